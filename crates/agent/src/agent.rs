@@ -1,5 +1,5 @@
-//! The agent's loop: waits for workers, signals, other nodes and time at once, passes events to the supervisor, and carries out
-//! its orders. It decides nothing.
+//! The agent's loop: waits for workers, signals, other nodes and timeouts, passes events to the supervisor, and carries
+//! out its orders.
 
 mod end;
 mod message;
@@ -57,7 +57,7 @@ pub trait LaunchObserver: Send + Sync {
         Ok(())
     }
 
-    /// The workers of the node are about to start in this world, which is described in one line.
+    /// The workers of the node are about to start. `world` describes the round in one line.
     fn formed(&self, world: &str);
 
     /// The agent ends.
@@ -66,14 +66,14 @@ pub trait LaunchObserver: Send + Sync {
 
 /// How long a node may take to leave after a signal. Leaving itself takes at most 5 s.
 const LEAVE_GRACE: Duration = Duration::from_secs(6);
-/// The same if there is nothing to leave.
+/// The same grace if the node is in no rendezvous.
 const NOTHING_TO_LEAVE_GRACE: Duration = Duration::from_millis(500);
 
-/// Runs the workers of this node to the end of the job. The program must call [`enter`](crate::enter) first in `main`, and the
-/// calling thread must be the main thread: the workers die with it.
+/// Runs the workers of this node until the end of the job.
 ///
-/// If the process was not started by [`start_agent`](crate::start_agent), processes that the workers have started are left
-/// behind.
+/// The program must call [`enter`](crate::enter) first in `main`. The calling thread must be the main thread, because
+/// the workers die with it. If the process was not started by [`start_agent`](crate::start_agent), processes that the
+/// workers have started may be left behind.
 pub fn run(config: LaunchConfig, observer: Arc<dyn LaunchObserver>) -> Outcome {
     let start = Instant::now();
     match Agent::new(config, observer, start) {
@@ -91,29 +91,29 @@ struct Agent {
     sender: Sender<Message>,
     receiver: Receiver<Message>,
     joiner: Arc<Joiner>,
-    /// When a node that was told to end is no longer waited for.
+    /// When the agent stops waiting for the joining thread to give up.
     give_up: Option<Instant>,
     observer: Arc<dyn LaunchObserver>,
     logs: Logs,
-    /// A signal has come, whatever came of it.
+    /// Whether a signal was received.
     signaled: bool,
     /// The round of the last start.
     formation: Option<Arc<Formation>>,
-    /// How many starts there were in this round before this one.
+    /// The number of earlier starts in this round.
     epoch: u64,
     watching: Option<RoundWatch>,
-    /// The membership of the rendezvous that was seen last in this round, if something had changed.
+    /// The last membership of this round, if it has changed since the round started.
     membership: Option<Membership>,
-    /// Set while this node is counted as finished; whether it still waits for the other nodes.
+    /// Set while this node is counted as finished. Contains whether it still waits for the other nodes.
     finishing: Option<Arc<AtomicBool>>,
-    /// Calls to the store that the next round, or the end, waits for.
+    /// Calls to the store that must be complete before the next round or the end.
     calls: Vec<JoinHandle<()>>,
-    /// The workers of the last start: their process ids and error files, and who of them failed.
+    /// The process ids, error files and failures of the workers of the last start.
     pids: Vec<u32>,
     error_files: Vec<Option<PathBuf>>,
     failures: Vec<Failure>,
     last_exit: Option<Exit>,
-    /// What another node has told of.
+    /// The failure that another node has announced.
     peer_failure: Option<Failure>,
     error: Option<AgentError>,
     events: Events,
@@ -121,7 +121,7 @@ struct Agent {
     timers: Option<Timers>,
     _health: Option<HealthServer>,
     starts: u32,
-    /// When it last began to join.
+    /// When the last join started.
     join_start: Instant,
     start: Instant,
 }
@@ -213,7 +213,7 @@ impl Agent {
                 match self.starts {
                     0 => {}
                     _ if self.config.runs_once => tracing::info!("joining again: {reason}"),
-                    _ => tracing::warn!("starting over: {reason}"),
+                    _ => tracing::warn!("restarting the workers: {reason}"),
                 }
                 self.join();
             }
@@ -239,11 +239,11 @@ impl Agent {
             Order::Leave => self.leave(),
             Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
-            Order::End { .. } => unreachable!("the loop ends with it"),
+            Order::End { .. } => unreachable!("the loop ends with this order"),
         }
     }
 
-    /// Waits until something has happened, or it is time for something.
+    /// Waits for an event or the next timeout.
     fn wait(&mut self) {
         let ticks = self.stuck.is_some() && self.supervisor.is_running();
         let tick = ticks.then_some(self.config.monitor_interval);
@@ -265,7 +265,7 @@ impl Agent {
         }
     }
 
-    /// Passes everything that has happened to the supervisor. Messages come before the ends of workers that they may have caused.
+    /// Passes all new events to the supervisor. Messages come before the exits of workers that they may have caused.
     fn collect_events(&mut self) {
         for message in self.receiver.take() {
             self.handle_message(message);
@@ -308,7 +308,7 @@ impl Agent {
             Message::Joined(Ok(formation)) => {
                 let nodes = formation.round.participants.clone();
                 let (restarts, are_all_ours) = (formation.restarts, formation.torch_nodes.is_empty());
-                // A node that leaves is in no round.
+                // A node that is about to leave is in no round.
                 if self.give_up.is_none() {
                     self.handle_formation(formation);
                 }
@@ -323,7 +323,7 @@ impl Agent {
                 let is_spare = matches!(error, AgentError::Rendezvous(RendezvousError::GracefulExit { .. }));
                 Event::NotFormed { is_spare }
             }
-            // These belong to a start that is over.
+            // The message belongs to an earlier start.
             Message::Observed(start, _)
             | Message::Finished(start, _)
             | Message::PeersAlive(start)
@@ -341,7 +341,7 @@ impl Agent {
                     return;
                 }
                 Observation::StoreLost(error) => {
-                    // A node that waits for the others to finish notices it at the exit barrier.
+                    // A node that waits for the other nodes to finish notices it at the exit barrier.
                     if !self.supervisor.is_running() {
                         return;
                     }
@@ -368,7 +368,7 @@ impl Agent {
                     Event::PeerFailed
                 }
             },
-            // The host of the store stays until all nodes have read that all have finished, so it has died.
+            // The host of the store stays until all nodes have read that all have finished, so it was lost.
             Message::Finished(_, RoundEnd::StoreLost) => {
                 self.error = Some(AgentError::Unfinished);
                 Event::StoreLost
@@ -397,7 +397,7 @@ impl Agent {
         }
     }
 
-    /// Announces a failure to the other nodes, in the background.
+    /// Announces a failure to the other nodes in the background.
     fn announce(&mut self, worker: LocalRank, is_final: bool) {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
         if let (Some(watching), Some(failure)) = (&self.watching, failure) {
@@ -405,7 +405,7 @@ impl Agent {
             self.calls.push(std::thread::spawn(move || {
                 if let Err(error) = crate::announcements::announce(&*announcements_store, &failure, is_final)
                 {
-                    tracing::warn!("the other nodes could not be told: {error}");
+                    tracing::warn!("could not announce the failure to the other nodes: {error}");
                 }
             }));
         }
@@ -416,17 +416,17 @@ impl Agent {
             && let (Some(round), Some(lost)) = (membership.round, &membership.lost)
         {
             match self.config.runs_once {
-                // A node of torch's that has finished is silent, too.
-                true => tracing::info!("gone from round {round}: {lost}"),
-                false => tracing::warn!("gone from round {round}: {lost}"),
+                // Torch's nodes also send no heartbeats after they have finished.
+                true => tracing::info!("lost from round {round}: {lost}"),
+                false => tracing::warn!("lost from round {round}: {lost}"),
             }
         }
     }
 
     fn report_waiting(&self, nodes: u64) {
         let then = match self.config.nproc_per_node {
-            0 => "it begins when those with a command end or start over",
-            _ => "this node goes on until its command has ended",
+            0 => "it begins when the nodes with a command exit or rejoin",
+            _ => "this node stays until its command has exited",
         };
         tracing::info!("nodes wait for the next round ({nodes} now); {then}");
     }
@@ -442,14 +442,14 @@ impl Agent {
     fn leave(&mut self) {
         let (Some(handler), Some(formation)) = (self.handler().cloned(), &self.formation) else { return };
         tracing::warn!(
-            "other nodes have left round {} and start over; this node's command is told to end, and this node leaves (run it \
-             again to be in the next round)",
+            "other nodes have left round {} and join the next one; this node stops its command and leaves (run it \
+             again to join the next round)",
             formation.round.round
         );
         self.calls.push(std::thread::spawn(move || drop(handler.leave())));
     }
 
-    /// Finds out whether a node was lost, because that may be why this worker failed.
+    /// Checks whether a node was lost, because that may be the reason why this worker failed.
     fn check_peers(&self, worker: LocalRank) {
         let (sender, start) = (self.sender.clone(), self.starts);
         let (Some(watching), Some(formation)) = (&self.watching, &self.formation) else {
@@ -487,7 +487,7 @@ impl Agent {
         self.finishing = Some(wanted);
     }
 
-    /// Waits no longer for the other nodes to finish. Returns whether this node was counted as finished.
+    /// Stops waiting for the other nodes to finish. Returns whether this node was counted as finished.
     fn stop_finishing(&mut self) -> bool {
         let finishing = self.finishing.take();
         finishing.is_some_and(|wanted| wanted.swap(false, Ordering::SeqCst))

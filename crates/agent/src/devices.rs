@@ -1,4 +1,4 @@
-//! How many devices this machine has, found in the kernel's files, without torch and without a driver's library.
+//! Counts the devices of this machine by reading the kernel's files, without torch and without a driver's library.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -7,28 +7,32 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{AgentError, Result};
 
-/// A device that workers compute on.
+/// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gpu {
-    /// Where it is on the bus, as in `/sys/bus/pci/devices`; unknown where only its device file is seen.
+    /// The PCI address, as in `/sys/bus/pci/devices`. `None` if only the device file is visible.
     pub(crate) address: Option<String>,
-    /// The name its maker gave it.
+    /// The UUID that the driver reports.
     uuid: Option<String>,
 }
 
-/// A machine: its files and its environment.
+/// A machine: its files and its environment variables.
 pub(crate) struct Machine<'a> {
     root: PathBuf,
     environment: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-/// How many workers a node runs by the name of what they use: `cpu`, `gpu` or `auto`.
+/// Returns the number of workers for `--nproc-per-node` with a name: `cpu`, `gpu` or `auto`.
+///
+/// # Errors
+///
+/// Fails with [`AgentError::Config`] if the name is unknown, or if it is `gpu` and there is no visible GPU.
 pub fn count_devices(name: &str) -> Result<u32> {
     Machine::this().count(name)
 }
 
 impl Machine<'_> {
-    /// This one.
+    /// Returns the machine that this process runs on.
     pub(crate) fn this() -> Machine<'static> {
         Machine { root: "/".into(), environment: &|name| std::env::var_os(name) }
     }
@@ -38,7 +42,7 @@ impl Machine<'_> {
             "cpu" => Ok(processors()?.len() as u32),
             "gpu" => match self.visible_gpus().len() {
                 0 => Err(AgentError::Config(format!(
-                    "--nproc-per-node gpu: Cuda is not available. {}; name a number, or cpu",
+                    "--nproc-per-node gpu: Cuda is not available. {}; pass a number or cpu",
                     self.explain_no_gpus()
                 ))),
                 count => Ok(count as u32),
@@ -48,7 +52,7 @@ impl Machine<'_> {
                 count => Ok(count as u32),
             },
             "xpu" => Err(AgentError::Config(
-                "--nproc-per-node xpu: such devices can't be counted without torch; name their number".into(),
+                "--nproc-per-node xpu: such devices can't be counted without torch; pass their number".into(),
             )),
             _ => Err(AgentError::Config(format!(
                 "Unsupported nproc_per_node value: {name} (a number, or one of auto, cpu, gpu)"
@@ -68,7 +72,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Those that a worker sees, in the order in which it counts them.
+    /// Returns the GPUs that a worker sees, in the order in which it numbers them.
     pub(crate) fn visible_gpus(&self) -> Vec<Gpu> {
         let variable = |name: &str| (self.environment)(name).map(|text| text.to_string_lossy().into_owned());
         let nvidia = self.nvidia();
@@ -84,7 +88,8 @@ impl Machine<'_> {
         if nvidia.is_empty() { self.amd() } else { nvidia }
     }
 
-    /// In the order of the bus. A container may see the files of the driver for all, and device files for some.
+    /// Returns NVIDIA's GPUs in the order of their PCI addresses. In a container, the driver's files may list all of
+    /// them, but only some have a device file.
     fn nvidia(&self) -> Vec<Gpu> {
         let devices: BTreeSet<u32> = names(&self.root.join("dev"))
             .iter()
@@ -136,20 +141,20 @@ impl Machine<'_> {
 /// Returns the processors that this process may use.
 pub(crate) fn processors() -> Result<BTreeSet<u32>> {
     let affinity = rustix::thread::sched_getaffinity(None)
-        .map_err(AgentError::system("ask which processors this process may use"))?;
+        .map_err(AgentError::system("read which processors this process may use"))?;
     let all = 0..rustix::thread::CpuSet::MAX_CPU;
     Ok(all.filter(|cpu| affinity.is_set(*cpu)).map(|cpu| cpu as u32).collect())
 }
 
-/// Those that a list leaves, by CUDA's rules: it ends with the first word that is none, and a word that comes twice leaves
-/// nothing.
+/// Returns the GPUs that `list` selects, with CUDA's rules: the list ends at the first invalid item, and a duplicate
+/// item makes all GPUs invisible.
 fn filter_visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
     let Some(list) = list else { return gpus };
     let mut chosen: Vec<usize> = Vec::new();
     let mut selected = Vec::new();
     for item in list.split(',').map(str::trim) {
         if item.starts_with("MIG-") {
-            // A part of a device; which one it is part of is not in any file.
+            // A part of a GPU. Which GPU it belongs to is in no file.
             selected.push(Gpu { address: None, uuid: Some(item.into()) });
             continue;
         }
@@ -171,7 +176,7 @@ fn filter_visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
     selected
 }
 
-/// The number a word begins with; `2nd` is 2.
+/// Parses the digits at the start of an item: `2nd` is 2.
 fn leading_number(item: &str) -> Option<usize> {
     let digits = item.strip_prefix('+').unwrap_or(item);
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());

@@ -1,5 +1,5 @@
-//! The environment of a worker: torch's variables with torch's values. What the agent's own environment has, the worker
-//! inherits; here is only what is set beside it.
+//! The environment variables of a worker, with torch's names and values. A worker inherits the agent's environment and
+//! gets these variables in addition.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,13 +8,14 @@ use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::formation::Formation;
 
-/// Variables by name.
+/// Environment variables: names and values.
 pub(crate) type Environment = Vec<(OsString, OsString)>;
 
-/// The agent's own environment, as far as it decides something.
+/// Returns a variable of the agent's own environment.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// The variables of one worker. `error_file` is where it writes what went wrong; `timer_file` the pipe for its timers.
+/// Returns the variables of one worker. The worker writes its failure to `error_file`, and its timers to the pipe
+/// `timer_file`.
 pub(crate) fn environment(
     config: &LaunchConfig,
     formation: &Formation,
@@ -49,7 +50,8 @@ pub(crate) fn environment(
     environment.extend(texts.map(|(name, text)| (name.into(), text.into())));
     let handling = agent_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING").unwrap_or_else(|| "1".into());
     environment.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING".into(), handling));
-    // Without a folder for logs it is empty and not absent: a worker must not write into the agent's own.
+    // Without a log folder the variable is empty. If it were absent, the worker would inherit the agent's own error
+    // file.
     let error_file = error_file.map(|path| path.as_os_str().to_owned()).unwrap_or_default();
     environment.push(("TORCHELASTIC_ERROR_FILE".into(), error_file));
     if let Some(path) = timer_file {
@@ -59,7 +61,7 @@ pub(crate) fn environment(
     Ok(environment)
 }
 
-/// Which devices it sees, and as which of them it counts.
+/// Returns the variables that decide which devices a worker uses.
 pub(crate) fn device_variables(
     config: &LaunchConfig,
     local_rank: u32,
@@ -68,7 +70,7 @@ pub(crate) fn device_variables(
     if !config.virtual_local_rank {
         return Ok(vec![("LOCAL_RANK".into(), local_rank.to_string().into())]);
     }
-    // On AMD's, the one is heeded before the other.
+    // On AMD devices, `HIP_VISIBLE_DEVICES` has precedence.
     let hip = agent_variable("HIP_VISIBLE_DEVICES")
         .filter(|list| !list.is_empty())
         .map(|list| ("HIP_VISIBLE_DEVICES", list));

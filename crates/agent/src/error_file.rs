@@ -1,5 +1,5 @@
-//! The file in which a worker says what went wrong, in torch's form, and the one in which the agent says it to whoever
-//! started the agent. A file that can't be read is never a reason to fail: it says less, that is all.
+//! Error files in torch's format: a worker writes one for the agent, and the agent writes one for the process that
+//! started it. An unreadable file is never an error.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,29 +10,29 @@ use serde_json::{Map, Value, json};
 
 use crate::report::Failure;
 
-/// No message is longer than this; what is more is cut off.
+/// The largest size of an error file. The rest is ignored.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What a worker says about its end.
+/// What a worker has recorded about its failure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Cause {
-    /// The traceback, or the message if there is none. Empty if it says nothing.
+    /// The traceback, or the message if there is no traceback. May be empty.
     pub message: String,
-    /// When it went wrong, in whole seconds since 1970.
+    /// When the worker failed, in seconds since the epoch.
     pub timestamp: Option<i64>,
 }
 
 impl Cause {
-    /// Reads a worker's error file; `None` if it wrote none.
+    /// Reads a worker's error file. Returns `None` if there is none.
     pub(crate) fn read(path: &Path) -> Option<Cause> {
-        // What is no file (a device, a pipe) is not waited for.
+        // A device or a pipe is not read, because that could block.
         let text = path.is_file().then(|| read_text(path))??;
         Some(Cause::parse(&text))
     }
 
     fn parse(text: &str) -> Cause {
         let unreadable = |why: &str| {
-            let message = format!("(its error file {why}; as it stands:)\n{}", text.trim_end());
+            let message = format!("(the error file {why}; its content:)\n{}", text.trim_end());
             Cause { message, timestamp: None }
         };
         let Ok(value) = serde_json::from_str::<Value>(text) else { return unreadable("is not JSON") };
@@ -52,7 +52,7 @@ impl Cause {
     }
 }
 
-/// A number, or a text that is one.
+/// Converts a number, or a string that contains one.
 fn as_integer(value: &Value) -> Option<i64> {
     match value {
         Value::String(text) => text.trim().parse().ok(),
@@ -66,8 +66,8 @@ fn read_text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Tells whoever started the agent of a worker's failure: in the worker's own words, if it wrote them on this machine, with
-/// its exit code.
+/// Writes a worker's failure to the agent's error file: what the worker has recorded, if its file is on this machine,
+/// and its exit code.
 pub fn write_failure_file(failure: &Failure, to: &Path) {
     let recorded = failure.error_file.as_deref().and_then(|path| read_text(Path::new(path)));
     let recorded = recorded.and_then(|text| serde_json::from_str::<Map<String, Value>>(&text).ok());
@@ -83,7 +83,7 @@ pub fn write_failure_file(failure: &Failure, to: &Path) {
     write(to, &Value::Object(content));
 }
 
-/// Tells whoever started the agent what kept it from its work.
+/// Writes an error of the agent to the agent's error file.
 pub fn write_error_file(message: &str, to: &Path) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let info = json!({"py_callstack": message, "timestamp": now.to_string()});
@@ -92,9 +92,9 @@ pub fn write_error_file(message: &str, to: &Path) {
 
 fn write(to: &Path, content: &Value) {
     if to.exists() {
-        tracing::warn!("{} is there already and is replaced", to.display());
+        tracing::warn!("{} already exists and is replaced", to.display());
     }
-    // Whoever waits for it must not find half of it.
+    // Written to a temporary file first, because another process may read it at any time.
     let temporary = to.with_extension(format!("{}.part", std::process::id()));
     let written =
         std::fs::write(&temporary, content.to_string()).and_then(|()| std::fs::rename(&temporary, to));

@@ -1,4 +1,4 @@
-//! Events in torch's form and by torch's names, a line of JSON each, for whoever collects them.
+//! Events in torch's format: one line of JSON per event.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::error::{AgentError, Result};
 use crate::formation::Formation;
 use crate::worker::entry_point_name;
 
-/// Writes events.
+/// The event log.
 pub(crate) struct Events {
     sink: Option<Sink>,
     error: FirstError,
@@ -25,7 +25,7 @@ pub(crate) struct Events {
     entry_point: String,
     start: Instant,
     pub(crate) hostname: String,
-    /// The round of the last start; as with torch there is none before the first.
+    /// The round of the last start. As in torch, there is none before the first start.
     pub(crate) formation: Option<Arc<Formation>>,
 }
 
@@ -34,16 +34,16 @@ enum Sink {
     File(File, PathBuf),
 }
 
-/// Standard error, written by a thread of its own: if its reader stops reading, the agent continues.
+/// Standard error, written by its own thread, so that the agent continues if its reader stops reading.
 struct Console {
     lines: Option<SyncSender<String>>,
     ended: Receiver<()>,
 }
 
 impl Console {
-    /// Lines that may wait to be written. Further lines are lost.
+    /// The number of lines that may be queued. Further lines are lost.
     const MAX_LINES: usize = 1024;
-    /// How long the end of the agent waits for the last lines.
+    /// How long the agent waits for the last lines when it ends.
     const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
     fn start() -> Console {
@@ -72,7 +72,7 @@ impl Drop for Console {
     }
 }
 
-/// What is told of a worker.
+/// The worker of an event.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WorkerEvent<'a> {
     pub(crate) local_rank: u32,
@@ -98,7 +98,7 @@ impl Events {
                 }
             },
         };
-        // Asking for it may take time, so only those pay who want to know.
+        // Only needed if events are written.
         let hostname = if sink.is_some() { crate::host::full_name() } else { String::new() };
         Ok(Events {
             sink,
@@ -113,17 +113,17 @@ impl Events {
         })
     }
 
-    /// Something that took so long.
+    /// Records how long a step of the agent took.
     pub(crate) fn record_duration(&mut self, state: &str, took: Duration) {
         self.record(state, None, None, Some(took));
     }
 
-    /// The agent's end.
+    /// Records the end of the agent.
     pub(crate) fn record_agent(&mut self, state: &str, raw_error: Option<&str>) {
         self.record(state, None, raw_error, None);
     }
 
-    /// Something about a worker.
+    /// Records the start or the end of a worker.
     pub(crate) fn record_worker(&mut self, state: &str, worker: WorkerEvent<'_>) {
         self.record(state, Some(worker), worker.raw_error, None);
     }
@@ -176,7 +176,7 @@ impl Events {
             extra["role_rank"] = json!([formation.role_rank(worker.local_rank)]);
             extra["role_world_size"] = json!([formation.ranks.role_world_size]);
             extra["exit_code"] = json!([worker.exit_code]);
-            // Torch tells it of failures only; it has it as the worker's id otherwise.
+            // Torch sets this field for failures only. Otherwise the process id is only in `worker_id`.
             extra["worker_pid"] = json!([worker.exit_code.map(|_| worker.pid)]);
         }
         json!({

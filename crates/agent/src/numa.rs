@@ -1,4 +1,4 @@
-//! Which processors a worker is bound to, from where its device is. The binding itself is `numactl`'s, as with torch.
+//! Binds a worker to processors near its device. `numactl` does the binding, as in torch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use crate::error::{AgentError, Result};
 
 type Processors = BTreeSet<u32>;
 
-/// The command that runs a worker on its processors.
+/// Returns a command that runs a worker on its processors.
 pub(crate) fn bind(
     binding: NumaBinding,
     local_rank: u32,
@@ -22,7 +22,7 @@ pub(crate) fn bind(
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&path).any(|folder| folder.join(numactl).is_file()) {
         return Err(config_error(
-            "numactl CLI is required for NUMA binding; install it, or leave --numa-binding out",
+            "numactl CLI is required for NUMA binding; install it, or omit --numa-binding",
         ));
     }
     let devices = Machine::this().visible_gpus().into_iter().map(|gpu| gpu.address).collect();
@@ -34,12 +34,12 @@ pub(crate) fn bind(
     Ok((numactl.into(), numactl_args))
 }
 
-/// Where devices and processors are.
+/// The locations of devices and processors.
 struct Topology {
     root: PathBuf,
-    /// The devices' places on the bus.
+    /// The PCI addresses of the devices.
     devices: Vec<Option<String>>,
-    /// The processors this process may use.
+    /// The processors that this process may use.
     allowed: Processors,
 }
 
@@ -66,7 +66,7 @@ impl Topology {
         fs::read_to_string(&path).map_err(AgentError::file("read", &path))
     }
 
-    /// The NUMA node of a device; a machine with only one may not number it.
+    /// Returns the NUMA node of a device. A machine with one node may report -1, which counts as 0.
     fn node_of(&self, device: usize) -> Result<u32> {
         let address = self.devices.get(device).ok_or_else(|| {
             let all = self.devices.len();
@@ -75,13 +75,13 @@ impl Topology {
             ))
         })?;
         let address = address.as_ref().ok_or_else(|| {
-            config_error(&format!("NUMA binding: it can't be found out where device {device} is on the bus"))
+            config_error(&format!("NUMA binding: the PCI address of device {device} is unknown"))
         })?;
         let text = self.read(&format!("sys/bus/pci/devices/{}/numa_node", address.to_lowercase()))?;
         Ok(text.trim().parse::<i64>().unwrap_or(0).max(0) as u32)
     }
 
-    /// The place of a device among those of its node, and how many those are.
+    /// Returns the index of a device among the devices of its node, and the number of these devices.
     fn index_on_node(&self, node: u32, device: usize) -> Result<(usize, usize)> {
         let all: Vec<usize> =
             (0..self.devices.len()).filter(|d| self.node_of(*d).ok() == Some(node)).collect();
@@ -113,7 +113,7 @@ impl Topology {
         self.read(&format!("sys/devices/system/cpu/cpu{first}/topology/physical_package_id"))
     }
 
-    /// The physical cores of the node are divided among its devices; the first ones get what is left over.
+    /// Divides the physical cores of the node among its devices. The first devices get the remaining cores.
     fn exclusive_cores(&self, node: u32, device: usize) -> Result<Processors> {
         let mut cores: BTreeMap<u32, Processors> = BTreeMap::new();
         for processor in self.processors_of_node(node)? {
@@ -135,7 +135,7 @@ impl Topology {
         Ok(cores.into_values().skip(start).take(count).flatten().collect())
     }
 
-    /// One of the groups that share their largest cache; larger groups first.
+    /// Returns one of the groups of processors that share their largest cache. Larger groups are used first.
     fn core_complex(&self, node: u32, device: usize) -> Result<Processors> {
         let mut groups: BTreeMap<u32, Processors> = BTreeMap::new();
         for processor in self.processors_of_node(node)? {
@@ -148,7 +148,7 @@ impl Topology {
         Ok(groups.get(index % groups.len().max(1)).cloned().unwrap_or_default())
     }
 
-    /// The processors that share this one's cache of the highest level.
+    /// Returns the processors that share this processor's cache of the highest level.
     fn largest_cache(&self, processor: u32) -> Result<Processors> {
         let folder = format!("sys/devices/system/cpu/cpu{processor}/cache");
         let mut highest = (-1, Processors::new());
@@ -175,7 +175,7 @@ fn config_error(what: &str) -> AgentError {
     AgentError::Config(what.into())
 }
 
-/// `0-2,4` as the kernel writes it.
+/// Parses a list of processors in the kernel's format: `0-2,4`.
 fn parse_cpu_list(text: &str) -> Processors {
     let mut processors = Processors::new();
     for range in text.trim().split(',') {
@@ -192,7 +192,8 @@ mod tests {
     use super::*;
     use crate::devices::tests::write;
 
-    /// Two sockets of two nodes of four cores of two threads each; four devices, of which three are on node 1.
+    /// Creates a machine with 2 sockets, 2 NUMA nodes per socket, 4 cores per node and 2 threads per core. Three of its
+    /// four devices are on node 1.
     fn machine() -> (tempfile::TempDir, Topology) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
@@ -209,7 +210,7 @@ mod tests {
                 &format!("{core},{}\n", core + 16),
             );
             write(root, &format!("{folder}/topology/physical_package_id"), &format!("{}\n", core / 8));
-            // Three cores share one, the fourth has its own.
+            // Three cores share a cache, and the fourth has its own.
             let (first, last) = if core % 4 == 3 { (core, core) } else { (core / 4 * 4, core / 4 * 4 + 2) };
             let shared = format!("{first}-{last},{}-{}\n", first + 16, last + 16);
             for (index, kind, level, list) in [

@@ -1,4 +1,4 @@
-//! What the nodes of a round have reported about their work, read from the store of the round.
+//! Reads from the store of a round which of its nodes have finished.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use rallypoint_rendezvous::{
 };
 use rallypoint_store::{Result, Store};
 
-/// How long the store may take to answer each question.
+/// The timeout of each call to the store.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads the reports of the nodes of this round. `seen` says which of them are lost.
+/// Reads the reports of the nodes of this round. `seen` contains the lost nodes.
 pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<Reports> {
     let store = &*round.store.with_timeout(Some(ANSWER_TIMEOUT));
     let lost = seen.lost.as_ref().map_or(&[][..], |lost| &lost.nodes);
@@ -21,8 +21,9 @@ pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<
             lost_finished += 1;
         }
     }
-    // In this order: a node that finishes between the two reads is taken for one of torch's until the next look. A node that has
-    // reported and is not counted yet makes one of torch's seem lost; the supervisor acts on a second look only.
+    // In this order. A node that finishes between the two reads looks like one of torch's until the next poll. A node
+    // that has reported and is not counted yet makes one of torch's nodes look lost. The supervisor therefore acts only
+    // on two polls in a row.
     let ours_finished = count_reported_ended(store)?.max(0) as u64;
     let finished = ExitBarrier::of(round).with_timeout(ANSWER_TIMEOUT).count_ended()?.max(0) as u64;
     Ok(Reports { finished, ours_finished, lost_finished })

@@ -1,11 +1,12 @@
-//! Workers that can't be interrupted: the kernel holds them, in a file system or a driver, and no signal reaches them.
+//! Detects workers in uninterruptible sleep. They wait in the kernel for a file system or a driver, and signals don't
+//! reach them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::supervise::LocalRank;
 
-/// Since when which worker is held.
+/// The workers in uninterruptible sleep, by process id, and since when.
 pub(crate) struct StuckWorkers {
     limit: Duration,
     since: BTreeMap<u32, Instant>,
@@ -16,7 +17,7 @@ impl StuckWorkers {
         StuckWorkers { limit, since: BTreeMap::new() }
     }
 
-    /// Looks at the workers. Returns whether one was held for too long.
+    /// Checks the workers. Returns whether one of them has been in uninterruptible sleep for `limit`.
     pub(crate) fn check(&mut self, workers: impl Iterator<Item = (LocalRank, u32)>) -> bool {
         let stuck: Vec<_> = workers.filter(|(_, pid)| is_uninterruptible(*pid)).collect();
         self.check_at(&stuck, Instant::now())
@@ -27,14 +28,14 @@ impl StuckWorkers {
         for (rank, pid) in stuck {
             let since = *self.since.entry(*pid).or_insert_with(|| {
                 tracing::warn!(
-                    "worker {} (pid {pid}) can't be interrupted; it is given up if that lasts {} s",
+                    "worker {} (pid {pid}) is in uninterruptible sleep; the agent gives up if that lasts {} s",
                     rank.0,
                     self.limit.as_secs_f64()
                 );
                 now
             });
             if now.saturating_duration_since(since) >= self.limit {
-                tracing::error!("worker {} (pid {pid}) could not be interrupted for too long", rank.0);
+                tracing::error!("worker {} (pid {pid}) was in uninterruptible sleep for too long", rank.0);
                 return true;
             }
         }
@@ -44,7 +45,7 @@ impl StuckWorkers {
 
 fn is_uninterruptible(pid: u32) -> bool {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may hold anything.
+    // The process name, in parentheses, may contain anything.
     let end = stat.iter().rposition(|byte| *byte == b')');
     end.is_some_and(|end| stat.get(end + 2) == Some(&b'D'))
 }

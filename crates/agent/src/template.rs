@@ -1,9 +1,9 @@
-//! Python's `string.Template`, as torch uses it for arguments and prefixes: what is known is put in, what isn't stays.
+//! Python's `string.Template`, which torch uses for arguments and prefixes. Unknown names are left unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// `$name` and `${name}` become their values, `$$` becomes `$`, and everything else stays as it is.
+/// Substitutes `$name` and `${name}` with their values and `$$` with `$`.
 pub(crate) fn substitute(text: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
     let value = |name: &[u8]| values.iter().find(|(key, _)| key.as_bytes() == name).map(|(_, value)| *value);
     let mut result = Vec::with_capacity(text.len());
@@ -47,12 +47,12 @@ pub(crate) fn substitute(text: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
     result
 }
 
-/// The same for an argument of a command.
+/// Substitutes names in an argument of a command.
 pub(crate) fn substitute_os(text: &OsStr, values: &[(&str, &str)]) -> OsString {
     OsString::from_vec(substitute(text.as_bytes(), values))
 }
 
-/// How long the name at the beginning is: letters, digits and underscores, not beginning with a digit.
+/// Returns the length of the identifier at the start: letters, digits and underscores, without a leading digit.
 fn identifier_len(text: &[u8]) -> usize {
     let first = text.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_');
     let rest = text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();

@@ -1,5 +1,7 @@
-//! Timers that workers set through a pipe, in torch's form: whoever has not released its timer in time gets the signal it
-//! named. Torch's agent then sends that signal to itself as well; ours lives on and sees a worker that failed.
+//! Timers that workers set through a pipe, in torch's format. A process that does not release its timer in time gets
+//! the signal that it has requested.
+//!
+//! Torch's agent then sends the signal to itself as well. Ours keeps running and handles the exit of the worker.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,12 +20,12 @@ use serde::Deserialize;
 use crate::error::{AgentError, Result};
 use crate::guard::{descendants, send, timer_pipe};
 
-/// How often timers are looked at.
+/// Interval for checking timers.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// Requests are no longer than what a pipe takes at once.
+/// The largest request. A pipe transfers up to this many bytes atomically.
 const MAX_REQUEST_BYTES: usize = 4096;
 
-/// A pipe for timers and the thread that reads it; both end when it is dropped.
+/// A pipe for timers and the thread that reads it. Dropping this removes both.
 pub(crate) struct Timers {
     path: PathBuf,
     is_running: Option<Arc<AtomicBool>>,
@@ -44,14 +46,14 @@ impl Timers {
         Timers { path, is_running: None }
     }
 
-    /// Begins anew, without the timers of earlier workers; where the pipe is.
+    /// Creates a new pipe without the timers of earlier workers. Returns its path.
     pub(crate) fn restart(&mut self) -> Result<PathBuf> {
         self.stop();
         let path = self.path.as_path();
         let mode = Mode::RUSR | Mode::WUSR;
         mknodat(CWD, path, FileType::Fifo, mode, 0)
             .map_err(AgentError::file("create the timer pipe", path))?;
-        // Opened for writing, too, so that it doesn't end when no worker has it open.
+        // Also opened for writing, so that reading does not end when no worker has the pipe open.
         let pipe = File::options()
             .read(true)
             .write(true)
@@ -97,7 +99,7 @@ fn serve(mut pipe: File, is_running: &AtomicBool) {
             let line: Vec<u8> = unread.drain(..=end).collect();
             match serde_json::from_slice::<Request>(&line) {
                 Ok(request) => timers.handle(request),
-                Err(error) => tracing::warn!("a worker set a timer that can't be read: {error}"),
+                Err(error) => tracing::warn!("a worker sent a malformed timer request: {error}"),
             }
         }
         if unread.len() > MAX_REQUEST_BYTES {
@@ -108,7 +110,7 @@ fn serve(mut pipe: File, is_running: &AtomicBool) {
     }
 }
 
-/// Only what comes of our workers is ended, whatever number was written into the pipe.
+/// Sends the signal, but only to a descendant of the agent, whatever process id was written to the pipe.
 fn send_signal(request: &Request) {
     let Some(signal) = Signal::from_named_raw(request.signal) else { return };
     let processes = descendants(getpid());
@@ -124,7 +126,7 @@ fn send_signal(request: &Request) {
     }
 }
 
-/// The timers that run.
+/// The pending timers.
 #[derive(Default)]
 struct Table(BTreeMap<(i32, String), Request>);
 
@@ -137,7 +139,8 @@ impl Table {
         }
     }
 
-    /// For each process whose time is up, the first of its timers that has a signal; all of its timers are over.
+    /// Removes all timers of each process with an expired timer. Returns the first expired timer with a signal for each
+    /// of them.
     fn take_expired(&mut self, now: f64) -> Vec<Request> {
         let mut due: Vec<Request> =
             self.0.values().filter(|request| request.expiration_time <= now).cloned().collect();

@@ -1,4 +1,4 @@
-//! What is started for a worker: program, arguments, environment, streams. Starting it is not its business.
+//! Plans the start of a worker: its program, arguments, environment and streams.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -12,29 +12,29 @@ use crate::logs::Logs;
 use crate::numa;
 use crate::template::substitute_os;
 
-/// Runs a script as `--run-path` does, and leaves what went wrong in the error file as torch's `record` does.
+/// Runs a script for `--run-path`, and records an exception in the error file as torch's `record` does.
 const RUN_PATH: &str = include_str!("worker/run_path.py");
 
-/// All that is needed to start one worker.
+/// Everything that is needed to start one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerPlan {
-    /// Its rank on this node.
+    /// The local rank.
     pub(crate) local_rank: u32,
-    /// What is executed; looked for on the `PATH` if it has no slash.
+    /// The program. Searched in `PATH` if it contains no slash.
     pub(crate) program: OsString,
-    /// Its arguments.
+    /// The arguments.
     pub(crate) args: Vec<OsString>,
-    /// Variables beside the inherited ones; of two with one name the latter counts.
+    /// Environment variables in addition to the inherited ones. If a name occurs twice, the last value counts.
     pub(crate) environment: Vec<(OsString, OsString)>,
-    /// Its standard output; inherited if there is none.
+    /// The standard output. Inherited if it is `None`.
     pub(crate) stdout: Option<OwnedFd>,
-    /// Its standard error; inherited if there is none.
+    /// The standard error. Inherited if it is `None`.
     pub(crate) stderr: Option<OwnedFd>,
-    /// Where it writes what went wrong.
+    /// The file to which the worker writes its failure.
     pub(crate) error_file: Option<PathBuf>,
 }
 
-/// The workers of this node for one start.
+/// Plans the workers of this node for one start.
 pub(crate) fn plan(
     config: &LaunchConfig,
     formation: &Formation,
@@ -55,8 +55,8 @@ pub(crate) fn plan(
         .collect()
 }
 
-/// What one worker executes. `${local_rank}` in its arguments becomes the local rank, but not in the program's name. The
-/// arguments of workers that run once are left as they are.
+/// Returns the program and arguments of one worker. `${local_rank}` is substituted in the arguments, but not in the
+/// name of the program, and not for workers that run once.
 pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString, Vec<OsString>)> {
     let command = &config.command;
     let python = |interpreter: &OsStr, flags: &[&str]| {
@@ -84,8 +84,12 @@ pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(Os
     }
 }
 
-/// Finds out before anything is started whether all workers can be: with their devices, their processors, their arguments.
-/// What each of them is to run, by local rank.
+/// Checks before any process starts whether all workers can be started: their devices, processors and arguments.
+/// Returns the target of each worker by local rank.
+///
+/// # Errors
+///
+/// Fails with [`AgentError::Config`](crate::AgentError::Config) if a device or `numactl` is missing.
 pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
     let agent_variable = |name: &str| std::env::var_os(name);
     let check = |local_rank: u32| {
@@ -96,13 +100,13 @@ pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
     (0..config.nproc_per_node).map(check).collect()
 }
 
-/// What the failure report calls the job: torch's word for it.
+/// Returns the name of the job in the failure report, as torch names it.
 pub fn entry_point_name(config: &LaunchConfig) -> String {
     let command = &config.command;
     if matches!(command.mode, CommandMode::RunPath { .. }) {
         return "run_script_path".into();
     }
-    // Of an interpreter that was set from outside torch names only that; the script says more.
+    // If the user sets an interpreter, torch names only the interpreter. The script is more useful.
     command.target.to_string_lossy().into_owned()
 }
 

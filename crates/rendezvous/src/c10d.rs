@@ -1,5 +1,4 @@
-//! The `c10d` backend: the shared state under one key of a store. With it comes the store itself, hosted by one of the
-//! nodes.
+//! The `c10d` backend: stores the shared state under one key of a store, which one of the nodes hosts.
 
 mod announcements;
 mod hosting;
@@ -18,28 +17,34 @@ use crate::error::{RendezvousError, Result};
 pub use hosting::{C10dStore, TcpC10dStore, create_store, create_tcp_store};
 pub(crate) use hosting::{DEFAULT_PORT, TakeOver, create_file_store};
 
-/// The state of one job in any store.
+/// A backend that stores the state of one job in any store.
 pub struct C10dBackend {
     store: Arc<dyn Store>,
     run_id: String,
     key: String,
     limits: Limits,
-    /// What was seen last: to put it back if it vanishes.
+    /// The last valid value of the state key. The backend writes it again if the key is deleted.
     last_value: Arc<Mutex<Token>>,
-    /// How long the last read of the state took, in microseconds.
+    /// The duration of the last read of the state, in microseconds.
     read_time: Arc<AtomicU64>,
 }
 
 /// The shortest timeout of a call to the store.
 const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(1);
-/// How long a read waits for the state before it asks whether there is one. The key is there from the start, so it is absent
-/// only if it was deleted.
+/// How long a read waits for the state before it checks whether the key exists. [`C10dBackend::new`] creates the key,
+/// so the key is absent only if it was deleted.
 const MIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same for a store that is far away: several times as long as the last read took, up to this.
+/// The upper bound of that timeout for a store with a high latency. The timeout is eight times the duration of the last
+/// read.
 const MAX_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl C10dBackend {
-    /// A backend over this store. Plants the mark of an empty state, as torch does.
+    /// Creates a backend over `store`. Writes the value of an empty state if there is no state, as torch does.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if `run_id` is empty, and with `Connection` if the store can't be
+    /// used.
     pub fn new(store: Arc<dyn Store>, run_id: &str) -> Result<C10dBackend> {
         if run_id.is_empty() {
             return Err(RendezvousError::parameter("The run id must be a non-empty string."));
@@ -54,17 +59,17 @@ impl C10dBackend {
         };
         let start = Instant::now();
         backend.restore_state()?;
-        // A first read over a slow link must not be given up after `PRESENT_TIMEOUT`.
+        // The first read over a slow link needs more than `MIN_READ_TIMEOUT`.
         backend.read_time.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         Ok(backend)
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// This same backend, which waits for its store at most so long.
+    /// Returns a copy of this backend whose calls to the store take at most `timeout`.
     pub fn with_timeout(&self, timeout: Duration) -> C10dBackend {
         let timeout = self.store.timeout().map_or(timeout, |store_timeout| timeout.min(store_timeout));
         C10dBackend {
@@ -77,9 +82,10 @@ impl C10dBackend {
         }
     }
 
-    /// If the state key is absent, puts back what was there last. Another node may be faster.
+    /// Writes the last value again if the state key is absent. Another node may do so first.
     ///
-    /// If nothing was, this is the beginning of a job, and what another of that name has left goes first.
+    /// If this node has seen no state, the job starts now, and the keys of an earlier job with the same run id are
+    /// removed first.
     fn restore_state(&self) -> Result<()> {
         let last = self.last_value.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if last == cell::NULL {
@@ -88,12 +94,13 @@ impl C10dBackend {
         self.store.compare_set(&self.key, b"", &last).map(drop).map_err(|source| self.failed(source))
     }
 
-    /// Removes what a former job of that name has left whose state was deleted: else whoever had announced itself for its
-    /// rounds would be let into ours, and we would meet where its rank 0 was.
+    /// Removes the keys of an earlier job with the same run id whose state was deleted.
     ///
-    /// All of that is older than the state is absent. Once there is a state again, the same names may be of the new job.
+    /// Otherwise the nodes that had announced themselves for its rounds would be added to the new job, and its nodes
+    /// would use the old address of the workers' store. All of those keys are older than the deletion of the state.
+    /// Once there is a state again, keys with these names may belong to the new job.
     fn remove_stale_rounds(&self) {
-        // A store that can't say is about to say why.
+        // If the store fails here, the write that follows returns the error.
         let is_absent = || matches!(self.store.check(&[&self.key]), Ok(false));
         if !is_absent() {
             return;
@@ -101,8 +108,10 @@ impl C10dBackend {
         self.remove_round_keys(u64::MAX, is_absent);
     }
 
-    /// Removes the keys of all rounds up to `last`, as long as `goes_on` returns true. Returns whether all of them are
-    /// removed. Of a store that can't list its keys, only those of one round are: `last`, or the first if `last` is
+    /// Removes the keys of all rounds up to `last` while `should_continue` returns true. Returns whether all of them
+    /// are removed.
+    ///
+    /// If the store can't list its keys, only the keys of one round are removed: `last`, or round 0 if `last` is
     /// `u64::MAX`.
     fn remove_round_keys(&self, last: u64, should_continue: impl Fn() -> bool) -> bool {
         let keys = match self.store.list_keys() {
@@ -115,15 +124,18 @@ impl C10dBackend {
         keys.iter().all(|key| should_continue() && self.store.delete_key(key).is_ok())
     }
 
-    /// The keys beside the state of one round.
+    /// Returns the names of our own keys for one round.
     fn keys_of_round(&self, round: u64) -> Vec<String> {
         let phases = [false, true].map(|complete| keys::phase_over(&self.run_id, Phase { round, complete }));
         let other_keys = [keys::announced(&self.run_id, round), keys::wanted(&self.run_id, round)];
         phases.into_iter().chain(other_keys).collect()
     }
 
-    /// Our server lets nothing but states be written there, and ends the connection of who tries: it is there, these bytes
-    /// are no state, and they are not there.
+    /// Returns an error if the server refused to store `state`.
+    ///
+    /// Our server accepts only states under this key and closes the connection of a client that writes anything else. A
+    /// refusal is recognized by this: the bytes are not a state, the server still replies, and the bytes are not
+    /// stored.
     fn refusal(&self, state: &[u8], source: &StoreError) -> Option<RendezvousError> {
         let Some(Failure::Indeterminate(_)) = source.failure() else { return None };
         let source = pickle::decode(state, &self.limits).err()?;
@@ -136,14 +148,14 @@ impl C10dBackend {
         RendezvousError::Connection { run_id: self.run_id.clone(), source }
     }
 
-    /// What lies under the key, as bytes of a state.
+    /// Decodes the value of the state key to the bytes of a state. Returns `None` for an empty state.
     fn decode(&self, value: Vec<u8>) -> Result<Option<(Vec<u8>, Token)>> {
         if value == cell::NULL {
             return Ok(None);
         }
         let bytes = cell::decode(&value, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.run_id.clone(), source })?;
-        // Only what reads is worth putting back.
+        // Only a valid value may be written again later.
         let token = Token::from(value);
         self.save_last(&token);
         Ok(Some((bytes, token)))
@@ -176,8 +188,8 @@ impl RendezvousBackend for C10dBackend {
         if let Ok(value) = value {
             return self.decode(value);
         }
-        // It was deleted, or the server is slow or away, for which it has as long as the store gives it, all in all.
-        // At least 1 ms: the first read may have waited for all of it, for a key that is not there.
+        // The key was deleted, or the server is slow or unreachable. All calls together have the timeout of the store.
+        // At least 1 ms remains, because the first read may have used the whole timeout to wait for an absent key.
         let remaining =
             || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()).max(MIN_CALL_TIMEOUT));
         loop {
@@ -250,7 +262,8 @@ impl RendezvousBackend for C10dBackend {
         match self.store.wait_for(&[&self.key_of(signal)], Some(timeout)) {
             Ok(()) => true,
             Err(_) => {
-                // A store that fails at once must not make this a busy loop; reading the state will say what is wrong.
+                // If the store fails immediately, the caller must not become a busy loop. The next read of the state
+                // returns the error.
                 rallypoint_store::sleep(
                     timeout.saturating_sub(start.elapsed()),
                     self.store.cancellation().as_ref(),

@@ -1,8 +1,8 @@
-//! The static rendezvous: ranks as the user gave them, rank 0 hosts, the others connect. There is one round, and nothing
-//! changes afterwards.
+//! The static rendezvous: the user chooses the ranks, rank 0 hosts the store, and the other nodes connect to it. There
+//! is one round, and its members never change.
 //!
-//! Beyond what torch does, every node writes down who it takes itself for, so that two nodes that contradict each other
-//! are told so instead of waiting for somebody who never comes.
+//! In addition to what torch does, every node stores which rank and which number of nodes it was started with. Nodes
+//! that contradict each other fail with an error instead of waiting until their timeout.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,24 +24,24 @@ use crate::observer::{ConnectReporter, Observer, StaticWaiting};
 use crate::parameters::{RendezvousParameters, unknown_options};
 use crate::store_info::RendezvousStoreInfo;
 
-/// How long to wait for the others unless told otherwise.
+/// The default of the option `timeout`.
 const DEFAULT_TIMEOUT_SECONDS: i64 = 600;
-/// More nodes than this were not meant.
+/// The largest number of nodes. A larger number is refused as a mistake.
 const MAX_NODES: u64 = 1_000_000;
-/// Under which key lies how many nodes there are.
+/// The key that contains the number of nodes.
 const WORLD_SIZE_KEY: &str = "world";
-/// How long to look who else is there.
+/// How long a second rank 0 waits for the first one to store its claim.
 const RANK_0_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a host stays after a contradiction, so that all hear of it.
+/// How long the host stays after a conflict, so that the other nodes can read it.
 const CONFLICT_GRACE: Duration = Duration::from_secs(1);
-/// How often a node looks whether all have come, and whether somebody has complained.
+/// Interval for checking whether all nodes have joined and whether a node has reported a conflict.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a node makes sure that rank 0's store is still there.
+/// Interval for checking that rank 0's store still replies.
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long that may be away before it counts as lost.
+/// How long the store may be unreachable before it counts as lost.
 const STORE_LOST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One node of a static rendezvous.
+/// The handler of one node in a static rendezvous.
 pub struct StaticRendezvousHandler {
     run_id: String,
     endpoint: Endpoint,
@@ -49,7 +49,7 @@ pub struct StaticRendezvousHandler {
     world_size: u64,
     timeout: Duration,
     local_addr: Option<String>,
-    /// Tells this node from any other that has its rank.
+    /// Distinguishes this node from another one with the same rank.
     nonce: u64,
     store: Mutex<Option<Arc<TcpStore>>>,
     last_check: Mutex<StoreCheck>,
@@ -58,21 +58,29 @@ pub struct StaticRendezvousHandler {
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// What was last seen of rank 0's store.
+/// The last check of rank 0's store.
 #[derive(Default)]
 struct StoreCheck {
     at: Option<Instant>,
-    /// Some had finished by then.
+    /// Whether nodes had finished at that time.
     has_finished_nodes: bool,
 }
 
-/// Makes a handler as `parameters` ask for. The option `rank` says which node this is.
+/// Creates a handler. The option `rank` has the rank of this node.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid.
 pub fn create_static_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
     Ok(Box::new(StaticRendezvousHandler::create(parameters)?))
 }
 
 impl StaticRendezvousHandler {
-    /// A handler as `parameters` ask for.
+    /// Creates a handler. The option `rank` has the rank of this node.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid.
     pub fn create(parameters: &RendezvousParameters) -> Result<StaticRendezvousHandler> {
         let mut errors = unknown_options(parameters.config.keys(), &["rank", "timeout"]);
         errors.extend(parameters.check_names());
@@ -90,17 +98,18 @@ impl StaticRendezvousHandler {
                 "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request".to_owned(),
             ),
             None => {}
-            // Torch takes any rank, and then everybody waits for one that nobody has.
+            // Torch accepts any rank, and then all nodes wait for a rank that no node has.
             Some(rank) if rank < 0 || rank as u64 >= world_size => errors.push(format!(
-                "the node rank {rank} is not one of {}: it must be from 0 to {}",
+                "the node rank {rank} is out of range for {}: it must be from 0 to {}",
                 counted(world_size, "node"),
                 world_size - 1
             )),
             Some(_) => {}
         }
         if world_size > MAX_NODES {
-            errors
-                .push(format!("a static rendezvous of {world_size} nodes can't be; the most is {MAX_NODES}"));
+            errors.push(format!(
+                "a static rendezvous can't have {world_size} nodes; the maximum is {MAX_NODES}"
+            ));
         }
         if timeout <= 0 {
             errors.push(format!("timeout ({timeout}) must be positive."));
@@ -149,17 +158,17 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Another handle of the store in which the nodes have met; `None` before that.
+    /// Returns another handle to the store of the rendezvous, or `None` before all nodes have joined.
     pub fn store(&self) -> Option<TcpStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
     }
 
-    /// The same, whose calls are ended early by `cancellation`.
+    /// Sets the cancellation that ends calls early.
     pub fn with_cancellation(self, cancellation: Option<Arc<dyn Cancellation>>) -> StaticRendezvousHandler {
         StaticRendezvousHandler { cancellation, ..self }
     }
 
-    /// The same, watched by somebody.
+    /// Sets the observer, which is notified while the node waits.
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> StaticRendezvousHandler {
         self.observer = Some(observer);
         self
@@ -181,14 +190,14 @@ impl StaticRendezvousHandler {
         RendezvousError::Conflict { run_id: self.run_id.clone(), conflict }
     }
 
-    /// Connects, or hosts, and meets the others.
+    /// Opens the store and waits for the other nodes.
     fn join(&self) -> Result<TcpStore> {
         let start = Instant::now();
         if self.rank == 0
             && let Err(error) = self.endpoint.resolve_within(None)
         {
-            // Only rank 0 need not reach it by that name; perhaps the others can.
-            tracing::warn!("this node hosts the store, but the others may not find it: {error}");
+            // Rank 0 does not need the name itself, and other nodes may be able to resolve it.
+            tracing::warn!("this node hosts the store, but other nodes may not find it: {error}");
         }
         let store = match self.open(start) {
             Ok(store) => store,
@@ -201,7 +210,7 @@ impl StaticRendezvousHandler {
         });
         let joined = self.join_at(&store, addr, start);
         if self.rank == 0 && matches!(joined, Err(RendezvousError::Conflict { .. })) {
-            // The others read the same from the store, which goes with this node.
+            // The other nodes read the conflict from the store, which is lost when this node exits.
             sleep(CONFLICT_GRACE, self.cancellation.as_ref());
         }
         joined.map(|()| store)
@@ -212,7 +221,7 @@ impl StaticRendezvousHandler {
         let claims = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.clone()));
         self.claim(&claims, WORLD_SIZE_KEY, &self.world_size.to_string(), &me, |stored, by| {
             format!(
-                "node rank {} at {me} was started for {}, but {by} for {stored}; start all with the same --nnodes",
+                "node rank {} at {me} was started for {}, but {by} for {stored}; start all nodes with the same --nnodes",
                 self.rank,
                 counted(self.world_size, "node")
             )
@@ -277,14 +286,14 @@ impl StaticRendezvousHandler {
         TcpStore::open_reporting(options, &mut |fault| reporter.report(fault))
     }
 
-    /// Somebody listens there already. If that is another rank 0 of this job, it is to be told apart from a port that is
-    /// taken.
+    /// Connects to the server that already listens at the endpoint, if that is another rank 0 of this job. Any other
+    /// server means that the port is in use.
     fn open_other_rank_0(&self) -> Result<TcpStore> {
         let options = TcpStoreOptions::new(self.endpoint.clone())
             .timeout(RANK_0_TIMEOUT)
             .cancellation(self.cancellation.clone());
         let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
-        // It may have opened its store a moment ago, and not have said yet who it is.
+        // The other rank 0 may have opened its store just now and not have stored its claim yet.
         match TcpStore::open(options)
             .and_then(|store| store.wait_for(&[&rank_0], Some(RANK_0_TIMEOUT)).map(|()| store))
         {
@@ -296,7 +305,8 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Writes down what this node takes for true, unless another has written something else: then both are told.
+    /// Stores a claim of this node. If another node has stored a different one, both nodes get the conflict as an
+    /// error.
     fn claim(
         &self,
         claims: &PrefixStore,
@@ -318,8 +328,8 @@ impl StaticRendezvousHandler {
         }
         let conflict = describe_conflict(stored_claim, by);
         match claims.check(&["met"]).map_err(|error| self.failed(error))? {
-            // Once all have met, who comes again is a node that was restarted; it takes the place of what it was. What all
-            // have agreed on it can't change, nor does it concern those who have met.
+            // After all nodes have joined, a node that joins again was restarted. It may replace its own claim. It
+            // can't change the number of nodes, and its conflict does not concern the other nodes.
             true if key == WORLD_SIZE_KEY => Err(self.conflict(conflict)),
             true => claims.set(key, desired.as_bytes()).map_err(|error| self.failed(error)),
             false => {
@@ -340,7 +350,8 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Who has which rank, where all have said so; nodes that run torch's launcher don't.
+    /// Returns the nodes in the order of their ranks if all of them have stored a claim. Nodes that run torch's
+    /// launcher store none.
     fn participants(&self, store: &Arc<dyn Store>) -> Result<Vec<NodeDesc>> {
         let claims = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::clone(store));
         let keys: Vec<_> = (0..self.world_size).map(|rank| format!("rank/{rank}")).collect();
@@ -406,8 +417,8 @@ impl RendezvousHandler for StaticRendezvousHandler {
         })
     }
 
-    /// No node comes or goes. Rank 0 can be missed: the store goes with it, and then this fails. Once a node has finished it
-    /// does not, because rank 0 may have waited for this node as long as it does.
+    /// The members never change, but the store is lost if rank 0 is. Then this fails, unless nodes had finished before:
+    /// rank 0 exits once all nodes have finished.
     fn membership(&self) -> Result<Membership> {
         let Some(store) = self.store() else { return Ok(Membership::default()) };
         let membership = Membership { round: Some(0), ..Membership::default() };

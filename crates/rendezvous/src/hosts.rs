@@ -1,5 +1,5 @@
-//! Who is expected by name: a list somebody gave, or the one of the scheduler. It only makes messages better; nobody is
-//! let in or kept out by it.
+//! The hosts that are expected in a job: a list from the user or from Slurm. They only appear in messages. Other hosts
+//! can join as well.
 
 mod addresses;
 
@@ -13,29 +13,29 @@ use crate::error::{RendezvousError, Result};
 use crate::parameters::RendezvousParameters;
 use addresses::Addresses;
 
-/// The hosts of a job, as far as they were named.
+/// The hosts that are expected in a job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExpectedHosts {
     names: Vec<String>,
     addresses: Arc<Addresses>,
 }
 
-/// Who was expected by name and is not here.
+/// Expected hosts that have not joined.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingHosts {
-    /// Those of whom it is known.
+    /// Hosts that are certainly missing.
     pub names: Box<[String]>,
-    /// Those of whom it can't be told: their addresses are not known, or not yet, and nodes are here of which only the
-    /// address is.
+    /// Hosts that may be missing: their names have not been resolved, and some of the nodes that joined are known only
+    /// by address.
     pub uncertain: Box<[String]>,
 }
 
-/// More than this many are no list of hosts but a mistake, or an attack.
+/// The largest number of hosts in a list. A longer list is a mistake or an attack.
 const MAX_HOSTS: usize = 100_000;
 
 impl MissingHosts {
-    /// `; not here: a, b`, naming at most so many; nothing if nobody is missing.
+    /// Returns `; missing hosts: a, b` with at most `max_named` names, or an empty string if no host is missing.
     pub fn describe(&self, max_named: usize) -> String {
         let list = |names: &[String]| match names.len() > max_named {
             true => format!("{} and {} more", names[..max_named].join(", "), names.len() - max_named),
@@ -43,33 +43,33 @@ impl MissingHosts {
         };
         let mut text = String::new();
         if !self.names.is_empty() {
-            text += &format!("; not here: {}", list(&self.names));
+            text += &format!("; missing hosts: {}", list(&self.names));
         }
         if !self.uncertain.is_empty() {
-            text += &format!("; perhaps not here: {} (addresses not known)", list(&self.uncertain));
+            text += &format!("; possibly missing hosts: {} (addresses unknown)", list(&self.uncertain));
         }
         text
     }
 }
 
 impl ExpectedHosts {
-    /// The hosts of the option `expected_hosts`, or of Slurm's node list.
+    /// Returns the hosts in the option `expected_hosts`, or in Slurm's node list.
     pub(crate) fn from_parameters(parameters: &RendezvousParameters) -> Result<ExpectedHosts> {
         ExpectedHosts::parse(parameters.get("expected_hosts").map(ToString::to_string).as_deref())
     }
 
-    /// The hosts of this list, or of Slurm's node list.
+    /// Returns the hosts in `list`, or in Slurm's node list.
     pub(crate) fn parse(list: Option<&str>) -> Result<ExpectedHosts> {
         if let Some(list) = list {
             let hosts = expand(list).ok_or_else(|| {
                 RendezvousError::parameter(format!(
-                    "expected_hosts={list} is no list of hosts; write host1;host2 or host[1-8]"
+                    "expected_hosts={list} is not a list of hosts; write host1;host2 or host[1-8]"
                 ))
             })?;
             return Ok(ExpectedHosts::from_names(hosts));
         }
         let list = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"].iter().find_map(|name| std::env::var(name).ok());
-        // A list that can't be read only means that nobody is named.
+        // If Slurm's list is malformed, no hosts are expected.
         Ok(ExpectedHosts::from_names(list.and_then(|list| expand(&list)).unwrap_or_default()))
     }
 
@@ -77,7 +77,8 @@ impl ExpectedHosts {
         ExpectedHosts { names, addresses: Arc::default() }
     }
 
-    /// Those of them that are not among these nodes, as far as their addresses are known by now.
+    /// Returns the expected hosts that are not among the nodes in `present`. Names that have not been resolved yet are
+    /// in `uncertain`.
     pub(crate) fn missing<'a>(&self, present: impl Iterator<Item = &'a NodeDesc>) -> MissingHosts {
         if self.names.is_empty() {
             return MissingHosts::default();
@@ -90,7 +91,7 @@ impl ExpectedHosts {
             present.contains(host.as_str()) || (!host.is_empty() && names.contains(&short(host)))
         };
         let mut missing: Vec<String> = self.names.iter().filter(|host| !by_name(host)).cloned().collect();
-        // Nodes of which only the address is known, and not yet whose it is.
+        // The addresses that may belong to a host whose name is not resolved yet.
         let expected: HashSet<IpAddr> = self.names.iter().filter_map(|host| host.parse().ok()).collect();
         let mut unmatched: HashSet<IpAddr> = present.iter().filter_map(|addr| addr.parse().ok()).collect();
         let present_addresses = unmatched.clone();
@@ -114,15 +115,16 @@ impl ExpectedHosts {
                 true
             }
         });
-        // If it is known of all nodes whose they are, those of whom nothing is known are not among them.
+        // If every present node belongs to a known host, a host without known addresses can't be present.
         let is_certain = |host: &String| unmatched.is_empty() || !unresolved.contains(host);
         let (names, uncertain): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_certain);
         MissingHosts { names: names.into(), uncertain: uncertain.into() }
     }
 }
 
-/// The hosts of a list as Slurm writes it: `login,node[01-03,7],gpu[1-2]-ib`. Semicolons separate as commas do, because an
-/// option can't hold a comma. `None` if it is no such list.
+/// Expands a list in Slurm's format: `login,node[01-03,7],gpu[1-2]-ib`. Returns `None` if it is malformed.
+///
+/// Semicolons separate like commas, because an option can't contain a comma.
 fn expand(list: &str) -> Option<Vec<String>> {
     let mut hosts = Vec::new();
     let mut depth = 0usize;
@@ -160,7 +162,7 @@ fn expand_item(item: &str, hosts: &mut Vec<String>) -> Option<()> {
             return None;
         }
         for number in first..=last {
-            // What follows may have brackets of its own.
+            // The rest may contain brackets, too.
             expand_item(&format!("{before}{number:0width$}{after}"), hosts)?;
         }
     }
@@ -200,20 +202,21 @@ mod tests {
             NodeDesc::new("node2.cluster.example", 2, 0),
             NodeDesc::new("127.0.0.1", 3, 0),
         ];
-        // The names are looked up on other threads.
+        // The names are resolved on other threads.
         let missing = || expected.missing(present.iter());
         let expected_missing = ["node3", "127.0.0.7"];
         eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), || *missing().names == expected_missing);
         assert_eq!(ExpectedHosts::default().missing(present.iter()), MissingHosts::default());
     }
 
-    /// More than were looked up once: then all of them were missing, this node among them.
+    /// More hosts than were looked up in an earlier version, which reported all of them as missing, including this
+    /// node.
     #[test]
     fn a_present_host_is_never_missing_among_hundreds() {
         let many: Vec<_> = (0..200).map(|number| format!("no-such-host-{number}.invalid")).collect();
         let expected =
             ExpectedHosts::from_names([&["localhost".into(), "127.0.1.1".into()][..], &many].concat());
-        // Whose the second is, is not known: it may be one of the many.
+        // The second address may belong to any of the unresolved hosts.
         let present = [NodeDesc::new("127.0.0.1", 1, 0), NodeDesc::new("127.0.2.9", 1, 0)];
         let missing = || expected.missing(present.iter());
         let is_complete = || {
@@ -222,7 +225,7 @@ mod tests {
             *missing.names == ["127.0.1.1"] && missing.uncertain.len() == 200
         };
         eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), is_complete);
-        // Without it, all of them are missing.
+        // Without the second node, all unresolved hosts are certainly missing.
         let missing = || expected.missing(present[..1].iter());
         eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), || missing().names.len() == 201);
     }
@@ -235,9 +238,9 @@ mod tests {
             uncertain: boxed(uncertain),
         };
         assert_eq!(missing(&[], &[]).describe(2), "");
-        assert_eq!(missing(&["a", "b"], &[]).describe(2), "; not here: a, b");
-        assert_eq!(missing(&["a", "b", "c", "d"], &[]).describe(2), "; not here: a, b and 2 more");
-        let text = "; not here: a; perhaps not here: b, c and 1 more (addresses not known)";
+        assert_eq!(missing(&["a", "b"], &[]).describe(2), "; missing hosts: a, b");
+        assert_eq!(missing(&["a", "b", "c", "d"], &[]).describe(2), "; missing hosts: a, b and 2 more");
+        let text = "; missing hosts: a; possibly missing hosts: b, c and 1 more (addresses unknown)";
         assert_eq!(missing(&["a"], &["b", "c", "d"]).describe(2), text);
     }
 }

@@ -1,14 +1,14 @@
-//! Waiting for keys on a store that may be far away, or answer late.
+//! A wait for keys in a store with an unknown latency.
 
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::CALL_TIMEOUT;
 use rallypoint_store::{Result, Store};
 
-/// The longest slice of a wait.
+/// The longest interval between two polls.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A wait for keys, cut into slices so that its caller can check other conditions in between.
+/// A wait for keys that the caller polls, so that it can check other conditions in between.
 pub struct KeyWait<'a> {
     store: &'a dyn Store,
     keys: &'a [&'a str],
@@ -17,19 +17,21 @@ pub struct KeyWait<'a> {
 }
 
 impl<'a> KeyWait<'a> {
-    /// Creates a wait for all these keys, in slices of this length. [`PatientWait::poll`] lengthens them for a slow store.
+    /// Creates a wait for all of these keys. [`poll`](KeyWait::poll) waits for `interval`, or longer if the store is
+    /// slow.
     pub fn new(store: &'a dyn Store, keys: &'a [&'a str], interval: Duration) -> KeyWait<'a> {
         KeyWait { store, keys, interval, min_interval: interval }
     }
 
-    /// Waits for one slice, at most for `most`. Returns whether all keys exist.
+    /// Waits for one interval, at most for `timeout`. Returns whether all keys exist.
     ///
-    /// A slice may be shorter than a round trip to the store. If the store does not answer within the slice, it is asked
-    /// once more with a timeout of 10 s, and the following slices last four times as long as that answer took.
+    /// The interval may be shorter than a round trip to the store. If the store does not reply in time, this function
+    /// queries it once more with a timeout of 10 s. From then on the interval is four times the duration of that query,
+    /// up to 2 s.
     ///
     /// # Errors
     ///
-    /// Fails if the store does not answer within 10 s.
+    /// Fails if the store does not reply within 10 s.
     pub fn poll(&mut self, timeout: Duration) -> Result<bool> {
         match self.store.wait_for(self.keys, Some(self.interval.min(timeout))) {
             Ok(()) => return Ok(true),

@@ -1,5 +1,4 @@
-//! What a rendezvous is made from: names, numbers and options as people write them. Checked here; what an option means is
-//! the business of whoever reads it.
+//! The parameters of a rendezvous. This module parses and checks them. Each backend interprets its own options.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +12,13 @@ use crate::store_info::is_address;
 pub enum ConfigValue {
     /// Python's `None`.
     None,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// Another number.
+    /// A floating-point number.
     Float(f64),
-    /// A text; what comes from a command line is always one.
+    /// A string. Values from a command line are always strings.
     Text(String),
 }
 
@@ -56,27 +55,32 @@ impl std::fmt::Display for ConfigValue {
 /// The options of a rendezvous, by name.
 pub type Config = BTreeMap<String, ConfigValue>;
 
-/// What to make a [`RendezvousHandler`](crate::RendezvousHandler) from.
+/// The parameters from which a [`RendezvousHandler`](crate::RendezvousHandler) is created.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RendezvousParameters {
     /// The name of the backend.
     pub backend: String,
-    /// Where the nodes meet; what that means is the backend's business.
+    /// The address of the store. Each backend has its own format.
     pub endpoint: String,
-    /// Which job.
+    /// The run id.
     pub run_id: String,
-    /// A round needs at least so many nodes.
+    /// The minimum number of nodes in a round.
     pub min_nodes: u64,
-    /// And has at most so many.
+    /// The maximum number of nodes in a round.
     pub max_nodes: u64,
-    /// Under which address the others reach this node; found out if it isn't given.
+    /// The address at which other nodes reach this node. If it is `None`, the backend determines it.
     pub local_addr: Option<String>,
     /// Further options.
     pub config: Config,
 }
 
 impl RendezvousParameters {
-    /// Checks what every backend asks for: a name, and numbers of nodes that fit together.
+    /// Creates parameters without options.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if the name of the backend is empty or the numbers of nodes are
+    /// inconsistent.
     pub fn new(
         backend: &str,
         endpoint: &str,
@@ -113,7 +117,7 @@ impl RendezvousParameters {
         })
     }
 
-    /// All that is wrong with these parameters for the backend they name, if it is one of ours.
+    /// Returns a message for each problem, if the backend is `c10d` or `static`.
     pub fn check(&self) -> Vec<String> {
         let checked = match self.backend.as_str() {
             "c10d" => crate::settings::settings(self).err(),
@@ -123,24 +127,28 @@ impl RendezvousParameters {
         checked.map(|error| error.to_string().lines().map(String::from).collect()).unwrap_or_default()
     }
 
-    /// What is wrong with the names in them, for a backend whose nodes meet in a store.
+    /// Returns a message for each problem with the run id and the local address.
     pub(crate) fn check_names(&self) -> Vec<String> {
         let mut errors = Vec::new();
-        // Keys are made of it, with something before it and behind it.
+        // Keys contain the run id with a prefix and a suffix.
         let max_len = Limits::default().key_len - 256;
         if self.run_id.len() > max_len {
-            errors.push(format!("the run id has {} bytes; the most is {max_len}", self.run_id.len()));
+            errors.push(format!("the run id has {} bytes; the maximum is {max_len}", self.run_id.len()));
         }
         if let Some(addr) = self.local_addr.as_deref().filter(|addr| !is_address(addr)) {
             let shown: String = addr.chars().take(64).collect();
             errors.push(format!(
-                "the local address {shown:?} is neither a host name nor an address: it has blanks or more than 255 bytes"
+                "the local address {shown:?} is neither a host name nor an address: it has whitespace or more than 255 bytes"
             ));
         }
         errors
     }
 
-    /// The same with these options. One that is named like a parameter is refused, as it would be in Python.
+    /// Sets the options.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if an option has the name of a parameter, as in Python.
     pub fn with_config(mut self, config: Config) -> Result<RendezvousParameters> {
         const NAMES: [&str; 7] =
             ["self", "backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"];
@@ -156,18 +164,22 @@ impl RendezvousParameters {
         Ok(self)
     }
 
-    /// The same with this address of this node.
+    /// Sets the address at which other nodes reach this node. An empty address is ignored.
     pub fn with_local_addr(mut self, local_addr: Option<String>) -> RendezvousParameters {
         self.local_addr = local_addr.filter(|addr| !addr.is_empty());
         self
     }
 
-    /// An option as it was given.
+    /// Returns an option.
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         self.config.get(key)
     }
 
-    /// An option that is a truth value; `None` if it isn't given.
+    /// Returns an option as a boolean, or `None` if it is not set.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if the value is not a boolean.
     pub fn get_as_bool(&self, key: &str) -> Result<Option<bool>> {
         let value = match self.get(key) {
             None | Some(ConfigValue::None) => return Ok(None),
@@ -184,7 +196,11 @@ impl RendezvousParameters {
         value.map(Some).ok_or_else(|| value_error(key, "boolean"))
     }
 
-    /// An option that is a whole number, read as Python's `int()` reads it; `None` if it isn't given.
+    /// Returns an option as an integer, parsed as Python's `int()` does, or `None` if it is not set.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if the value is not an integer.
     pub fn get_as_int(&self, key: &str) -> Result<Option<i64>> {
         let value = match self.get(key) {
             None | Some(ConfigValue::None) => return Ok(None),
@@ -205,7 +221,8 @@ fn value_error(key: &str, kind: &str) -> RendezvousError {
     ))
 }
 
-/// As Python's `int(text)`: blanks around it, a sign, and single underscores between digits.
+/// Parses an integer as Python's `int(text)`: surrounding whitespace, a sign, and single underscores between digits are
+/// allowed.
 pub(crate) fn python_int(text: &str) -> Option<i64> {
     let text = text.trim();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -215,14 +232,19 @@ pub(crate) fn python_int(text: &str) -> Option<i64> {
     well_formed.then(|| plain.parse().ok()).flatten()
 }
 
-/// Options as a command line has them: `key=value,key=value`. Blanks around keys and values don't count, and the last of
-/// two equal keys wins.
+/// Parses options in the form of a command line: `key=value,key=value`. Whitespace around keys and values is removed.
+/// If a key occurs twice, the last value counts.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if an option is malformed.
 pub fn parse_rendezvous_config(text: &str) -> Result<Config> {
     let (config, errors) = read_rendezvous_config(text);
     if errors.is_empty() { Ok(config) } else { Err(RendezvousError::Parameters(errors)) }
 }
 
-/// The same, but returns the options that are well-formed, and a message for each of the others.
+/// Parses options like [`parse_rendezvous_config`]. Returns the well-formed options and a message for each malformed
+/// one.
 pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
     let (mut config, mut errors) = (Config::new(), Vec::new());
     if text.trim().is_empty() {
@@ -248,12 +270,13 @@ pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
     (config, errors)
 }
 
-/// Returns a message for each of these options that the `c10d` backend doesn't know, with the nearest known option.
+/// Returns a message for each option that the `c10d` backend doesn't have. The message suggests the most similar
+/// option.
 pub fn unknown_c10d_options<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     unknown_options(names, &crate::settings::C10D_OPTIONS)
 }
 
-/// Returns a message for each of these options that is not among the known ones, with the nearest known option.
+/// Returns a message for each option that is not in `known`. The message suggests the most similar option.
 pub(crate) fn unknown_options<'a>(
     names: impl IntoIterator<Item = &'a String>,
     known: &[&str],
@@ -269,14 +292,17 @@ pub(crate) fn unknown_options<'a>(
                     format!("unknown rendezvous configuration option '{key}'; did you mean '{name}'?")
                 }
                 None => {
-                    format!("unknown rendezvous configuration option '{key}'; known are {}", known.join(", "))
+                    format!(
+                        "unknown rendezvous configuration option '{key}'; known options: {}",
+                        known.join(", ")
+                    )
                 }
             }
         })
         .collect()
 }
 
-/// How many letters must be put in, taken out or replaced to make one word of the other.
+/// Returns the Levenshtein distance: how many characters to insert, delete or replace.
 fn edit_distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -404,7 +430,7 @@ mod tests {
         let config = parse_rendezvous_config("jion_timeout=1,isHost=1,colour=red,is_host=1").unwrap();
         let unknown = unknown_options(config.keys(), &known);
         assert_eq!(unknown.len(), 3, "{unknown:?}");
-        assert!(unknown[0].contains("'colour'; known are join_timeout, last"), "{unknown:?}");
+        assert!(unknown[0].contains("'colour'; known options: join_timeout, last"), "{unknown:?}");
         assert!(unknown[1].contains("'isHost'; did you mean 'is_host'?"), "{unknown:?}");
         assert!(unknown[2].contains("'jion_timeout'; did you mean 'join_timeout'?"), "{unknown:?}");
     }

@@ -1,4 +1,4 @@
-//! Free ports: found, or held so that no other process can take them. Torch's `get_free_port` and `get_socket_with_port`.
+//! Free ports, as returned by torch's `get_free_port` and `get_socket_with_port`.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rallypoint_store::{Result, StoreError};
 use socket2::{Domain, Socket, Type};
 
-/// A port held by a bound socket that does not listen.
+/// A port that is reserved by a bound socket, which does not listen.
 #[derive(Debug)]
 pub struct ReservedPort {
     socket: Socket,
@@ -14,18 +14,22 @@ pub struct ReservedPort {
 }
 
 impl ReservedPort {
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The socket, bound and not listening.
+    /// Returns the bound socket.
     pub fn into_socket(self) -> OwnedFd {
         self.socket.into()
     }
 }
 
-/// Holds a free port on all addresses of this machine: IPv6 and IPv4 together where there is IPv6, else IPv4.
+/// Reserves a free port on all addresses of this machine: for IPv6 and IPv4, or for IPv4 if there is no IPv6.
+///
+/// # Errors
+///
+/// Fails with `StoreError::Listen` if no socket can be bound.
 pub fn reserve_port() -> Result<ReservedPort> {
     let bind = |address: SocketAddr| {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
@@ -42,7 +46,12 @@ pub fn reserve_port() -> Result<ReservedPort> {
     Ok(ReservedPort { socket, port })
 }
 
-/// A port that was free a moment ago. Another process may take it before you do; [`reserve_port`] has no such gap.
+/// Returns a port that was free during the call. Another process may bind it at any time; [`reserve_port`] prevents
+/// that.
+///
+/// # Errors
+///
+/// Fails with `StoreError::Listen` if no socket can be bound.
 pub fn free_port() -> Result<u16> {
     reserve_port().map(|reserved| reserved.port())
 }

@@ -1,37 +1,44 @@
-//! Ranks of workers: every node of a round says how many it runs, rank 0 counts through, every node reads where its own
-//! begin. The keys and texts are those of torch's agents, who may be at the other end.
+//! The ranks of workers. Every node of a round publishes how many workers it runs, rank 0 assigns the ranks, and every
+//! node reads its own.
+//!
+//! The keys and the JSON are those of torch's agents, which may be in the same round.
 
 use rallypoint_store::{Result, Store, StoreError};
 use serde::Deserialize;
 
-/// What a node contributes to a round.
+/// What a node publishes about its workers.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RoleInfo {
-    /// What its workers do; `default` where all do the same.
+    /// The role of the workers. `default` if the user names none.
     pub role: String,
-    /// Its own rank.
+    /// The group rank of the node.
     pub rank: u64,
-    /// How many workers it runs.
+    /// The number of workers of the node.
     pub local_world_size: u64,
 }
 
-/// Where the ranks of a node's workers begin, among all and among those of the same role.
+/// The ranks of a node's workers. The first worker has the ranks below, and the others follow consecutively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssignedRanks {
-    /// The global rank of its first worker.
+    /// The rank of the first worker.
     pub first: u64,
-    /// All workers of the round.
+    /// The number of workers in the round.
     pub world_size: u64,
-    /// The role rank of its first worker.
+    /// The rank of the first worker among the workers of its role.
     pub role_first: u64,
-    /// All workers of that role.
+    /// The number of workers of that role in the round.
     pub role_world_size: u64,
 }
 
-/// A number of workers beyond which something is wrong.
+/// The upper bound for the number of workers of a node. A larger number is refused as malformed.
 const MAX_WORKERS: u64 = 1 << 32;
 
-/// Says what this node contributes and learns its ranks. Waits for the others as long as the store does.
+/// Publishes the workers of this node and returns their ranks. Waits for the other nodes up to the timeout of the
+/// store.
+///
+/// # Errors
+///
+/// Fails if the store can't be used, if other nodes publish nothing in time, or if a node has published malformed JSON.
 pub fn assign_ranks(store: &dyn Store, own: &RoleInfo, world_size: u64) -> Result<AssignedRanks> {
     store.set(&format!("torchelastic/role_info/{}", own.rank), own.to_json().as_bytes())?;
     if own.rank == 0 {
@@ -46,14 +53,19 @@ pub fn assign_ranks(store: &dyn Store, own: &RoleInfo, world_size: u64) -> Resul
     AssignedRanks::read(&store.get(&format!("torchelastic/assigned_ranks/{}", own.rank))?)
 }
 
-/// What every node contributes, in the order of their ranks. Waits for them as long as the store does.
+/// Returns what every node has published, in the order of group ranks. Waits for the nodes up to the timeout of the
+/// store.
+///
+/// # Errors
+///
+/// Fails if the store can't be used, if a node publishes nothing in time, or if a node has published malformed JSON.
 pub fn role_infos(store: &dyn Store, world_size: u64) -> Result<Vec<RoleInfo>> {
     let keys: Vec<_> = (0..world_size).map(|rank| format!("torchelastic/role_info/{rank}")).collect();
     let infos = store.multi_get(&keys.iter().map(String::as_str).collect::<Vec<_>>())?;
     infos.iter().zip(0..).map(|(json, rank)| RoleInfo::read(json, rank)).collect()
 }
 
-/// The ranks of every node, in the order of the nodes.
+/// Assigns consecutive ranks to the workers of all nodes, in the order of the nodes.
 fn assign_to_nodes(infos: &[RoleInfo]) -> Vec<AssignedRanks> {
     let total = |role: Option<&str>| -> u64 {
         infos
@@ -93,7 +105,7 @@ impl RoleInfo {
             .ok_or_else(|| malformed(&format!("the role info of node {rank}"), json))
     }
 
-    /// As Python's `json.dumps` writes it.
+    /// Returns the JSON that Python's `json.dumps` writes.
     pub fn to_json(&self) -> String {
         let RoleInfo { role, rank, local_world_size } = self;
         let role = ascii(&serde_json::Value::from(role.as_str()).to_string());
@@ -117,7 +129,7 @@ impl AssignedRanks {
     }
 }
 
-/// JSON with everything beyond ASCII escaped.
+/// Escapes all characters beyond ASCII.
 fn ascii(json: &str) -> String {
     let mut text = String::new();
     for c in json.chars() {

@@ -1,4 +1,4 @@
-//! The dynamic rendezvous' settings out of its parameters, all checked at once.
+//! Converts parameters to the settings of the dynamic rendezvous, and reports all problems together.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_c10d_options};
 
-/// What `--rdzv-conf` may say to the `c10d` backend. The last but two are for others: torch's launcher puts `timeout` and
-/// `rank` in for every backend.
+/// The options of the `c10d` backend. It ignores `timeout` and `rank`, which torch's launcher sets for every backend.
 pub(crate) const C10D_OPTIONS: [&str; 15] = [
     "join_timeout",
     "last_call_timeout",
@@ -29,7 +28,7 @@ pub(crate) const C10D_OPTIONS: [&str; 15] = [
     "rank",
 ];
 
-/// The settings that `parameters` ask for; everything that is wrong with them, if anything is.
+/// Converts the parameters. Fails with one error that lists every problem.
 pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     let mut settings = Settings::new(&parameters.run_id, parameters.min_nodes, parameters.max_nodes);
     let mut errors = unknown_c10d_options(parameters.config.keys());
@@ -50,7 +49,7 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
                     let name = key.trim_end_matches("_timeout");
                     errors.push(format!("The {name} timeout ({}) must be positive.", timedelta(seconds)));
                 }
-                // Torch accepts it and takes everybody for dead.
+                // Torch accepts this value and then removes every node as dead.
                 None => errors.push(format!("{key} ({seconds}) must be positive.")),
             },
             Err(error) => errors.push(error.to_string()),
@@ -72,7 +71,7 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     if errors.is_empty() { Ok(settings) } else { Err(RendezvousError::Parameters(errors)) }
 }
 
-/// What is wrong with what is said of the store.
+/// Returns a message for each problem with the options of the store.
 fn check_store(parameters: &RendezvousParameters) -> Vec<String> {
     let mut errors: Vec<RendezvousError> = Vec::new();
     errors.extend(parameters.get_as_bool("is_host").err());
@@ -88,16 +87,16 @@ fn check_store(parameters: &RendezvousParameters) -> Vec<String> {
     errors.iter().map(RendezvousError::to_string).collect()
 }
 
-/// Where the state lies.
+/// The kind of store that contains the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreType {
-    /// With a server.
+    /// A TCPStore.
     Tcp,
-    /// In a file.
+    /// A FileStore.
     File,
 }
 
-/// The option `store_type`.
+/// Returns the option `store_type`.
 pub(crate) fn store_type(parameters: &RendezvousParameters) -> Result<StoreType> {
     let given = parameters.get("store_type").map_or_else(|| "tcp".to_owned(), ConfigValue::to_string);
     match given.trim().to_lowercase().as_str() {
@@ -109,7 +108,7 @@ pub(crate) fn store_type(parameters: &RendezvousParameters) -> Result<StoreType>
     }
 }
 
-/// The option `read_timeout`: how long the store waits for anything.
+/// Returns the option `read_timeout`: the timeout of calls to the store.
 pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration> {
     let seconds = parameters.get_as_int("read_timeout")?.unwrap_or(60);
     let time = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
@@ -122,7 +121,7 @@ pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration
     }
 }
 
-/// Ours backs off by itself, so the value is checked as torch checks it, and that is all.
+/// Checks the option as torch does. Our nodes compute their own backoff and ignore its value.
 fn check_backoff(parameters: &RendezvousParameters) -> Option<String> {
     let key = "cas_backoff_max_seconds";
     let (shown, seconds) = match parameters.get(key)? {
@@ -140,7 +139,7 @@ fn check_backoff(parameters: &RendezvousParameters) -> Option<String> {
     }
 }
 
-/// So many seconds as Python prints a `timedelta`.
+/// Formats a number of seconds as Python formats a `timedelta`.
 fn timedelta(seconds: i64) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let time = format!("{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
@@ -189,7 +188,7 @@ mod tests {
             "'is_host' does not represent a valid boolean value.",
             "The read timeout must be a positive integer.",
             "Invalid store type given. Currently only supports file and tcp.",
-            "expected_hosts=n[ is no list of hosts",
+            "expected_hosts=n[ is not a list of hosts",
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }

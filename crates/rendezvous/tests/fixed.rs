@@ -1,4 +1,4 @@
-//! The static rendezvous: ranks as given, and contradictions told instead of waited out.
+//! The static rendezvous: ranks are those that the user chose, and contradictions are reported before the timeout.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use rallypoint_rendezvous::{
 use rallypoint_store::{Store, TcpStoreServer};
 use rallypoint_testkit::held_port;
 
-/// Nodes of one job.
+/// A job whose nodes run in this process.
 struct Job {
     port: u16,
 }
@@ -34,7 +34,7 @@ impl Job {
         let node = self.node(rank, nodes);
         std::thread::spawn(move || {
             let joined = node.next_rendezvous();
-            // The store goes with the node that hosts it.
+            // The store must outlive the node that hosts it.
             if joined.is_ok() {
                 std::mem::forget(node);
             }
@@ -85,7 +85,7 @@ fn the_error_for_different_world_sizes_names_both_nodes() {
     }
 }
 
-/// What a rank 0 says that runs in a process of its own.
+/// Runs another rank 0 in its own process and returns its output.
 fn run_second_rank_0(job: &Job) -> String {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
@@ -99,7 +99,7 @@ fn run_second_rank_0(job: &Job) -> String {
 fn a_second_rank_0_is_distinguished_from_a_port_in_use() {
     let job = Job::new();
     let host = job.join(0, 2);
-    // Once the first one has written down who it is.
+    // The first rank 0 has stored its claim by now.
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
     client.wait_for(&["rallypoint.static/job/rank/0"], Some(Duration::from_secs(10))).unwrap();
     let output = run_second_rank_0(&job);
@@ -118,7 +118,7 @@ fn rank_0_in_a_process_of_its_own() {
 fn a_port_used_by_another_server_is_reported_as_in_use() {
     let job = Job::new();
     let _other = TcpStoreServer::bind("127.0.0.1", job.port).unwrap();
-    // Not through the server that the stores of one process share.
+    // In another process, because the stores of one process share a server.
     let output = run_second_rank_0(&job);
     assert!(output.contains("address already in use"), "{output}");
 }
@@ -133,7 +133,7 @@ fn a_timeout_names_the_missing_ranks() {
     let _second = job.join(2, 4);
     let error = joined(host).unwrap_err().to_string();
     assert!(error.contains("2 of 4 nodes joined within 1 s"), "{error}");
-    assert!(error.contains("has rank 1, 3"), "{error}");
+    assert!(error.contains("reported rank 1, 3"), "{error}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_node_that_restarts_after_the_rendezvous_gets_its_rank_back() {
     joined(host).unwrap();
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
     client.wait_for(&["rallypoint.static/job/met"], Some(Duration::from_secs(10))).unwrap();
-    // As if by another process.
+    // The claim of another process.
     client.set("rallypoint.static/job/rank/1", b"0\nelsewhere (pid 1)").unwrap();
     assert_eq!(joined(job.join(1, 2)).unwrap().rank, 1);
 }

@@ -15,15 +15,17 @@ use crate::events::WorkerEvent;
 use crate::outcome::Outcome;
 use crate::report::{self, Exit, Failure};
 
-/// How long closing or leaving the rendezvous may take, however long `close_timeout` is: the workers are done, and a store that
-/// is gone must not keep the agent.
+/// How long closing or leaving the rendezvous may take, independent of `close_timeout`. The workers have ended, and a
+/// lost store must not delay the agent.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long the host of the store stays after the rendezvous was closed while other nodes wait, which poll once a second.
+/// How long the host of the store stays after it has closed the rendezvous while other nodes wait. Waiting nodes poll
+/// once per second.
 const LINGER_GRACE: Duration = Duration::from_millis(1500);
 
-/// How long the reader of the agent's output may read nothing before the rest is given up.
+/// How long the agent waits for a reader of its output that reads nothing. After that, the rest of the output is
+/// discarded.
 const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(300);
-/// The same after a signal.
+/// The same timeout after a signal.
 const SIGNALED_OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Agent {
@@ -49,7 +51,7 @@ impl Agent {
                 self.config.rendezvous.run_id
             );
         }
-        let unknown = || AgentError::Config("the agent ended without saying why; please report this".into());
+        let unknown = || AgentError::Config("the agent ended without a reason; please report this".into());
         let error = (verdict == Verdict::Error).then(|| self.error.take().unwrap_or_else(unknown));
         self.record_end(verdict, error.as_ref());
         self.logs.check_disk();
@@ -72,8 +74,8 @@ impl Agent {
         }
     }
 
-    /// Waits until all output of the workers is shown, so that a slow reader loses nothing. A signal, before or now, shortens the
-    /// wait for a reader that reads nothing.
+    /// Waits until all output of the workers is shown, so that a slow reader loses nothing. If a signal was or is
+    /// received, the wait for a reader that reads nothing is shorter.
     fn flush_output(&mut self) {
         let stall_timeout = if self.signaled { SIGNALED_OUTPUT_STALL_TIMEOUT } else { OUTPUT_STALL_TIMEOUT };
         let mut is_signaled = false;
@@ -82,20 +84,24 @@ impl Agent {
             is_signaled
         };
         if !self.logs.finish(stall_timeout, should_stop) {
-            let folder = self.logs.folder().path().map(|path| format!("; all are in {}", path.display()));
+            let folder =
+                self.logs.folder().path().map(|path| format!("; all lines are in {}", path.display()));
             let folder = folder.unwrap_or_default();
-            tracing::warn!("some lines of the workers were not shown: nobody read them{folder}");
+            tracing::warn!(
+                "some lines of the workers were not shown, because the output of the agent was not read{folder}"
+            );
         }
     }
 
-    /// Returns the failure that the node that closed the rendezvous has announced, if it has.
+    /// Returns the failure that ended the job on another node, if that node has announced it.
     fn read_final_failure(&self, verdict: Verdict) -> Option<Failure> {
         let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
         announcements::final_failure(&*watching.announcements_store)
     }
 
-    /// Returns the nodes that may have ended the job without reporting why. That is the node that closed the rendezvous if
-    /// it left its name. Otherwise it is every node of torch's, because ours report a failure before they close it.
+    /// Returns the nodes that may have ended the job without a reason. That is the node that closed the rendezvous, if
+    /// its name is in the state. Otherwise it is every torch node of the round, because our nodes announce a failure
+    /// before they close the rendezvous.
     fn suspects(&self) -> Vec<String> {
         if let Some(node) = self.membership.as_ref().and_then(|membership| membership.closed_by.clone()) {
             return vec![node];
@@ -106,7 +112,7 @@ impl Agent {
         torch_nodes.map(|(rank, node)| format!("node {rank} ({}, pid {})", node.addr, node.pid)).collect()
     }
 
-    /// Closes or leaves the rendezvous, in the time there is.
+    /// Closes or leaves the rendezvous, for at most `CLOSE_TIMEOUT`.
     fn close_or_leave(&mut self, verdict: Verdict, parting: Parting) {
         let Some(handler) = self.handler().cloned() else { return };
         let round = self.formation.as_ref().map(|formation| formation.round.clone());
@@ -114,9 +120,10 @@ impl Agent {
             self.watching.as_ref().map(|watching| Arc::clone(&watching.announcements_store));
         self.watching = None;
         let nodes = round.as_ref().map_or(1, |round| round.world_size);
-        // The store ends with this node, and no other node has ever known its port.
+        // The system chose the port, so no other node knows it, and the store is lost when this node exits.
         let unseen = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
-        // The last node to finish has closed it. The host of the store, which ends last, closes it again to be sure.
+        // The last node to finish has closed the rendezvous. The host of the store exits last and closes it again to be
+        // sure.
         let closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
@@ -133,7 +140,7 @@ impl Agent {
                         tracing::warn!("could not leave the rendezvous: {error}");
                     }
                 }
-                // The nodes that wait look once a second whether the job has ended.
+                // Waiting nodes poll once per second whether the rendezvous is closed.
                 Parting::Nothing if verdict == Verdict::Spare && handler.hosts_store() => {
                     std::thread::sleep(LINGER_GRACE);
                 }
@@ -142,7 +149,7 @@ impl Agent {
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(announcements_store), true) =
                 (verdict, announcements_store, handler.hosts_store())
             {
-                // One node has announced the failure and does not read it.
+                // One of the nodes has announced the failure and does not acknowledge it.
                 announcements::await_acknowledgments(&*announcements_store, nodes - 1);
             }
             drop(handler);
@@ -182,14 +189,14 @@ impl Agent {
     }
 }
 
-/// Whether nodes wait for the next round or stand by as spares.
+/// Returns whether nodes are on the wait list or are spares.
 fn has_waiting_nodes(handler: &dyn RendezvousHandler) -> bool {
     handler
         .membership()
         .is_ok_and(|membership| !membership.waiting.is_empty() || !membership.spares.is_empty())
 }
 
-/// What a worker's error file says, or what torch tells in place of one.
+/// Returns the content of a worker's error file, or what torch reports instead if there is none.
 fn raw_error(failure: &Failure) -> String {
     let file = failure.error_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let json = file.and_then(|text| serde_json::from_str::<Value>(&text).ok());

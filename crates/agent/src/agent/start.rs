@@ -1,4 +1,4 @@
-//! Beginning a round: joining it, starting its workers, and taking down how they end.
+//! The start of a round: joins it, starts the workers, and records how they end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::report::{self, Failure};
 use crate::round_watch::RoundWatch;
 use crate::worker::{WorkerPlan, command_line, plan};
 
-/// How long the next join waits for a reader that reads nothing of the last start's output.
+/// How long the next join waits for a reader that does not read the output of the last start.
 const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 const JOIN_PANIC_MESSAGE: &str = "joining the rendezvous failed with a panic; please report this";
@@ -35,7 +35,7 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
 }
 
 impl Agent {
-    /// Begins to join, after the output of the last start has been shown.
+    /// Starts to join, after the output of the last start has been shown.
     pub(super) fn join(&mut self) {
         self.logs.finish(OUTPUT_STALL_TIMEOUT, || false);
         if self.stop_finishing()
@@ -50,16 +50,17 @@ impl Agent {
         }
         let (restarts, calls) = (self.supervisor.restarts(), std::mem::take(&mut self.calls));
         std::thread::spawn(move || {
-            // The other nodes read the announcement before they see that this node waits for the next round.
+            // The other nodes must read the announcement before they see that this node waits for the next round.
             calls.into_iter().for_each(|call| drop(call.join()));
-            // The agent waits for this message, so a panic has to send one, too. The agent then ends and drops the joiner.
+            // The agent waits for this message, so it is also sent after a panic. The agent then ends and drops the
+            // joiner.
             let joined = catch_unwind(AssertUnwindSafe(|| joiner.join(restarts)));
             let joined = joined.unwrap_or_else(|_| Err(AgentError::Config(JOIN_PANIC_MESSAGE.into())));
             sender.send(Message::Joined(joined.map(Arc::new)));
         });
     }
 
-    /// This node is in a round.
+    /// Records the round that this node has joined.
     pub(super) fn handle_formation(&mut self, formation: Arc<Formation>) {
         let (rendezvous_time, ranks_time) = formation.took;
         self.events.record_duration("RENDEZVOUS", rendezvous_time);
@@ -70,7 +71,7 @@ impl Agent {
         self.formation = Some(formation);
     }
 
-    /// Starts all workers; what can't be started is told to the supervisor.
+    /// Starts all workers, and reports those that can't be started to the supervisor.
     pub(super) fn start_workers(&mut self, restarts: u32) {
         let (Some(formation), Some(handler)) = (self.formation.take(), self.handler().cloned()) else {
             return;
@@ -97,8 +98,8 @@ impl Agent {
                 Err(error) => tracing::debug!("ranks of workers were not assigned: {error}"),
             });
         }
-        // A node that is alone can still be dropped, and a spare then takes its place. Only a store that no other node knows of,
-        // or a rendezvous whose nodes are fixed, makes that impossible.
+        // Even a single node can be dropped, and a spare then replaces it. That is impossible only if no other node
+        // knows the store, or in a static rendezvous.
         let rendezvous = &self.config.rendezvous;
         let is_private = handler.hosts_store() && rendezvous.endpoint.ends_with(":0");
         let has_spares = rendezvous.backend != "static" && !is_private;
@@ -108,7 +109,7 @@ impl Agent {
             let interval = self.config.monitor_interval;
             self.watching = Some(RoundWatch::start(&handler, round, self.epoch, interval, deliver));
         }
-        // Nothing may have been started at all.
+        // There may be no process at all.
         self.reap();
     }
 
@@ -141,7 +142,7 @@ impl Agent {
         }
     }
 
-    /// Turns the end of a worker into an event for the supervisor, and records it if the worker failed. A worker that
+    /// Turns the exit of a worker into an event for the supervisor, and records it if the worker failed. A worker that
     /// the agent has stopped did not fail, whatever its exit code is.
     pub(super) fn handle_exit(&mut self, worker: Ended) -> Event {
         let rank = worker.local_rank;
@@ -157,7 +158,7 @@ impl Agent {
         self.last_exit = Some(exit);
         if !exit.is_success() && !worker.stopped {
             let failure = self.failure(rank, worker.pid, worker.ran, exit);
-            // A full disk may be why the worker failed.
+            // A full disk may be the reason of the failure.
             self.logs.check_disk();
             if self.supervisor.is_running() {
                 tracing::error!(

@@ -4,20 +4,20 @@ use std::collections::HashMap;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A process, identified by more than its id, which may be reused.
+/// A process, identified by its id and its start time, because ids are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
-    /// When it was started, by the kernel's clock.
+    /// The start time by the kernel's clock.
     start: u64,
 }
 
-/// Returns all descendants of a process, parents before children, without processes that have ended and were not reaped yet.
+/// Returns all descendants of a process, parents before children, without zombies.
 pub(crate) fn descendants(root: Pid) -> Vec<Process> {
     descendants_except(root, &[])
 }
 
-/// Returns the same without these children and their descendants.
+/// Returns the descendants of a process without these children and their descendants.
 pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -25,7 +25,7 @@ pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         let Some(stat) = pid.and_then(Stat::read) else { continue };
         let siblings = children.entry(stat.parent).or_default();
-        // A process that has ended has no children left: they have another parent by then.
+        // A zombie has no children, because they have another parent by then.
         if !stat.has_ended {
             siblings.push(stat.process);
         }
@@ -40,11 +40,11 @@ pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process
     found
 }
 
-/// Sends a signal to this process, and to no other process that has its id now.
+/// Sends a signal to this process, but not to another process that has its id now.
 pub(crate) fn send(process: &Process, signal: Signal) {
     let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
     if Stat::read(process.pid).is_some_and(|stat| stat.process == *process) {
-        // It may be gone by now.
+        // The process may have exited.
         let _ = pidfd_send_signal(handle, signal);
     }
 }
@@ -61,7 +61,7 @@ impl Stat {
         Stat::parse(pid, &text)
     }
 
-    /// `pid (name) state parent …`, the start being the 22nd. The name may hold anything.
+    /// Parses `pid (name) state parent …`. The start time is field 22. The name may contain anything.
     fn parse(pid: Pid, text: &[u8]) -> Option<Stat> {
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let mut words = std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace();

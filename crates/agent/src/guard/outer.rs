@@ -1,4 +1,5 @@
-//! The outer process: starts the agent, passes on signals to it and its exit code from it, and kills what it leaves.
+//! The outer process: starts the agent, forwards signals to it, exits with its exit code, and kills remaining
+//! processes.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -17,7 +18,8 @@ use rustix::process::{
 use super::{descendants, kill_all, leave_rendezvous, remove_files};
 use crate::signals;
 
-/// Signals that would end this process and can be caught, SIGURG and SIGWINCH. The agent decides what to do about them.
+/// The signals that would end this process and can be caught, and SIGURG and SIGWINCH. The agent decides how to handle
+/// them.
 const FORWARDED_SIGNALS: [Signal; 16] = [
     Signal::HUP,
     Signal::INT,
@@ -44,7 +46,7 @@ pub fn reaches_agent(signal: i32) -> bool {
 
 /// Runs the agent to its end. `folder` is its folder for temporary files.
 pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
-    // A shell that became this process (`exec`) may have started children before. They are not part of this job.
+    // A shell that became this process with `exec` may have started children before. They are not part of this job.
     let existing = descendants(getpid());
     match watch(agent) {
         Ok(status) => {
@@ -64,12 +66,12 @@ pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
     }
 }
 
-/// Writes a line to standard error. A failure to write it does not change how this process ends.
+/// Writes a line to standard error. A failed write does not change the exit code.
 fn print_error(what: &str) {
     let _ = writeln!(std::io::stderr(), "rallypoint: {what}");
 }
 
-/// Starts the agent, passes on signals to it and returns how it ended.
+/// Starts the agent, forwards signals to it, and returns its exit status.
 fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
     set_child_subreaper(Some(getpid()))?;
     let mut caught: Vec<(Signal, UnixStream)> = Vec::new();
@@ -78,9 +80,9 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
             caught.push((signal, stream));
         }
     }
-    // If the parent had SIGCHLD ignored, the kernel would discard the exit codes of children.
+    // If the parent ignored SIGCHLD, the kernel would discard the exit codes of children.
     let _child_ended = signals::register(signal_hook::consts::SIGCHLD)?;
-    // In a process group of its own, so that the agent gets a terminal's signals once, from here.
+    // In its own process group, so that the agent gets a terminal's signals only once, from here.
     let pid = Pid::from_child(&agent.process_group(0).spawn()?);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
@@ -96,7 +98,7 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
         for (signal, stream) in &mut caught {
             let mut bytes = [0; 64];
             while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                // The agent may have ended.
+                // The agent may have exited.
                 let _ = (0..count).try_for_each(|_| kill_process(pid, *signal));
             }
         }
@@ -108,7 +110,7 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
     }
 }
 
-/// Ends as the agent has ended.
+/// Exits as the agent did: with the same code or by the same signal.
 fn exit_like(status: WaitStatus) -> ExitCode {
     if let Some(signal) = status.terminating_signal() {
         if signal == Signal::KILL.as_raw() {

@@ -1,4 +1,5 @@
-//! The last lines of a stream, for the failure report: kept while they pass, or read again from the file they are in.
+//! The last lines of a stream, for the failure report. They are buffered while they pass through the agent, or read
+//! from the stream's file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::lines::Lines;
 
-/// How many lines are reported: enough for the end of a traceback with its message.
+/// The largest number of lines in a report. Enough for the end of a traceback with its message.
 const MAX_LINES: usize = 20;
-/// How many characters of a line.
+/// The largest number of characters of a line.
 const MAX_LINE_CHARS: usize = 500;
-/// How many bytes of a stream are looked at.
+/// The number of bytes at the end of a stream that are searched for lines.
 const MAX_BYTES: usize = 32 << 10;
 
 /// The last lines of a stream.
 #[derive(Debug, Clone)]
 pub(super) enum LastLines {
-    /// The last bytes that have passed.
+    /// The last bytes that have passed through the agent.
     Kept(Arc<Mutex<Vec<u8>>>),
     InFile(PathBuf),
 }
@@ -29,7 +30,7 @@ impl Default for LastLines {
 }
 
 impl LastLines {
-    /// Keeps bytes that pass.
+    /// Buffers bytes that pass through the agent.
     pub(super) fn keep(&self, bytes: &[u8]) {
         if let LastLines::Kept(kept) = self {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +46,7 @@ impl LastLines {
     pub(super) fn lines(&self) -> Vec<String> {
         let bytes = match self {
             LastLines::Kept(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            // Lines that can't be read are only missing from a report.
+            // If the file can't be read, the report lacks these lines.
             LastLines::InFile(path) => read_end(path).unwrap_or_default(),
         };
         let start = bytes.len().saturating_sub(MAX_BYTES);
@@ -53,7 +54,7 @@ impl LastLines {
         lines.take(&bytes[start..], |line| last.push(shorten(line)));
         lines.finish(|line| last.push(shorten(line)));
         if start > 0 && !last.is_empty() {
-            // The first line began before these bytes.
+            // The first line started before these bytes.
             last.remove(0);
         }
         while last.last().is_some_and(|line| line.trim().is_empty()) {
@@ -63,7 +64,7 @@ impl LastLines {
     }
 }
 
-/// Returns the last bytes of a file: one more than are looked at, if there are more.
+/// Returns the last `MAX_BYTES + 1` bytes of a file, or the whole file if it is shorter.
 fn read_end(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();

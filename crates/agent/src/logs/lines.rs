@@ -1,14 +1,15 @@
-//! Bytes into lines, as Python's text files do it: a line ends with `\n`, `\r` or both. What has no end yet waits for it.
+//! Splits bytes into lines, as Python's text files do: a line ends with `\n`, `\r` or `\r\n`. An unterminated line is
+//! buffered.
 
-/// A line longer than this is passed on in pieces.
+/// A longer line is split.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// The beginning of a line whose end has not come.
+/// The beginning of an unterminated line.
 #[derive(Debug, Default)]
 pub(super) struct Lines(Vec<u8>);
 
 impl Lines {
-    /// Hands out the lines that are complete with these bytes, without their ends.
+    /// Passes the lines that are complete with these bytes to `line`, without their terminators.
     pub(super) fn take(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
         self.0.extend_from_slice(bytes);
         let mut start = 0;
@@ -16,7 +17,7 @@ impl Lines {
             let end = start + length;
             let next = match (self.0[end], self.0.get(end + 1)) {
                 (b'\r', Some(b'\n')) => end + 2,
-                // The other half of its end may be to come.
+                // The `\n` of a `\r\n` may follow.
                 (b'\r', None) => break,
                 _ => end + 1,
             };
@@ -30,7 +31,7 @@ impl Lines {
         }
     }
 
-    /// Hands out what is left when nothing more will come.
+    /// Passes the rest to `line`. No more bytes may follow.
     pub(super) fn finish(&mut self, mut line: impl FnMut(&[u8])) {
         let rest = std::mem::take(&mut self.0);
         let rest = rest.strip_suffix(b"\r").unwrap_or(&rest);

@@ -1,5 +1,5 @@
-//! A way for a worker's standard error through the agent: a pipe, or, where the agent's own is a terminal, a terminal, so
-//! that the worker finds what it would find without us.
+//! A pipe for a worker's standard error through the agent. If the agent's own standard error is a terminal, it is a
+//! pseudoterminal, so that the worker behaves as without the agent.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{OptionalActions, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 
-/// The worker's end and ours.
+/// Returns the worker's end and the agent's end.
 pub(super) fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     let (worker_end, agent_end) = match io::stderr().is_terminal() {
-        // A machine may have none left.
+        // The system may have no pseudoterminal left.
         true => open_terminal().or_else(|_| open_pipe())?,
         false => open_pipe()?,
     };
@@ -29,7 +29,7 @@ fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
     grantpt(&agent_end)?;
     unlockpt(&agent_end)?;
     let worker_end = ioctl_tiocgptpeer(&agent_end, flags)?;
-    // What passes is not changed; the real terminal does what terminals do with it.
+    // Bytes pass unchanged. The real terminal interprets them.
     let mut modes = tcgetattr(&worker_end)?;
     modes.make_raw();
     tcsetattr(&worker_end, OptionalActions::Now, &modes)?;

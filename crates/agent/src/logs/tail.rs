@@ -1,6 +1,8 @@
-//! A thread that passes on what the workers write to one of the agent's streams: tee'd files line by line with a prefix,
-//! standard error as it comes. Lines of different workers don't tear each other, and at the end nothing is left behind. Each
-//! stream has its own thread, so that a reader that stops reading one stream does not hold up the other.
+//! A thread that forwards the workers' output to one of the agent's streams: lines of tee'd files with a prefix, and
+//! standard error unchanged.
+//!
+//! Lines of different workers are never mixed, and a flush forwards everything. Each stream has its own thread, so that
+//! a reader that stops reading one stream does not block the other.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,7 +20,7 @@ use super::lines::Lines;
 use crate::channel::{self, Receiver, Sender};
 use crate::error::{AgentError, Result};
 
-/// Interval for reading files. Standard error that passes through the agent is read when something comes.
+/// Interval for reading files. Standard error that passes through the agent is read when data arrives.
 const READ_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How long [`Tail::catch_up`] waits.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,20 +34,21 @@ pub(super) enum Console {
     Err,
 }
 
-/// Shows bytes on a stream. Returns whether that was possible.
+/// Writes bytes to a stream. Returns whether that succeeded.
 pub(super) type Show = fn(Console, &[u8]) -> bool;
 
-/// Something that is passed on.
+/// A source of output.
 pub(super) enum Source {
-    /// A file of which each line is shown with a prefix.
+    /// A file whose lines are shown with a prefix.
     File { file: File, prefix: Vec<u8>, lines: Lines, filter: Option<Arc<Filter>> },
-    /// The end of a pipe or terminal whose bytes are shown as they are.
+    /// The agent's end of a pipe or pseudoterminal, whose bytes are shown unchanged.
     Pipe { file: File, last: LastLines, is_shown: bool },
 }
 
 enum Command {
     Follow(Source),
-    /// Pass on all that was written, and reply whether all lines so far were shown. If `is_end`, no more will be written.
+    /// Forwards everything that was written, and replies whether all lines so far were shown. With `is_end`, no more
+    /// output follows.
     Flush {
         is_end: bool,
         reply: mpsc::Sender<bool>,
@@ -53,7 +56,7 @@ enum Command {
     Stop,
 }
 
-/// The thread, as others see it. It ends when this is dropped.
+/// A handle to the thread. Dropping it stops the thread.
 pub(super) struct Tail {
     commands: Sender<Command>,
     progress: Arc<AtomicU64>,
@@ -85,20 +88,20 @@ impl Tail {
         self.commands.send(Command::Follow(source));
     }
 
-    /// Waits until what has been written up to now was read, unless the reader of the agent's output holds that up.
+    /// Waits until everything that has been written so far was read, for at most 1 s.
     pub(super) fn catch_up(&self) {
         let _ = self.flush(false).recv_timeout(CATCH_UP_TIMEOUT);
     }
 
-    /// Has the thread pass on all that was written. The receiver gets whether all lines so far were shown.
+    /// Makes the thread forward everything that was written. The receiver gets whether all lines so far were shown.
     pub(super) fn flush(&self, is_end: bool) -> mpsc::Receiver<bool> {
         let (reply, replied) = mpsc::channel();
         self.commands.send(Command::Flush { is_end, reply });
         replied
     }
 
-    /// Waits for the end of a flush until the reader has read nothing for `patience`, or until `is_enough`. Returns whether all
-    /// lines were shown.
+    /// Waits for the end of a flush. Stops waiting if the reader has read nothing for `stall_timeout`, or if
+    /// `should_stop` returns true. Returns whether all lines were shown.
     pub(super) fn wait(
         &self,
         flushed: &mpsc::Receiver<bool>,
@@ -129,12 +132,12 @@ impl Drop for Tail {
     }
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct TailThread {
     to: Console,
     show: Show,
     commands: Receiver<Command>,
-    /// Counts writes, so that a slow reader can be told from one that does not read.
+    /// Counts writes, to distinguish a slow reader from one that reads nothing.
     progress: Arc<AtomicU64>,
     /// Whether all tee'd lines were shown.
     all_shown: bool,
@@ -161,7 +164,7 @@ impl TailThread {
         }
     }
 
-    /// Waits until something may have come.
+    /// Waits until there may be output or a command.
     fn wait(&self) {
         let mut has_files = false;
         let mut watched = vec![PollFd::new(&self.commands.wakeup, PollFlags::IN)];
@@ -176,14 +179,14 @@ impl TailThread {
         let _ = poll(&mut watched, has_files.then_some(&READ_INTERVAL));
     }
 
-    /// Passes on all that has come. If `is_end`, no more will come, and the next start begins with nothing.
+    /// Forwards all output. With `is_end`, no more output follows, and all sources are removed.
     fn forward_all(&mut self, is_end: bool) {
         let mut sources = std::mem::take(&mut self.sources);
         sources.retain_mut(|source| self.forward(source, is_end) && !is_end);
         self.sources = sources;
     }
 
-    /// Passes on what has come from one worker. Returns whether more may come.
+    /// Forwards the output of one source. Returns whether more output may follow.
     fn forward(&mut self, source: &mut Source, is_end: bool) -> bool {
         let mut has_more = true;
         while has_more {
@@ -193,7 +196,7 @@ impl TailThread {
                 (Ok(length @ 1..), _) => &self.buffer[..length],
                 (Err(error), _) if error.kind() == ErrorKind::Interrupted => continue,
                 (Err(error), _) if error.kind() == ErrorKind::WouldBlock => break,
-                // A terminal whose other end is gone says so with an error.
+                // Reading a pseudoterminal whose other end is closed returns an error.
                 _ => {
                     has_more = false;
                     continue;
@@ -214,7 +217,7 @@ impl TailThread {
             }
             self.progress.fetch_add(1, Ordering::SeqCst);
         }
-        // A last line without an end is a line, too.
+        // An unterminated last line is shown as a line.
         if let (Source::File { prefix, lines, filter, .. }, true) = (source, is_end) {
             let mut text = Vec::new();
             lines.finish(|line| append_line(&mut text, prefix, line, filter.as_deref()));
@@ -224,7 +227,7 @@ impl TailThread {
     }
 }
 
-/// Adds a line with its prefix to a text that is shown with one write, and to the file for filtered lines.
+/// Appends a line with its prefix to `text`, which is shown with one write, and to the file for filtered lines.
 fn append_line(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&Filter>) {
     let start = text.len();
     let line = String::from_utf8_lossy(line);
@@ -234,14 +237,14 @@ fn append_line(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&F
     if let Some(filter) = filter
         && filter.wanted.iter().any(|wanted| line.contains(wanted.as_str()))
     {
-        // This copy is lost; the stream's own file may have the line.
+        // The line may still be in the stream's own file.
         if let Err(error) = (&filter.file).write_all(&text[start..]) {
             filter.error.report(format!("cannot write {:?}: {error}; the workers run on", filter.path));
         }
     }
 }
 
-/// Shows bytes on one of the agent's streams. Returns whether that was possible; if not, that ends no worker.
+/// Writes bytes to one of the agent's streams. Returns whether that succeeded. A failure does not affect the workers.
 pub(super) fn show(to: Console, bytes: &[u8]) -> bool {
     if bytes.is_empty() {
         return true;

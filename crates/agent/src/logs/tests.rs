@@ -1,4 +1,4 @@
-//! Where output goes, and that all of it gets there.
+//! Where the output of workers goes, and that none of it is lost.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::config::{LogDir, PerRank, Streams};
 use crate::environment::tests::config;
 use crate::formation::tests::formation;
 
-/// Only a failure takes that long.
+/// Only a failing test takes this long.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 const BOTH: Streams = Streams { stdout: true, stderr: true };
@@ -107,7 +107,7 @@ fn a_temporary_folder_is_removed_if_it_is_empty() {
     }
 }
 
-/// What the tail shows is caught by a filter that lets everything through.
+/// Returns what the tail has shown. A filter that matches every line writes it to a file.
 fn shown(logs: &Logs) -> String {
     std::fs::read_to_string(logs.folder().path().unwrap().join("attempt_1/filtered_stdout.log")).unwrap()
 }
@@ -127,7 +127,7 @@ fn every_teed_line_is_shown_whole_with_its_prefix() {
         for worker in &streams {
             scope.spawn(move || {
                 for n in 0..2000 {
-                    // In two halves, so that a reader meets unfinished lines.
+                    // In two halves, so that the reader finds unterminated lines.
                     write(&worker.stdout, &format!("line {n}"));
                     write(&worker.stdout, " end\n");
                 }
@@ -174,7 +174,7 @@ fn lines_wait_for_a_slow_reader_and_unread_lines_are_reported() {
     write(&logs.worker(0).unwrap().stdout, "four\n");
     drop(closed);
     assert!(logs.finish(FLUSH_TIMEOUT, || false));
-    // And a reader that is gone.
+    // A reader that has exited.
     let mut logs = Logs::with_show(&config, |_, _| false).unwrap();
     logs.start(&formation());
     write(&logs.worker(0).unwrap().stdout, "one\ntwo\n");
@@ -211,7 +211,7 @@ fn the_last_lines_of_stderr_are_available_wherever_it_goes() {
         let lines = vec!["a".to_owned(), format!("worker {rank} failed")];
         assert_eq!(logs.last_lines(rank as u32), (lines, rank == 2));
     }
-    // Those who still hold the other end don't hold up the end.
+    // Processes that still have the worker's end open don't delay the end.
     assert!(logs.finish(FLUSH_TIMEOUT, || false));
 }
 
@@ -252,13 +252,13 @@ fn output_is_passed_through_if_its_file_cannot_be_created() {
         logs.shown_ranks = Some(vec![]);
     });
     logs.start(&formation());
-    // Nothing can be made below a file.
+    // No file can be created below a file.
     let own = logs.folder().path().unwrap().join("attempt_1/0");
     std::fs::remove_dir(&own).unwrap();
     std::fs::write(&own, "").unwrap();
-    assert!(logs.worker(0).unwrap().stdout.is_none(), "it has the agent's");
-    assert!(logs.last_lines(0).1, "it is shown although the rank is not to be, because there is no file");
-    assert!(logs.worker(1).unwrap().stdout.is_some(), "output that was not asked for is not shown");
+    assert!(logs.worker(0).unwrap().stdout.is_none(), "the worker inherits the agent's stream");
+    assert!(logs.last_lines(0).1, "stderr is shown although its rank is not, because there is no file");
+    assert!(logs.worker(1).unwrap().stdout.is_some(), "the output of other ranks is not shown");
     let text = logs.error().unwrap();
     assert!(text.starts_with("cannot create") && text.contains("0/stdout.log"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The reports, line by line beside torch's.
+//! The reports, compared with torch's line by line.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) fn failure(rank: u64, exit: Exit) -> Failure {
     }
 }
 
-/// The report without what torch doesn't have.
+/// Returns the lines of the report that torch's report has, too.
 fn torch_lines(report: &str) -> Vec<&str> {
     let ours = ["  node  ", "  ran  ", "  restart ", "  stderr ", "    "];
     report.lines().filter(|line| !ours.iter().any(|start| line.starts_with(start))).collect()
@@ -68,7 +68,7 @@ fn the_earliest_failure_is_the_root_cause_and_signals_have_names() {
     assert_eq!(lines[cause + 1], "[1]:");
     assert_eq!(lines[cause + 5], "  exitcode  : -9 (pid: 100)  (SIGKILL)");
     assert_eq!(lines[cause + 7..cause + 9], ["  traceback : Trace", "  line"]);
-    // As wide as its widest line, which is that of the signal.
+    // The border is as wide as the widest line, which has the signal.
     assert_eq!(lines[1], "=".repeat(lines[11].len()));
 }
 
@@ -96,7 +96,7 @@ fn a_traceback_is_reported_once_and_not_at_all_if_the_console_has_shown_it() {
     let report = |failed: &Failure| failure_report("x", std::slice::from_ref(failed), None, 0);
     let count = |text: &str, what: &str| text.matches(what).count();
 
-    // Only standard error has it.
+    // Only standard error contains the traceback.
     let in_a_file = report(&failed);
     assert_eq!((count(&in_a_file, "boom"), count(&in_a_file, "its last lines")), (1, 1), "{in_a_file}");
     failed.shown = true;
@@ -107,7 +107,7 @@ fn a_traceback_is_reported_once_and_not_at_all_if_the_console_has_shown_it() {
         "{on_the_console}"
     );
 
-    // The error file has it, too.
+    // The error file contains it as well.
     (failed.message, failed.shown) = (trace.into(), false);
     let recorded = report(&failed);
     assert_eq!((count(&recorded, "Traceback (most"), count(&recorded, "boom")), (1, 1), "{recorded}");
@@ -119,7 +119,7 @@ fn a_traceback_is_reported_once_and_not_at_all_if_the_console_has_shown_it() {
     );
     assert!(!recorded.contains("Traceback (most"), "{recorded}");
 
-    // Standard error has something else: both are shown.
+    // Standard error contains something else, so both are shown.
     (failed.last_lines, failed.shown) = (vec!["other words".into()], false);
     let recorded = report(&failed);
     assert!(recorded.contains("Traceback (most") && recorded.contains("    other words"), "{recorded}");
@@ -134,21 +134,21 @@ fn a_traceback_is_reported_once_and_not_at_all_if_the_console_has_shown_it() {
 fn a_job_that_another_node_ended_without_a_reason_names_the_suspects() {
     let node = |n: u32| format!("node {n} (10.0.0.{n}, pid 7)");
     for (suspects, text) in [
-        (vec![], "the job was ended by another node which did not tell why"),
+        (vec![], "the job was ended by another node which did not report why"),
         (
             vec![node(1)],
-            "the job was ended by another node, node 1 (10.0.0.1, pid 7), which did not tell why",
+            "the job was ended by another node, node 1 (10.0.0.1, pid 7), which did not report why",
         ),
         (
             vec![node(1), node(2)],
             "the job was ended by another node, one of node 1 (10.0.0.1, pid 7), node 2 (10.0.0.2, pid 7), which did not \
-             tell why",
+             report why",
         ),
     ] {
         let outcome = Outcome {
             verdict: Verdict::FailedElsewhere,
             error: None,
-            // It failed by itself while the job was ending: not the cause.
+            // This worker failed while the job was ending, so it is not the cause.
             failures: vec![failure(0, Exit::Code(1))],
             first_failure: None,
             suspects,

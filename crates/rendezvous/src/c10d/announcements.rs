@@ -1,19 +1,22 @@
-//! Who wants to be in a round, as a list that only grows: one line for each that comes and for each that is taken back.
-//! Lines that can't be read are passed over; nobody's word in here is more than a wish.
+//! The announcements of one round: lines that nodes append to one value.
+//!
+//! A line announces a node or retracts it. Malformed lines are skipped. Any client can append lines, so an announcement
+//! alone never makes a node a participant.
 
 use std::collections::BTreeSet;
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::NodeDesc;
 
-/// One line: who comes, or is taken back. The address goes last, because it may hold anything but a line's end.
+/// Formats a line that announces or retracts a node. The address is the last field, because it may contain spaces.
 pub(super) fn format_line(is_announcement: bool, node: &NodeDesc) -> String {
     let sign = if is_announcement { '+' } else { '-' };
     let addr = node.addr.replace('\\', "\\\\").replace('\n', "\\n");
     format!("{sign} {} {} {addr}\n", node.pid, node.local_id)
 }
 
-/// Who has come and was not taken back. Nobody who was taken back comes again in the same round.
+/// Returns the nodes that were announced and not retracted. A retracted node can't be announced again for the same
+/// round.
 pub(super) fn parse(lines: &[u8], limits: &Limits) -> Vec<NodeDesc> {
     let entries = || {
         let lines = lines.split(|byte| *byte == b'\n');
@@ -22,7 +25,8 @@ pub(super) fn parse(lines: &[u8], limits: &Limits) -> Vec<NodeDesc> {
     };
     let announced = entries().filter(|(is_announcement, _)| *is_announcement).map(|(_, node)| node);
     let mut nodes: Vec<NodeDesc> = announced.take(limits.state_nodes).collect();
-    // Twice over the list, so as not to remember more of those who go than there are of those who have come.
+    // A second pass over the lines, which keeps only retractions of announced nodes. Otherwise a client could fill the
+    // memory with retractions.
     let candidates: BTreeSet<&NodeDesc> = nodes.iter().collect();
     let retracted = entries().filter(|(is_announcement, node)| !is_announcement && candidates.contains(node));
     let retracted: BTreeSet<NodeDesc> = retracted.map(|(_, node)| node).collect();

@@ -1,5 +1,5 @@
-//! Who hosts the store. Whoever can: a node that has the endpoint's address tries to bind its port, the first one gets it,
-//! and all others, on this machine or elsewhere, are its clients.
+//! Decides which node hosts the store. Every node that has the endpoint's address tries to bind its port. The first one
+//! hosts the store, and all other nodes are its clients.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -17,30 +17,35 @@ use crate::observer::{ConnectReporter, Observer};
 use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, read_timeout, store_type};
 
-/// The port of an endpoint that names none.
+/// The port of an endpoint without a port.
 pub(crate) const DEFAULT_PORT: u16 = 29400;
-/// How long a node looks for a host before it asks itself again whether it is the one: its name, or its address, may have
-/// come meanwhile, or the host that was there may have gone.
+/// How long a node tries to connect before it checks again whether it can host the store. Its name may resolve by then,
+/// its address may be configured, or the previous host may have exited.
 const HOST_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The store of a rendezvous, and what was learnt when it was made.
+/// The store of a rendezvous.
 pub struct C10dStore {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// Whether this process hosts it.
+    /// Whether this process hosts the store.
     pub is_host: bool,
-    /// An address of this machine under which the other nodes can reach it.
+    /// An address at which other nodes reach this machine.
     pub reachable_as: String,
-    /// Hosts the store on this node if its host is gone; `None` if this node must not.
+    /// Hosts the store on this node if its host is lost. `None` if this node must not host it.
     pub(crate) take_over: Option<TakeOver>,
 }
 
 /// Hosts the store of a rendezvous at its endpoint. Returns `None` if this node can't.
 pub(crate) type TakeOver = Box<dyn Fn() -> Option<TcpStore> + Send + Sync>;
 
-/// Makes the store that `parameters` ask for: `store_type` (`tcp` or `file`), `is_host`, `read_timeout`.
+/// Creates the store of a rendezvous. The options are `store_type` (`tcp` or `file`), `is_host` and `read_timeout`.
 ///
-/// While a TCP store can't be reached, the reason goes to `observer`, or to the log if there is none.
+/// While a TCP store can't be reached, `observer` is notified of the reason. Without an observer, the reason is logged.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid, and with `Connection` if the store can't be
+/// created, or can't be reached within `read_timeout`.
 pub fn create_store(parameters: &RendezvousParameters, observer: Option<&dyn Observer>) -> Result<C10dStore> {
     match store_type(parameters)? {
         StoreType::Tcp => {
@@ -53,20 +58,25 @@ pub fn create_store(parameters: &RendezvousParameters, observer: Option<&dyn Obs
     }
 }
 
-/// As [`C10dStore`], with a store that is known to be a TCP store.
+/// The TCP store of a rendezvous.
 pub struct TcpC10dStore {
     /// The store.
     pub store: TcpStore,
-    /// Whether this process hosts it.
+    /// Whether this process hosts the store.
     pub is_host: bool,
-    /// An address of this machine under which the other nodes can reach it.
+    /// An address at which other nodes reach this machine.
     pub reachable_as: String,
 }
 
-/// Hosts the TCP store of `parameters`, or connects to it: `is_host`, `read_timeout`.
+/// Hosts the TCP store of a rendezvous or connects to it. The options are `is_host` and `read_timeout`.
 ///
-/// While the store can't be reached, the reason goes to `observer`, or to the log if there is none. `cancellation` ends the
-/// call, and later calls of the store, early.
+/// While the store can't be reached, `observer` is notified of the reason. Without an observer, the reason is logged.
+/// `cancellation` ends this call and later calls to the store early.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid, and with `Connection` if the store can't be
+/// created, or can't be reached within `read_timeout`.
 pub fn create_tcp_store(
     parameters: &RendezvousParameters,
     observer: Option<&dyn Observer>,
@@ -102,8 +112,8 @@ pub fn create_tcp_store(
                     );
                     if parameters.max_nodes > 1 && is_loopback(&endpoint.host) {
                         tracing::info!(
-                            "only nodes on this machine reach it there; for others, name an address of this machine in the \
-                             endpoint of every node"
+                            "only nodes on this machine can reach it there; for nodes on other machines, use an address \
+                             of this machine as the endpoint of every node"
                         );
                     }
                     return Ok(TcpC10dStore {
@@ -113,7 +123,7 @@ pub fn create_tcp_store(
                     });
                 }
                 Err(source) if is_host_option == Some(true) => return Err(failed(source)),
-                // Somebody else on this machine has it, or the address is not ours after all.
+                // Another process on this machine hosts the store, or the address belongs to another machine.
                 Err(error) => tracing::debug!("this node does not host the store: {error}"),
             }
         }
@@ -123,7 +133,7 @@ pub fn create_tcp_store(
         let open_start = Instant::now();
         match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
-            // An attempt that ends before `most` was interrupted, and is not repeated.
+            // An attempt that ends before `open_timeout` was canceled and is not repeated.
             Err(StoreError::Call { failure: Failure::Unreachable(_), .. })
                 if open_start.elapsed() >= open_timeout && start.elapsed() < timeout => {}
             Err(mut source) => {
@@ -136,7 +146,7 @@ pub fn create_tcp_store(
     };
     store.set_timeout(Some(timeout));
     let reachable_as = match store.local_address() {
-        // Here the host is reached by a loopback address, but elsewhere by the name that was given.
+        // This node reaches the host at a loopback address. Nodes on other machines use the name in the endpoint.
         Some(address) if address.ip().to_canonical().is_loopback() => advertised_host(&endpoint),
         Some(address) => address.ip().to_canonical().to_string(),
         None => outbound_address().to_string(),
@@ -153,7 +163,7 @@ fn take_over_fn(parameters: RendezvousParameters) -> TakeOver {
         }
         let store = host_store(&endpoint, read_timeout(&parameters).ok()?, None).ok()?;
         tracing::warn!(
-            "The host of the store of the rendezvous '{}' is gone. Process {} hosts it now at {endpoint}.",
+            "The host of the store of the rendezvous '{}' was lost. Process {} hosts it now at {endpoint}.",
             parameters.run_id,
             std::process::id()
         );
@@ -177,7 +187,7 @@ fn client_options(endpoint: Endpoint, cancellation: Option<Arc<dyn Cancellation>
     options.cancellation(cancellation)
 }
 
-/// A rendezvous keeps nothing large in its store: whoever puts something large there wants this node's memory.
+/// Returns limits for a server that stores nothing large, so that a client can't use up the memory of this node.
 fn store_limits() -> Limits {
     let mut limits = TcpStoreServer::default_limits();
     let max_len = 4 * limits.state_bytes;
@@ -186,8 +196,8 @@ fn store_limits() -> Limits {
     limits
 }
 
-/// What the nodes on other machines call the host: the endpoint's own name. If that means every machine itself, all nodes
-/// are on this one.
+/// Returns the name by which nodes reach the host: the name in the endpoint. If that is `localhost`, all nodes are on
+/// this machine.
 fn advertised_host(endpoint: &Endpoint) -> String {
     if is_loopback(&endpoint.host) && endpoint.host.parse::<std::net::IpAddr>().is_err() {
         "127.0.0.1".into()
@@ -198,19 +208,19 @@ fn advertised_host(endpoint: &Endpoint) -> String {
 
 pub(crate) fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     let path: std::path::PathBuf = match parameters.endpoint.trim() {
-        // Torch makes a file that only this process knows.
+        // Torch also creates a file that only this process knows.
         "" => {
             let random = RandomState::new().build_hasher().finish();
             std::env::temp_dir().join(format!("rallypoint-{}-{random:016x}", std::process::id()))
         }
         path => path.into(),
     };
-    // What is missing there will not come by itself, as the file does; it would be waited for in vain.
+    // A missing file is created, but a missing folder is not, so the nodes would wait until their timeout.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         return Err(RendezvousError::parameter(format!(
-            "the endpoint {path:?} is to be a file (store_type=file), but there is no folder {folder:?}; make it, or name a \
-             file elsewhere"
+            "the endpoint {path:?} must be a file (store_type=file), but there is no folder {folder:?}; create it, or use \
+             another path"
         )));
     }
     let store = FileStoreOptions::new(&path).timeout(read_timeout(parameters)?).limits(store_limits()).open();

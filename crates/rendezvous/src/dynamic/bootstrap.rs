@@ -1,8 +1,8 @@
-//! Where the workers of a round find each other: at a store that the agent of rank 0 serves.
+//! The address of the workers' store, which the agent of rank 0 usually serves.
 //!
-//! Rank 0 says so in every round, and the others ask in every round. Torch's nodes do so in their first round only, which
-//! is why a node that comes later waits for an answer in vain; where rank 0 is one of those, what it said before is
-//! still true.
+//! Rank 0 publishes the address in every round, and the other nodes read it in every round. Torch's nodes do both in
+//! their first round only, so a new node would wait until its timeout. If rank 0 runs torch, the address that it
+//! published in an earlier round is still valid.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,23 +17,24 @@ use crate::key_wait::KeyWait;
 use crate::machine::{is_this_machine, listen_host};
 use crate::store_info::RendezvousStoreInfo;
 
-/// How long a rank 0 that has said it before may take to say it again.
+/// How long a rank 0 that has published in an earlier round may take to publish again.
 const REPUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long rank 0 may take before the nodes look at the state for what has become of it: of 1,000 nodes each would.
+/// How long nodes wait for rank 0 before they read the state to check whether it was lost. In a round of 1,000 nodes,
+/// every node reads it.
 const STATE_CHECK_GRACE: Duration = Duration::from_secs(1);
-/// How long a node waits for rank 0 before it checks whether it was interrupted and, after `USUAL`, looks at the state.
+/// Interval for checking whether this node was interrupted and, after `STATE_CHECK_GRACE`, whether the round is intact.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a node remembers from round to round.
+/// What a node keeps from round to round.
 #[derive(Default)]
 pub(super) struct Bootstrap {
-    /// The server of this node, from the first time it is rank 0 on.
+    /// The server of this node, from its first round as rank 0 on.
     server: Option<Arc<TcpStoreServer>>,
-    /// What the last rank 0 said, and which node that is.
+    /// The address that was published last, and the node that published it.
     last_published: Option<(NodeDesc, RendezvousStoreInfo)>,
 }
 
-/// The round that a node has joined, and of which it does not know yet where the workers meet.
+/// A round that this node has joined, while the address of the workers' store is unknown.
 pub(super) struct JoinedRound<'a> {
     pub(super) handler: &'a DynamicRendezvousHandler,
     pub(super) round: u64,
@@ -47,7 +48,7 @@ impl JoinedRound<'_> {
         self.handler.is_round_intact(self.round, self.rank_0)
     }
 
-    /// Tolerates a failed call to the store, begun at `began`. Fails if the outage lasts too long.
+    /// Tolerates a failed call to the store that started at `call_start`. Fails if the outage has lasted too long.
     fn tolerate(&self, source: StoreError, call_start: Instant) -> Result<()> {
         let driver = &self.handler.driver;
         let error = RendezvousError::Connection { run_id: driver.settings.run_id.clone(), source };
@@ -56,7 +57,9 @@ impl JoinedRound<'_> {
 }
 
 impl Bootstrap {
-    /// Publishes, as rank 0, where the workers meet, or reads what rank 0 publishes. Returns `None` if the round ends first.
+    /// Publishes the address of the workers' store if this node is rank 0, and reads it otherwise. Returns `None` if
+    /// the round ends first.
+    ///
     /// With `serve`, rank 0 runs a server there.
     pub(super) fn build(
         &mut self,
@@ -93,8 +96,8 @@ impl Bootstrap {
         }
     }
 
-    /// Reads what rank 0 publishes. A rank 0 that published in an earlier round and now publishes nothing is one of torch's,
-    /// so what it published before holds.
+    /// Reads what rank 0 publishes. If rank 0 has published in an earlier round and publishes nothing now, it runs
+    /// torch, and the earlier address is still valid.
     fn read(&mut self, round: &JoinedRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
         let JoinedRound { rank_0, store, handler, .. } = *round;
         let previous =
@@ -112,7 +115,7 @@ impl Bootstrap {
                 Ok(is_published) => published = is_published,
                 Err(error) => {
                     round.tolerate(error, call_start)?;
-                    // The outage of the store does not count against rank 0.
+                    // The time of the outage does not count.
                     start = Instant::now();
                 }
             }
@@ -135,8 +138,10 @@ impl Bootstrap {
                 }
             },
             Some(info) => {
-                tracing::debug!("rank 0, {rank_0}, has not published again where the workers meet: {info:?}");
-                // For nodes that were not in the round in which rank 0 published it.
+                tracing::debug!(
+                    "rank 0, {rank_0}, has not published the address of the workers' store again: {info:?}"
+                );
+                // For nodes that were not in the earlier round.
                 let _ = info.publish(store);
                 info
             }
@@ -149,13 +154,13 @@ impl Bootstrap {
         Ok(Some(info))
     }
 
-    /// The port of this node's server, started if there is none.
+    /// Returns the port of this node's server, and starts the server if it does not run.
     fn serve(&mut self, addr: &str) -> Result<u16, StoreError> {
         if let Some(server) = &self.server {
             delete_all_keys(server)?;
             return Ok(server.port());
         }
-        // An address that is ours only seen from outside, behind a translator say, can't be bound.
+        // An address that belongs to a router with address translation can't be bound.
         let host = if is_this_machine(addr) { listen_host(addr) } else { String::new() };
         let server = TcpStoreServer::bind(&host, 0)?;
         let port = server.port();
@@ -164,8 +169,8 @@ impl Bootstrap {
     }
 }
 
-/// Removes what the workers of an earlier round have left: those of the next look under the same names. The server stays
-/// where it is, because torch's nodes don't ask again where that is.
+/// Deletes all keys of the workers of an earlier round, because the next workers use the same names. The server itself
+/// is kept, because torch's nodes don't read its address again.
 fn delete_all_keys(server: &TcpStoreServer) -> Result<(), StoreError> {
     let address = server.addresses()[0];
     let host = match address.ip() {

@@ -1,5 +1,5 @@
-//! The addresses of names, found out in the background: a name server may take its time, and whoever joins a rendezvous is
-//! not to wait for it longer than a moment. A few threads ask, for thousands of names if need be, and not for ever.
+//! Resolves names in the background, because a name server may be slow and a node that joins must not wait for it. Up
+//! to 8 threads resolve thousands of names, and stop after 5 min.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use crate::machine::addresses;
 
-/// How long to wait for names that were asked for just now: mostly long enough.
+/// How long a call waits for names that it looks up for the first time.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
-/// So many ask at once.
+/// The largest number of threads that resolve names.
 const MAX_THREADS: usize = 8;
-/// A name without addresses is asked for again after this time: it may be that of a machine that has yet to start.
+/// The interval after which a name without addresses is looked up again. Its machine may start later.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// After this time nobody is asked any more: a name server that has not answered by then does not.
+/// How long after the first lookup names are resolved. A name server that has not replied by then is ignored.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What is known of names.
+/// A cache of resolved names.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     lookups: Mutex<Lookups>,
@@ -26,7 +26,7 @@ pub(super) struct Addresses {
 
 #[derive(Debug, Default)]
 struct Lookups {
-    /// By name; `None` while it is being found out.
+    /// The addresses by name, with the time of the lookup. `None` while the lookup is pending.
     names: HashMap<String, Option<(Instant, Vec<IpAddr>)>>,
     queue: VecDeque<String>,
     threads: usize,
@@ -34,7 +34,7 @@ struct Lookups {
 }
 
 impl Addresses {
-    /// Has these names looked up, those that were not before. Returns after a moment, whether or not they are found.
+    /// Looks up these names in the background, unless they are cached. Waits up to 200 ms if a name is new.
     pub(super) fn look_up(self: &Arc<Addresses>, names: &[String]) {
         self.look_up_with(names, addresses);
     }
@@ -77,7 +77,7 @@ impl Addresses {
         }
     }
 
-    /// Asks for one name after the other, until there are none or the time is up.
+    /// Resolves queued names until the queue is empty or the time is over.
     fn run_lookups(&self, resolve: fn(&str) -> Vec<IpAddr>) {
         loop {
             let mut lookups = self.lookups();
@@ -94,7 +94,7 @@ impl Addresses {
         }
     }
 
-    /// The addresses of this name; `None` if none are known, or not yet.
+    /// Returns the addresses of a name, or `None` if there are none or the lookup is pending.
     pub(super) fn get(&self, name: &str) -> Option<Vec<IpAddr>> {
         match self.lookups().names.get(name) {
             Some(Some((_, addresses))) if !addresses.is_empty() => Some(addresses.clone()),

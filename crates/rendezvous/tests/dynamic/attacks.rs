@@ -1,4 +1,4 @@
-//! Whatever lies under the state's key, a node executes nothing, and ends with an error that says what was found.
+//! Hostile values under the state's key: a node executes nothing and fails with an error that describes the value.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,18 +11,18 @@ use rallypoint_testkit::eventually;
 
 use crate::nodes::{Job, assert_agree, join, join_all};
 
-/// What a node says to these bytes.
+/// Returns the error of a node that finds `value` as the state.
 fn join_error(value: &[u8]) -> String {
     let mut job = Job::new(1, 1);
-    // It would wait for the state to be put right.
+    // The node waits this long for the state to be repaired.
     job.settings.join_timeout = Duration::from_millis(600);
-    // Our server would not take it.
+    // Our server would refuse the value.
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let node = job.node_over(&store);
     store.set("torch.rendezvous.job", value).unwrap();
     let error = node.next_rendezvous().unwrap_err();
     assert!(matches!(error, RendezvousError::State { .. }), "{error}");
-    // Nothing was written over it.
+    // The node has not overwritten the value.
     assert_eq!(store.get("torch.rendezvous.job").unwrap(), value);
     error.to_string()
 }
@@ -39,7 +39,7 @@ fn junk_is_a_state_error() {
 fn a_pickle_that_runs_a_command_is_refused_by_name() {
     let marker = tempfile::tempdir().unwrap();
     let marker = marker.path().join("executed");
-    // As Python pickles an object whose __reduce__ is (os.system, (command,)).
+    // Python pickles an object whose `__reduce__` returns `(os.system, (command,))` like this.
     let command = format!("touch {}", marker.display());
     let mut pickle =
         b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c"
@@ -101,12 +101,12 @@ fn our_server_refuses_harmful_states_and_so_protects_torchs_nodes() {
         assert!(!store.check(&["k"]).unwrap());
     }
     store.append(key, b"AAAA").unwrap_err();
-    // Whoever lost may say anything: it changes nothing.
+    // A compare-and-set that fails may contain anything, because it changes nothing.
     assert_eq!(store.compare_set(key, b"something else", b"!!!").unwrap(), cell::NULL);
     assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
 }
 
-/// It would be woken again and again, and read the state each time.
+/// Without a remedy, the signals would wake the node again and again, and it would read the state each time.
 #[test]
 fn a_false_signal_wakes_a_node_once() {
     let job = Job::new(2, 2);
@@ -116,17 +116,17 @@ fn a_false_signal_wakes_a_node_once() {
     }
     let joining = join(&node);
     let reads = || job.counts.reads.load(Ordering::Relaxed);
-    eventually("it waits", || reads() > 2);
+    eventually("the node waits", || reads() > 2);
     let before = reads();
-    // Not to wait for something, but to see what happens meanwhile.
+    // Measures the reads during this time.
     std::thread::sleep(Duration::from_secs(3));
     let after = reads() - before;
-    assert!(after <= 6, "{after} reads in three seconds");
+    assert!(after <= 6, "{after} reads in 3 s");
     node.interrupt();
     joining.join().unwrap().unwrap_err();
 }
 
-/// Whoever deletes the state begins a new life of that job: nobody of the former is let into it.
+/// Deleting the state starts a new job. It must not contain nodes of the old one.
 #[test]
 fn a_job_whose_state_was_deleted_starts_without_its_old_keys() {
     let job = Job::new(2, 2);
@@ -139,12 +139,17 @@ fn a_job_whose_state_was_deleted_starts_without_its_old_keys() {
     let old_keys = [&old_keys[..], &["torch.rendezvous.job.0/MASTER_ADDR".into()]].concat();
     store.delete_key("torch.rendezvous.job").unwrap();
     let nodes = job.nodes(2);
-    assert!(old_keys.iter().all(|key| !store.check(&[key]).unwrap()), "of the former life");
+    assert!(old_keys.iter().all(|key| !store.check(&[key]).unwrap()), "keys of the old job are left");
     let first = join(&nodes[0]);
     let state = || cell::read(&store.get("torch.rendezvous.job").unwrap(), &Limits::default()).unwrap();
     let has_joined = || state().is_some_and(|state| state.participants.contains_key(nodes[0].node()));
-    eventually("it has begun", has_joined);
-    assert_eq!(state().unwrap().participants.len(), 1, "{:?} are no more", before[0].participants);
+    eventually("the new node has joined", has_joined);
+    assert_eq!(
+        state().unwrap().participants.len(),
+        1,
+        "{:?} are nodes of the old job",
+        before[0].participants
+    );
     let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
     assert_agree(&rounds);
 }

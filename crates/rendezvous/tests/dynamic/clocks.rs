@@ -1,5 +1,5 @@
-//! Clocks that are wrong. With torch's nodes, twenty seconds are enough for two worlds in one round; the interop tests
-//! show that.
+//! Wrong clocks. With torch's nodes, an offset of 20 s is enough to get two worlds in one round, as the interop tests
+//! show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -31,7 +31,7 @@ fn nodes_with_clocks_an_hour_apart_agree_round_after_round() {
 #[test]
 fn a_clock_that_jumps_during_a_round_drops_no_node() {
     let mut job = Job::new(2, 2);
-    // Torch would take a node for dead after 1.2 s by its wall clock.
+    // Torch would remove a node as dead after 1.2 s of wall-clock time.
     job.settings.keep_alive_interval = Duration::from_millis(400);
     let clocks = [offset(0), offset(0)];
     let nodes: Vec<_> = clocks.iter().map(|clock| job.node_with_clock_offset(Arc::clone(clock))).collect();
@@ -39,13 +39,15 @@ fn a_clock_that_jumps_during_a_round_drops_no_node() {
     for jump in [20, -HOUR_SECONDS, HOUR_SECONDS, -20] {
         clocks[0].store(jump, Ordering::Relaxed);
         clocks[1].store(-jump, Ordering::Relaxed);
-        // Two heartbeats of each with the new time.
+        // Two heartbeats of each node with the new time.
         let writes = job.writes();
-        eventually_within(Duration::from_secs(20), "both show that they live", || job.writes() >= writes + 4);
+        eventually_within(Duration::from_secs(20), "both nodes have sent heartbeats", || {
+            job.writes() >= writes + 4
+        });
         assert!(nodes.iter().all(|node| node.membership().unwrap().num_nodes_waiting() == 0));
     }
     let first = join(&nodes[0]);
-    eventually_within(Duration::from_secs(5), "it is heard", || {
+    eventually_within(Duration::from_secs(5), "the second node sees that the first one waits", || {
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
     let after = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
@@ -53,8 +55,8 @@ fn a_clock_that_jumps_during_a_round_drops_no_node() {
     assert_eq!(after[0].round, before[0].round + 1);
 }
 
-/// As torch's fail: the end of the last call is written by one clock and read by another, and whoever has an early clock looks
-/// dead.
+/// Offsets with which torch's nodes fail: one clock writes the end of the last call and another one compares it, and a
+/// node with an early clock looks dead.
 const OFFSETS: [i64; 6] = [-HOUR_SECONDS, -60, -20, 20, 60, HOUR_SECONDS];
 
 const LAST_CALL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -94,7 +96,7 @@ fn the_last_call_ends_on_time_whichever_clock_is_wrong() {
                 let took = start.elapsed();
                 assert_agree(&joined);
                 assert_eq!((joined[0].round, joined[0].world_size), (0, 2), "{seconds} s");
-                // Nobody looks oftener than twice a second.
+                // Nodes poll at most twice per second.
                 let expected = LAST_CALL_TIMEOUT - Duration::from_millis(100)
                     ..LAST_CALL_TIMEOUT + Duration::from_secs(4);
                 assert!(expected.contains(&took), "{seconds} s: {took:?}");

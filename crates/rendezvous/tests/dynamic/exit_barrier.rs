@@ -1,4 +1,4 @@
-//! Nodes meet when their work is done.
+//! The exit barrier, at which nodes wait for each other when their workers have ended.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ fn no_node_waits_for_a_failed_node_and_the_rendezvous_stays_open() {
         if !fails_last {
             failing.fail().unwrap();
         }
-        // It is asked only while this node waits.
+        // The barrier calls this only while the node waits.
         let fail_now = || {
             assert!(fails_last);
             failing.fail().map(|()| None)
@@ -60,13 +60,13 @@ fn a_node_that_gives_up_can_retract_that_it_has_ended() {
     let nodes = job.nodes(2);
     let rounds = join_all(&nodes);
     let barrier = ExitBarrier::of(&rounds[0]);
-    let give_up = || Ok(Some("the other does not come".to_owned()));
+    let give_up = || Ok(Some("the other node does not end".to_owned()));
     assert_eq!(barrier.finish(&*nodes[0], BARRIER_TIMEOUT, true, give_up), RoundEnd::Incomplete);
     let short_timeout = Duration::from_millis(10);
     assert_eq!(barrier.count_ended().unwrap(), 1);
     barrier.retract().unwrap();
     assert_eq!(barrier.count_ended().unwrap(), 0);
-    // One of two again, so that nobody is the last.
+    // Only one of the two nodes has ended, so no node is the last one.
     assert_eq!(barrier.finish(&*nodes[0], short_timeout, true, || Ok(None)), RoundEnd::Incomplete);
     assert!(!nodes[0].membership().unwrap().is_closed);
 }
@@ -108,7 +108,7 @@ impl RendezvousHandler for HostThatLeaves {
     }
 }
 
-/// Torch's host leaves as soon as it knows that all nodes have finished.
+/// Torch's host exits as soon as it knows that all nodes have finished.
 #[test]
 fn the_last_node_ends_in_time_although_the_host_of_the_store_has_left() {
     let job = Job::new(1, 1);

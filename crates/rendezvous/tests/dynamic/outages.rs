@@ -1,4 +1,4 @@
-//! The store goes away and comes back, as it was or empty.
+//! Outages of the store, after which it has its data or is empty.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::nodes::{Job, assert_agree, join};
 
 pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A node whose client goes on with an empty store, as those have that [`create_store`] makes.
+/// Creates a node whose client continues with an empty store, as the stores of [`create_store`] do.
 ///
 /// [`create_store`]: rallypoint_rendezvous::create_store
 fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
@@ -22,14 +22,14 @@ fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
     job.node_over(&(Arc::new(TcpStore::open(options).unwrap()) as Arc<dyn Store>))
 }
 
-/// Ends the server of a job and starts an empty one in its place.
+/// Stops the server of a job and starts an empty one in its place.
 fn restart(job: &mut Job) {
     let port = job.server.port();
     job.server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     job.server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
 }
 
-/// Torch's agents end when their store is restarted.
+/// Torch's agents exit when their store is restarted.
 #[test]
 fn a_round_survives_a_store_that_restarts_empty() {
     let mut job = job_with_short_timeouts(2, 2);
@@ -45,7 +45,7 @@ fn a_round_survives_a_store_that_restarts_empty() {
             state.complete && state.round == 0 && state.participants.len() == 2
         }
     });
-    // Rank 0 has published again where the workers meet.
+    // Rank 0 publishes the address of the workers' store again.
     eventually("the master is published", || {
         nodes.iter().for_each(|node| drop(node.membership()));
         job.store().check(&["torch.rendezvous.job.0/MASTER_PORT"]).unwrap()
@@ -56,7 +56,7 @@ fn a_round_survives_a_store_that_restarts_empty() {
     }
 }
 
-/// The outage is longer than the timeout of a call, and begins before a node is counted or after.
+/// The outage is longer than the timeout of a call. It starts before or after a node is counted.
 #[test]
 fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
     for is_counted in [true, false] {
@@ -73,7 +73,8 @@ fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
         let job = &mut job;
         std::thread::scope(|scope| {
             let finish = |rank: usize| ExitBarrier::of(&rounds[rank]).with_outage_timeout(FINISH_TIMEOUT);
-            // The nodes are asked whether they still wait. This one also ends the store and starts it again.
+            // Waiting nodes call their function to decide whether to give up. The function of this node also stops and
+            // restarts the store.
             let (wait, leave) = (finish(0), finish(1));
             let (node, other) = (&nodes[1], &nodes[0]);
             let waiting = scope.spawn(move || {
@@ -89,7 +90,11 @@ fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
                 })
             });
             assert_eq!(leave.finish(&**other, FINISH_TIMEOUT, true, || Ok(None)), RoundEnd::Finished);
-            assert_eq!(waiting.join().unwrap(), RoundEnd::Finished, "counted before: {is_counted}");
+            assert_eq!(
+                waiting.join().unwrap(),
+                RoundEnd::Finished,
+                "counted before the outage: {is_counted}"
+            );
         });
     }
 }
@@ -99,23 +104,23 @@ fn a_waiting_node_joins_again_after_the_store_restarts_empty() {
     let mut job = job_with_short_timeouts(2, 2);
     let (early, late) = (node(&job), node(&job));
     let waiting = join(&early);
-    eventually("it waits", || job.state().has(early.node()));
+    eventually("the node waits", || job.state().has(early.node()));
     restart(&mut job);
     let round = late.next_rendezvous().unwrap();
     assert_agree(&[round, waiting.join().unwrap().unwrap()]);
 }
 
-/// A node that has never seen the round is the first to find the empty store.
+/// A node that has never seen the round is the first one to find the empty store.
 #[test]
 fn a_new_node_at_an_empty_store_waits_for_the_restored_round() {
     let mut job = job_with_short_timeouts(1, 2);
     job.settings.last_call_timeout = Duration::from_millis(500);
-    let (member, newcomer) = (node(&job), node(&job));
+    let (member, new_node) = (node(&job), node(&job));
     let before = member.next_rendezvous().unwrap();
     assert_eq!((before.round, before.world_size), (0, 1));
     restart(&mut job);
-    let joining = join(&newcomer);
-    eventually("the newcomer waits", || member.membership().unwrap().num_nodes_waiting() == 1);
+    let joining = join(&new_node);
+    eventually("the new node waits", || member.membership().unwrap().num_nodes_waiting() == 1);
     assert!(!member.membership().unwrap().is_dropped, "the member is still in its round");
     let after = [member.next_rendezvous().unwrap(), joining.join().unwrap().unwrap()];
     assert_agree(&after);

@@ -1,4 +1,4 @@
-//! Rounds form and re-form.
+//! Rounds that form and re-form.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::nodes::{Job, assert_agree, join, join_all};
 
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For rounds that are not full: long enough for nodes that are started at once to be in it on a busy machine.
+/// The last call of rounds that are not full. Long enough for all nodes of a test to join on a busy machine.
 const LAST_CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Nodes of torch poll once a second. Those of ours are woken by the node that changes the round.
+/// Torch's nodes poll once per second. Our nodes are woken by the node that changes the round.
 #[test]
 fn a_joining_node_is_woken_by_a_signal() {
     let mut job = Job::new(2, 2);
@@ -50,8 +50,8 @@ fn many_nodes_that_join_together_cost_few_compare_and_sets() {
     assert!(writes <= 3 * N, "{writes} compare-and-sets for {N} nodes");
 }
 
-/// All see the same before any of them has written; torch's would each try until none is before them, which is n² in all
-/// (the interop tests show that).
+/// All nodes read the same state before any of them writes. Torch's nodes would each retry until they win, which takes
+/// O(n²) writes, as the interop tests show.
 #[test]
 fn many_nodes_with_a_high_latency_cost_few_compare_and_sets() {
     const N: usize = 24;
@@ -73,7 +73,7 @@ fn a_round_accepts_more_nodes_than_the_minimum_until_the_last_call_ends() {
     assert!(took >= LAST_CALL_TIMEOUT && took < LAST_CALL_TIMEOUT + Duration::from_secs(4), "{took:?}");
 }
 
-/// Trap T1: torch's newcomer waits for an address that nobody publishes, or gets another one than the others.
+/// Trap T1: with torch, a late node waits for an address that no node publishes, or gets a different one.
 #[test]
 fn a_late_node_gets_the_same_master_as_the_others() {
     let mut job = Job::new(1, 4);
@@ -83,7 +83,7 @@ fn a_late_node_gets_the_same_master_as_the_others() {
     assert_eq!(nodes[0].membership().unwrap().num_nodes_waiting(), 0);
     let late = job.node();
     let joining = join(&late);
-    // The others hear of it without looking.
+    // A signal wakes the other nodes.
     let start = Instant::now();
     nodes[0].wait_for_change(CHANGE_TIMEOUT);
     nodes[1].wait_for_change(CHANGE_TIMEOUT);
@@ -94,11 +94,11 @@ fn a_late_node_gets_the_same_master_as_the_others() {
     assert_agree(&second);
     assert_eq!(second[0].round, first[0].round + 1);
     nodes.push(late);
-    // And once more, so that rank 0 has published in each round.
+    // Once more, because rank 0 has to publish in each round.
     assert_agree(&join_all(&nodes));
 }
 
-/// Trap T1, where the newcomer is rank 0 from then on: torch's others still go where they went before.
+/// Trap T1 with a late node that becomes rank 0: torch's other nodes keep using the old address.
 #[test]
 fn a_late_node_that_becomes_rank_0_is_the_master_of_all() {
     let mut job = Job::new(1, 3);
@@ -118,21 +118,22 @@ fn a_late_node_that_becomes_rank_0_is_the_master_of_all() {
     for rounds in [second, join_all(&nodes)] {
         assert_agree(&rounds);
         assert_eq!([0, 1, 2].map(|n| rounds[n].rank), [0, 1, 2]);
-        // It is the newcomer's own, and somebody answers there.
+        // The master is the late node, and its server replies.
         let master = &rounds[2].bootstrap_store_info;
         assert_eq!(master.master_addr, "127.0.0.1");
         assert_ne!(*master, first[0].bootstrap_store_info);
         let worker = TcpStore::connect(&master.master_addr, master.master_port).unwrap();
         worker.set("w", b"1").unwrap();
     }
-    // And when it goes, the first is where it was.
+    // When the late node leaves, the previous address is used again.
     nodes.remove(0).leave().unwrap();
     let third = join_all(&nodes);
     assert_agree(&third);
     assert_eq!(third[1].bootstrap_store_info, first[0].bootstrap_store_info);
 }
 
-/// The node of the round hears that another node waits, and that node hears that the next round is complete.
+/// The node in the round is notified that another node waits, and that node is notified that the next round is
+/// complete.
 #[test]
 fn rejoining_nodes_are_woken_by_signals() {
     let mut job = Job::new(2, 2);
@@ -171,14 +172,16 @@ fn membership_shows_lost_nodes_and_that_a_round_is_over_once_a_member_rejoins() 
     let seen = || nodes[0].membership().unwrap();
     assert!(seen().is_intact() && !seen().is_round_over);
     nodes[1].leave().unwrap();
-    eventually("it is seen", || seen().lost.is_some_and(|lost| lost.nodes == [nodes[1].node().clone()]));
-    // Somebody who was not in it waits: that ends nothing.
+    eventually("the other node is lost", || {
+        seen().lost.is_some_and(|lost| lost.nodes == [nodes[1].node().clone()])
+    });
+    // A new node that waits does not end the round.
     let late = job.node();
     let joining = join(&late);
-    eventually("it waits", || seen().num_nodes_waiting() == 1);
+    eventually("the new node waits", || seen().num_nodes_waiting() == 1);
     assert!(!seen().is_round_over);
     let starting = join(&nodes[2]);
-    eventually("it is over", || seen().is_round_over);
+    eventually("the round is over", || seen().is_round_over);
     nodes[0].leave().unwrap();
     assert_agree(&[joining.join().unwrap().unwrap(), starting.join().unwrap().unwrap()]);
 }
@@ -206,8 +209,8 @@ fn a_spare_replaces_a_node_that_leaves() {
     let waiting = join(&spare);
     eventually("the spare is on the list", || job.spares() == 1);
     nodes[0].leave().unwrap();
-    // The one that is left hears that somebody waits, and starts over.
-    eventually("somebody waits", || {
+    // The remaining node is notified that the spare waits, and rejoins.
+    eventually("the spare waits", || {
         nodes[1].wait_for_change(Duration::from_millis(100));
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
@@ -247,7 +250,7 @@ fn a_timeout_names_the_nodes_that_joined_the_minimum_and_the_setting() {
     job.settings.join_timeout = Duration::from_secs(3);
     let hasty = job.node();
     let waiting = join(&patient);
-    eventually("the patient node is in", || job.state().participants.contains_key(patient.node()));
+    eventually("the patient node has joined", || job.state().participants.contains_key(patient.node()));
     let text = hasty.next_rendezvous().unwrap_err().to_string();
     assert!(text.contains("2 of at least 3 nodes joined within 3 s (join_timeout)"), "{text}");
     assert!(text.contains(&format!("127.0.0.1 (pid {})", std::process::id())), "{text}");
@@ -274,17 +277,17 @@ fn an_interrupted_node_leaves_within_five_seconds() {
         let value = store.get("torch.rendezvous.job").unwrap();
         String::from_utf8_lossy(&value).len() > 300
     };
-    eventually("it waits", is_in);
+    eventually("the node waits", is_in);
     let start = Instant::now();
     node.interrupt();
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Interrupted { .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    // Nobody is left of it: two others make a round by themselves.
+    // The interrupted node is in no list, so two other nodes can complete a round.
     assert_agree(&join_all(&job.nodes(2)));
 }
 
-/// For others, as a spare of a round that is full, and on the wait list of one that is under way.
+/// Nodes wait for more nodes, as a spare of a full round, and on the wait list.
 #[test]
 fn waiting_nodes_read_the_state_at_most_twice_per_second() {
     const WINDOW: Duration = Duration::from_secs(4);
@@ -297,25 +300,25 @@ fn waiting_nodes_read_the_state_at_most_twice_per_second() {
     let (in_full, spare) = (full.node(), full.node());
     in_full.next_rendezvous().unwrap();
     let standing_by = join(&spare);
-    eventually("the spare is on its list", || full.state().redundancy_list.contains(spare.node()));
+    eventually("the spare is on the redundancy list", || full.state().redundancy_list.contains(spare.node()));
     let mut under_way = Job::new(1, 2);
     under_way.settings.last_call_timeout = Duration::from_millis(100);
     let (in_round, late) = (under_way.node(), under_way.node());
     in_round.next_rendezvous().unwrap();
     let joining_late = join(&late);
-    eventually("the late one is on its list", || under_way.state().wait_list.contains(late.node()));
+    eventually("the late node is on the wait list", || under_way.state().wait_list.contains(late.node()));
 
     let jobs =
-        [("below the least", &open, 2.0), ("a spare", &full, 1.0), ("on the wait list", &under_way, 1.0)];
+        [("below the minimum", &open, 2.0), ("a spare", &full, 1.0), ("on the wait list", &under_way, 1.0)];
     let before = jobs.map(|(_, job, _)| job.reads());
     let start = Instant::now();
-    // It is the time that is measured; nothing is waited for.
+    // Measures the reads during this time.
     std::thread::sleep(WINDOW);
     let reads = jobs.map(|(_, job, _)| job.reads());
     let took = start.elapsed().as_secs_f64();
     for (n, (what, _, count)) in jobs.iter().enumerate() {
         let reads = (reads[n] - before[n]) as f64;
-        assert!(reads > 0.0, "{what}: it looks");
+        assert!(reads > 0.0, "{what}: the nodes poll");
         assert!(reads <= 2.0 * count * took, "{what}: {reads} reads of {count} nodes in {took} s");
     }
     [&nodes[0], &nodes[1], &spare, &late].iter().for_each(|node| node.interrupt());
@@ -323,7 +326,7 @@ fn waiting_nodes_read_the_state_at_most_twice_per_second() {
         let error = node.join().unwrap().unwrap_err();
         assert!(matches!(error, RendezvousError::Interrupted { .. }), "{error}");
     }
-    // With a few to come and to go.
+    // Plus a few reads to join and to leave.
     let (reads, took) = (open.reads() as f64, start_of_waiting.elapsed().as_secs_f64());
     assert!(reads <= 2.0 * 2.0 * took + 8.0, "{reads} reads in {took} s");
 }
@@ -337,9 +340,9 @@ fn membership_lists_a_node_that_left_as_lost_and_one_that_rejoins_as_returned() 
     let seen = || nodes[0].membership().unwrap();
     assert!(seen().is_intact() && seen().world_size() == 3);
     let again = join(&nodes[1]);
-    eventually("it is seen to wait", || seen().returned == [nodes[1].node().clone()]);
+    eventually("the rejoining node waits", || seen().returned == [nodes[1].node().clone()]);
     nodes[2].leave().unwrap();
-    eventually("it is seen to be gone", || seen().lost.is_some());
+    eventually("the other node is lost", || seen().lost.is_some());
     let seen = seen();
     assert_eq!(seen.lost.unwrap().nodes, [nodes[2].node().clone()]);
     assert_eq!((seen.waiting, seen.returned), (vec![nodes[1].node().clone()], vec![nodes[1].node().clone()]));
@@ -354,11 +357,15 @@ fn the_workers_store_is_empty_in_a_new_round() {
     let master = node.next_rendezvous().unwrap().bootstrap_store_info;
     let worker = TcpStore::connect(&master.master_addr, master.master_port).unwrap();
     worker.set("/worker/attempt_0/rank/0", b"an address").unwrap();
-    assert_eq!(node.next_rendezvous().unwrap().bootstrap_store_info, master, "torch's nodes ask only once");
+    assert_eq!(
+        node.next_rendezvous().unwrap().bootstrap_store_info,
+        master,
+        "torch's nodes read the address only once"
+    );
     assert_eq!(worker.num_keys().unwrap(), 0);
 }
 
-/// Torch's nodes would leave the round and come again, dozens of times a second.
+/// Torch's nodes would leave the round and join again dozens of times per second.
 #[test]
 fn a_node_with_other_terms_is_refused_and_the_others_continue() {
     let job = Job::new(2, 2);
@@ -366,7 +373,7 @@ fn a_node_with_other_terms_is_refused_and_the_others_continue() {
     (more.min_nodes, more.max_nodes) = (2, 3);
     let (first, other_terms, second) = (job.node(), job.node_with(more), job.node());
     let waiting = join(&first);
-    eventually("it waits", || job.state().has(first.node()));
+    eventually("the first node waits", || job.state().has(first.node()));
     let error = other_terms.next_rendezvous().unwrap_err();
     assert!(matches!(error, RendezvousError::Refused { .. }), "{error}");
     for part in ["--nnodes 2:3", "--nnodes 2:2", &other_terms.node().addr, &first.node().pid.to_string()] {
@@ -374,12 +381,12 @@ fn a_node_with_other_terms_is_refused_and_the_others_continue() {
     }
     let round = second.next_rendezvous().unwrap();
     assert_agree(&[waiting.join().unwrap().unwrap(), round]);
-    // A round under way goes on, too.
+    // A complete round also continues.
     other_terms.next_rendezvous().unwrap_err();
     assert!(first.membership().unwrap().is_intact());
 }
 
-/// Both come at once, so that one of them is let in before it has read anything.
+/// Both nodes join at the same time, so one of them is added before it has read the other one's terms.
 #[test]
 fn one_of_two_nodes_with_different_terms_that_join_together_is_refused() {
     let job = Job::new(1, 2);
@@ -397,7 +404,7 @@ fn one_of_two_nodes_with_different_terms_that_join_together_is_refused() {
     }
 }
 
-/// Torch's agents leave all of them behind.
+/// Torch's agents never remove them.
 #[test]
 fn keys_of_old_rounds_are_removed() {
     let job = Job::new(1, 1);
@@ -412,6 +419,6 @@ fn keys_of_old_rounds_are_removed() {
         let keys = store.list_keys().unwrap();
         keys.iter().filter_map(|key| rallypoint_core::rendezvous::keys::round_of("job", key)).collect()
     };
-    eventually("they are removed", || rounds().iter().all(|round| *round >= 6));
+    eventually("the keys of old rounds are removed", || rounds().iter().all(|round| *round >= 6));
     assert!(rounds().contains(&7) && rounds().contains(&6));
 }

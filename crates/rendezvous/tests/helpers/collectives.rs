@@ -1,4 +1,5 @@
-//! Ranks that meet over a server: everybody gets what everybody gave, or is told exactly who is missing.
+//! Collective operations over a server: every rank gets the values of all ranks, or an error that names exactly the
+//! missing ranks.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use rallypoint_store::{
 use rallypoint_testkit::{SOON, fails_in_time, fails_within};
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(250);
-/// Long enough for several to come, on a busy machine too.
+/// Long enough for several ranks to arrive, even on a busy machine.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn client(server: &TcpStoreServer) -> TcpStore {
@@ -18,7 +19,7 @@ fn client(server: &TcpStoreServer) -> TcpStore {
     TcpStore::open(TcpStoreOptions::new(endpoint).timeout(SOON)).unwrap()
 }
 
-/// Lets these ranks do something at once, each with a client of its own; what came of it, in their order.
+/// Runs `act` for these ranks in parallel, each with its own client. Returns the results in the order of `ranks`.
 fn ranks<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     ranks_at(&server, ranks, act)
@@ -32,8 +33,8 @@ fn ranks_at<T: Send>(
     ranks_with(|| client(server), ranks, act)
 }
 
-/// Like [`ranks`], over a store in this process. A timeout there always says which keys are missing, where a server on a busy
-/// machine may answer too late.
+/// Like [`ranks`], over a store in this process. A timeout of such a store always contains the missing keys. A server
+/// on a busy machine may reply too late for that.
 fn local_ranks<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
     let store = HashStore::new();
     ranks_with(|| store.clone(), ranks, act)
@@ -109,7 +110,7 @@ fn an_incomplete_exchange_names_the_missing_ranks_in_time() {
 
 const MANY_RANKS: u64 = 20_000;
 
-/// Sets these keys, and takes them for what so many others did.
+/// Sets these keys, as other ranks would.
 fn set_all(store: &dyn Store, keys: impl Iterator<Item = String>) {
     let keys: Vec<_> = keys.collect();
     store.multi_set(&keys.iter().map(|key| (key.as_str(), &b"1"[..])).collect::<Vec<_>>()).unwrap();
@@ -130,7 +131,7 @@ fn an_exchange_of_many_ranks_names_exactly_the_missing_ones() {
 
 #[test]
 fn a_barrier_of_many_ranks_names_exactly_the_missing_ones_in_time() {
-    // Most have not come, and the others are spread among them.
+    // Most ranks are missing, and the present ones are spread among them.
     let has_arrived = |rank: &u64| rank % 100 == 7;
     local_ranks(&[7], |store, rank| {
         set_all(store, (0..MANY_RANKS).filter(has_arrived).map(|rank| format!("b{rank}/TRACE")));
@@ -145,7 +146,7 @@ fn a_barrier_of_many_ranks_names_exactly_the_missing_ones_in_time() {
     });
 }
 
-/// Rank 0 stays for those who have not read yet, but no longer than it may.
+/// Rank 0 waits for ranks that have not read all values, up to its timeout.
 #[test]
 fn rank_0_waits_for_the_other_ranks_until_its_timeout() {
     ranks(&[0], |store, rank| {
@@ -163,7 +164,7 @@ fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
     ranks(&[0, 1, 2, 3, 4], |store, rank| {
         use std::sync::atomic::Ordering::SeqCst;
         arrived.fetch_add(1, SeqCst);
-        // With and without a rank; torch knows both.
+        // With and without a rank, because torch allows both.
         let rank = (rank % 2 == 0).then_some(rank);
         barrier(store, &Barrier::new("b", 5).timeout(SOON).rank(rank)).unwrap();
         assert_eq!(arrived.load(SeqCst), 5);
@@ -183,7 +184,7 @@ fn an_incomplete_barrier_names_exactly_the_missing_ranks_on_every_rank() {
     }
 }
 
-/// Everybody who came has left a mark, so nobody needs to be waited for.
+/// Every rank that arrived has set its trace key, so no rank waits for more trace keys.
 #[test]
 fn a_barrier_of_our_ranks_needs_no_time_for_tracing() {
     local_ranks(&[1], |store, rank| {
@@ -193,7 +194,7 @@ fn a_barrier_of_our_ranks_needs_no_time_for_tracing() {
     });
 }
 
-/// As torch's rank 0 does, ours opens the gate that its fellows wait for.
+/// Torch's ranks wait for this gate.
 #[test]
 fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
     for rank in [0, 1] {
@@ -206,7 +207,8 @@ fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
     }
 }
 
-/// One who came without a rank can't be named, and is waited for only as long as that may take.
+/// A rank that arrived without a rank number can't be named. The other ranks wait for its trace key until the trace
+/// timeout.
 #[test]
 fn a_barrier_with_unknown_ranks_is_traced_until_the_trace_timeout() {
     let at = Barrier::new("b", 3).timeout(ARRIVAL_TIMEOUT).trace_timeout(SHORT_TIMEOUT);

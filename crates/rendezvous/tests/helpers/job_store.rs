@@ -1,4 +1,4 @@
-//! `create_c10d_store`: one serves, the others find it, and all have come when it returns.
+//! `create_c10d_store`: one process serves, the others connect, and all of them have arrived when it returns.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn options(server_port: Option<u16>, world_size: u64) -> C10dStoreOptions {
     C10dStoreOptions::new("127.0.0.1", server_port).world_size(world_size).timeout(SOON)
 }
 
-/// Rank 0 serves.
+/// Creates the store. Rank 0 serves it.
 fn create(rank: u64, options: &C10dStoreOptions) -> Result<TcpStore> {
     create_c10d_store(&options.clone().is_server(rank == 0))
 }
@@ -21,21 +21,21 @@ fn four_processes_connect_at_a_given_port() {
     let port = Port::held();
     let options = options(Some(port.number), 4);
     std::thread::scope(|scope| {
-        // The server comes last: those who come early wait for it.
+        // The server starts last, and the ranks that start earlier wait for it.
         let ranks: Vec<_> = (0..4)
             .rev()
             .map(|rank| {
                 let options = &options;
                 scope.spawn(move || {
                     let store = create(rank, options).unwrap();
-                    // All have come, so all are counted already.
+                    // All ranks have arrived, so all are counted.
                     assert_eq!(store.get("_tcp_store/num_members/num_members").unwrap(), b"4");
                     assert_eq!(store.timeout(), Some(SOON));
                     assert_eq!(store.server().is_some(), rank == 0);
                     store.add("sum", rank as i64).unwrap();
                     store.barrier("done", 4).unwrap();
                     assert_eq!(store.get("sum").unwrap(), b"6");
-                    // The server stays until all are done.
+                    // The server must run until all ranks are done.
                     store
                 })
             })
@@ -76,7 +76,7 @@ fn a_port_in_use_is_retried_and_then_named() {
     let StoreError::Listen { address, .. } = &error else { panic!("{error:?}") };
     assert!(address.ends_with(&format!(":{port}")), "{error}");
     assert!(error.to_string().contains("address already in use"), "{error}");
-    // Three tries have two pauses, of 50 ms and 100 ms at least.
+    // Three attempts have two pauses, of at least 50 ms and 100 ms.
     assert!(started.elapsed() >= Duration::from_millis(150));
 }
 
@@ -109,12 +109,12 @@ fn a_server_that_times_out_reports_how_many_workers_joined() {
     assert!(error.to_string().contains("2 of 4 joined"), "{error}");
 }
 
-/// The server is there, but not for them: it waits for nobody, so it is the workers who must say who is missing.
+/// The server does not wait for workers, so the workers must report how many of them joined.
 #[test]
 fn a_worker_that_times_out_reports_how_many_workers_joined() {
     let timeout = Duration::from_millis(500);
     for joined in [1, 2] {
-        // Each try at a store of its own: whoever came before is counted.
+        // Each attempt has its own store, because earlier workers stay counted.
         let error = fails_in_time(timeout, || {
             let server = TcpStore::serve("127.0.0.1", 0).unwrap();
             let options = options(Some(server.port()), 4).timeout(timeout);
@@ -146,7 +146,7 @@ fn without_wait_for_workers_no_process_waits() {
     let options = options(Some(port.number), 4).wait_for_workers(false);
     let server = create(0, &options).unwrap();
     let worker = create(1, &options).unwrap();
-    assert_eq!(server.num_keys().unwrap(), 0, "nobody was counted");
+    assert_eq!(server.num_keys().unwrap(), 0, "no process is counted");
     worker.set("k", b"v").unwrap();
     assert_eq!(server.get("k").unwrap(), b"v");
 }

@@ -1,4 +1,4 @@
-//! Ports: found, and held.
+//! Free and reserved ports.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use rallypoint_store::TcpStoreServer;
 
 #[test]
 fn a_free_port_can_be_bound() {
-    // Another process may take the port first, but not each time.
+    // Another process may bind the port first, but not every time.
     let available = (0..20).filter(|_| {
         let port = free_port().unwrap();
         assert_ne!(port, 0);
@@ -29,14 +29,14 @@ fn reserved_ports_are_all_different_and_no_process_can_take_them() {
             let error = TcpStoreServer::bind(host, port.port()).unwrap_err();
             assert!(error.is_address_in_use(), "{error:?}");
         }
-        // The port is held and does not listen: a client that connects now is refused, and tries again.
+        // The port is bound but does not listen, so connections are refused.
         assert!(TcpStream::connect(("127.0.0.1", port.port())).is_err());
     }
 }
 
 #[test]
 fn a_released_port_is_free_again() {
-    // Another process may take the port first, but not each time.
+    // Another process may bind the port first, but not every time.
     let available = (0..20).filter(|_| {
         let reserved = reserve_port().unwrap();
         let port = reserved.port();
