@@ -14,18 +14,18 @@ use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::key_wait::KeyWait;
 
 /// The number of nodes that have ended. Torch's agents count themselves under this key, too.
-const FINISHED: &str = "torchelastic/agent/terminal_state/num_members";
+const ENDED_COUNT: &str = "torchelastic/agent/terminal_state/num_members";
 /// Set when all nodes of the round have ended.
-const LAST: &str = "torchelastic/agent/terminal_state/last_member";
+const ALL_ENDED: &str = "torchelastic/agent/terminal_state/last_member";
 /// The number of ended nodes that never had a worker.
-const IDLE: &str = "rallypoint.end/idle";
+const IDLE_COUNT: &str = "rallypoint.end/idle";
 /// Set if the workers of a node have failed.
 const FAILED: &str = "rallypoint.end/failed";
 /// The number of our nodes that have ended. Each node also sets this key with its group rank appended, so that other
 /// nodes can check whether a lost node had ended. Torch's agents are only counted.
-const REPORTED: &str = "rallypoint.end/came";
+const REPORTED_COUNT: &str = "rallypoint.end/came";
 /// The number of our nodes that have read that all nodes have ended, and a key that is set when all nodes have read it.
-const ACKNOWLEDGED: &str = "rallypoint.end/heard";
+const ACKNOWLEDGED_COUNT: &str = "rallypoint.end/heard";
 const ALL_ACKNOWLEDGED: &str = "rallypoint.end/all_heard";
 
 /// How long the host of the store waits for other nodes to read that all nodes have ended. Torch's agents don't
@@ -87,7 +87,7 @@ impl ExitBarrier {
     ///
     /// Fails if the store can't be used.
     pub fn count_ended(&self) -> Result<i64> {
-        self.store.add(FINISHED, 0)
+        self.store.add(ENDED_COUNT, 0)
     }
 
     /// Reports that this node has ended and its workers have failed. The other nodes don't wait for it, and the
@@ -111,7 +111,7 @@ impl ExitBarrier {
     ///
     /// Fails if the store can't be used.
     pub fn retract(&self) -> Result<()> {
-        self.store.add(FINISHED, -1).map(drop)
+        self.store.add(ENDED_COUNT, -1).map(drop)
     }
 
     /// Reports that this node has ended, and waits until all nodes have ended or `timeout` is over.
@@ -143,10 +143,10 @@ impl ExitBarrier {
         };
         match end {
             Ok(None) => {
-                let store_at_end = self.with_timeout(LINGER_GRACE);
-                let failed = store_at_end.store.check(&[FAILED]).unwrap_or(false);
+                let barrier = self.with_timeout(LINGER_GRACE);
+                let failed = barrier.store.check(&[FAILED]).unwrap_or(false);
                 // This node has read that all nodes have ended. The acknowledgment only helps the host of the store.
-                let _ = store_at_end.acknowledge(lingers);
+                let _ = barrier.acknowledge(lingers);
                 if failed { RoundEnd::Failed } else { RoundEnd::Finished }
             }
             Ok(Some(reason)) => {
@@ -204,11 +204,11 @@ impl ExitBarrier {
 
     /// Counts this node. Returns whether it is the last node.
     fn count(&self) -> Result<bool> {
-        Ok(self.store.add(FINISHED, 1)? >= self.world_size)
+        Ok(self.store.add(ENDED_COUNT, 1)? >= self.world_size)
     }
 
     fn release(&self) -> Result<()> {
-        self.store.set(LAST, b"<val_ignored>")
+        self.store.set(ALL_ENDED, b"<val_ignored>")
     }
 
     /// Waits until all nodes have ended. Returns `None` then, and otherwise the reason to stop waiting.
@@ -219,7 +219,7 @@ impl ExitBarrier {
     ) -> Result<Option<String>> {
         let start = Instant::now();
         let (mut last_answer, mut generation) = (start, self.store.generation());
-        let mut wait = KeyWait::new(&*self.store, &[LAST], CHECK_INTERVAL);
+        let mut wait = KeyWait::new(&*self.store, &[ALL_ENDED], CHECK_INTERVAL);
         loop {
             let left = timeout.saturating_sub(start.elapsed());
             match wait.poll(left) {
@@ -251,7 +251,7 @@ impl ExitBarrier {
     /// Reports that this node has read that all nodes have ended. With `lingers`, waits for the other nodes to report
     /// it.
     fn acknowledge(&self, lingers: bool) -> Result<()> {
-        match self.store.add(ACKNOWLEDGED, 1)? >= self.world_size {
+        match self.store.add(ACKNOWLEDGED_COUNT, 1)? >= self.world_size {
             true => self.store.set(ALL_ACKNOWLEDGED, b"1"),
             false if lingers => {
                 let all_are_ours = count_reported_ended(&*self.store)? >= self.world_size;
@@ -276,7 +276,7 @@ fn is_unsent(error: &StoreError) -> bool {
 /// Fails if the store can't be used.
 pub fn report_ended(store: &dyn Store, rank: u64) -> Result<()> {
     store.set(&report_key(rank), b"1")?;
-    store.add(REPORTED, 1).map(drop)
+    store.add(REPORTED_COUNT, 1).map(drop)
 }
 
 /// Returns whether the node with this group rank has reported that it has ended.
@@ -294,11 +294,11 @@ pub fn has_reported_ended(store: &dyn Store, rank: u64) -> Result<bool> {
 ///
 /// Fails if the store can't be used.
 pub fn count_reported_ended(store: &dyn Store) -> Result<i64> {
-    store.add(REPORTED, 0)
+    store.add(REPORTED_COUNT, 0)
 }
 
 fn report_key(rank: u64) -> String {
-    format!("{REPORTED}/{rank}")
+    format!("{REPORTED_COUNT}/{rank}")
 }
 
 /// Counts this node as ended, because it has no workers.
@@ -307,8 +307,8 @@ fn report_key(rank: u64) -> String {
 ///
 /// Fails if the store can't be used.
 pub fn count_as_idle(store: &dyn Store) -> Result<()> {
-    store.add(IDLE, 1)?;
-    store.add(FINISHED, 1).map(drop)
+    store.add(IDLE_COUNT, 1)?;
+    store.add(ENDED_COUNT, 1).map(drop)
 }
 
 /// Returns the number of nodes of this round that had workers and have ended.
@@ -318,8 +318,8 @@ pub(crate) fn count_finished(store: &dyn Store) -> Result<i64> {
         false => Ok(0),
     };
     // In this order, because an idle node is counted as idle first. The difference is never too large.
-    let finished = count(FINISHED)?;
-    Ok(finished - count(IDLE)?)
+    let finished = count(ENDED_COUNT)?;
+    Ok(finished - count(IDLE_COUNT)?)
 }
 
 #[cfg(test)]
@@ -350,7 +350,7 @@ mod tests {
         }
         fn add(&self, key: &str, delta: i64) -> Result<i64> {
             let mut inner = self.0.lock().unwrap();
-            if key.ends_with(FINISHED) && inner.1 == 0 {
+            if key.ends_with(ENDED_COUNT) && inner.1 == 0 {
                 *inner = (HashStore::new(), 1);
             }
             inner.0.add(key, delta)
@@ -425,7 +425,7 @@ mod tests {
         let end = ExitBarrier::of(&round).finish(&Handler, Duration::ZERO, false, || Ok(None));
         assert_eq!(end, RoundEnd::Incomplete);
         let store = PrefixStore::new("round", Arc::new(store.store()));
-        assert_eq!((store.add(FINISHED, 0).unwrap(), count_reported_ended(&store).unwrap()), (1, 1));
+        assert_eq!((store.add(ENDED_COUNT, 0).unwrap(), count_reported_ended(&store).unwrap()), (1, 1));
         assert!(has_reported_ended(&store, 1).unwrap());
     }
 }

@@ -68,10 +68,10 @@ impl Addresses {
             std::thread::spawn(move || this.run_lookups(resolve));
         }
         if new_names > 0 {
-            let is_open = |lookups: &mut Lookups| !lookups.queue.is_empty() || lookups.threads > 0;
+            let is_pending = |lookups: &mut Lookups| !lookups.queue.is_empty() || lookups.threads > 0;
             drop(
                 self.finished
-                    .wait_timeout_while(lookups, FIRST_LOOKUP_TIMEOUT, is_open)
+                    .wait_timeout_while(lookups, FIRST_LOOKUP_TIMEOUT, is_pending)
                     .unwrap_or_else(PoisonError::into_inner),
             );
         }
