@@ -41,8 +41,8 @@ struct Request {
 
 impl Timers {
     pub(crate) fn new(path: Option<&Path>) -> Timers {
-        let own = || std::env::temp_dir().join(format!("watchdog_timer_{}", std::process::id()));
-        let path = path.map(Path::to_owned).or_else(timer_pipe).unwrap_or_else(own);
+        let default_path = || std::env::temp_dir().join(format!("watchdog_timer_{}", std::process::id()));
+        let path = path.map(Path::to_owned).or_else(timer_pipe).unwrap_or_else(default_path);
         Timers { path, is_running: None }
     }
 

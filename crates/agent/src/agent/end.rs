@@ -121,21 +121,21 @@ impl Agent {
         self.watching = None;
         let nodes = round.as_ref().map_or(1, |round| round.world_size);
         // The system chose the port, so no other node knows it, and the store is lost when this node exits.
-        let unseen = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
+        let is_private = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
         // The last node to finish has closed the rendezvous. The host of the store exits last and closes it again to be
         // sure.
-        let closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();
+        let is_closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
             match parting {
-                Parting::Close if !unseen && !closed => match handler.set_closed() {
+                Parting::Close if !is_private && !is_closed => match handler.set_closed() {
                     Ok(()) if handler.hosts_store() && has_waiting_nodes(&*handler) => {
                         std::thread::sleep(LINGER_GRACE);
                     }
                     Ok(()) => {}
                     Err(error) => tracing::warn!("could not close the rendezvous: {error}"),
                 },
-                Parting::Leave if !unseen => {
+                Parting::Leave if !is_private => {
                     if let Err(error) = handler.leave() {
                         tracing::warn!("could not leave the rendezvous: {error}");
                     }
