@@ -128,7 +128,7 @@ impl Joiner {
         if self.config.identical_workers || nodes == 1 || workers == 0 {
             let (first, world_size) = (rank * workers, nodes * workers);
             let ranks = AssignedRanks { first, world_size, role_first: first, role_world_size: world_size };
-            // The other nodes publish nothing in this case, so all of them may run torch.
+            // This node does not read which of the other nodes are ours, so any of them may run torch.
             let torch_nodes = (0..nodes).filter(|other| *other != rank).collect();
             return Ok(Some(Formation {
                 round,

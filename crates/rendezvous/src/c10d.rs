@@ -31,11 +31,10 @@ pub struct C10dBackend {
 
 /// The shortest timeout of a call to the store.
 const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(1);
-/// How long a read waits for the state before it checks whether the key exists. [`C10dBackend::new`] creates the key,
-/// so the key is absent only if it was deleted.
+/// The shortest time that a read waits for the state before it checks whether the key exists. [`C10dBackend::new`]
+/// creates the key, so it is absent only if it was deleted.
 const MIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// The upper bound of that timeout for a store with a high latency. The timeout is eight times the duration of the last
-/// read.
+/// The longest time that a read waits. Between the two bounds, it waits eight times as long as the last read took.
 const MAX_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl C10dBackend {
@@ -262,8 +261,8 @@ impl RendezvousBackend for C10dBackend {
         match self.store.wait_for(&[&self.key_of(signal)], Some(timeout)) {
             Ok(()) => true,
             Err(_) => {
-                // If the store fails immediately, the caller must not become a busy loop. The next read of the state
-                // returns the error.
+                // Return only after `timeout`, even if the store fails immediately. Otherwise the caller would be a busy
+                // loop. The next read of the state returns the error.
                 rallypoint_store::sleep(
                     timeout.saturating_sub(start.elapsed()),
                     self.store.cancellation().as_ref(),

@@ -56,7 +56,7 @@ struct RoundCache {
     signaled_round: Option<u64>,
 }
 
-/// How long a state that was read is used again. Torch's nodes read the state as often.
+/// How long a cached state is used. Torch's nodes use the same interval.
 const STATE_CACHE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Creates a handler with the `c10d` backend and its store.

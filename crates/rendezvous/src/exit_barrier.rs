@@ -117,9 +117,10 @@ impl ExitBarrier {
     /// Reports that this node has ended, and waits until all nodes have ended or `timeout` is over.
     ///
     /// While it waits, it calls `give_up` every 500 ms and stops waiting if that returns a reason. The last node to end
-    /// closes the rendezvous if no node has failed. With `lingers`, the call then waits up to 10 s until the other
-    /// nodes have read that all nodes have ended. The host of the store sets it, because the store is lost when the
-    /// host exits.
+    /// closes the rendezvous if no node has failed.
+    ///
+    /// With `lingers`, the call then waits up to 10 s until the other nodes have read that all nodes have ended. The
+    /// host of the store needs that, because the store is lost when the host exits.
     pub fn finish(
         &self,
         handler: &dyn RendezvousHandler,
@@ -211,7 +212,7 @@ impl ExitBarrier {
         self.store.set(ALL_ENDED, b"<val_ignored>")
     }
 
-    /// Waits until all nodes have ended. Returns `None` then, and otherwise the reason to stop waiting.
+    /// Waits until all nodes have ended. Returns `None` if they have, or else the reason to stop waiting.
     fn wait(
         &self,
         timeout: Duration,

@@ -216,6 +216,7 @@ impl StaticRendezvousHandler {
         joined.map(|()| store)
     }
 
+    /// Stores the claims of this node and waits until all nodes have joined.
     fn join_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
         let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
         let claims = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.clone()));

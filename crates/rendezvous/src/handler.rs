@@ -25,7 +25,7 @@ pub trait RendezvousHandler: Send + Sync {
     /// [`interrupt`](RendezvousHandler::interrupt), and with `Connection` or `Outage` if the store can't be used.
     fn next_rendezvous(&self) -> Result<RendezvousInfo>;
 
-    /// Returns what this node knows about its round: its members, the lost ones, and the nodes that wait for the next
+    /// Returns what this node knows about its round: the members, the lost nodes, and the nodes that wait for the next
     /// round.
     ///
     /// The value is at most 1 s old.

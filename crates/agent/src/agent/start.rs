@@ -158,7 +158,7 @@ impl Agent {
         self.last_exit = Some(exit);
         if !exit.is_success() && !worker.stopped {
             let failure = self.failure(rank, worker.pid, worker.ran, exit);
-            // A full disk may be the reason of the failure.
+            // A full disk may be the reason for the failure.
             self.logs.check_disk();
             if self.supervisor.is_running() {
                 tracing::error!(

@@ -33,7 +33,7 @@ impl Folder {
             LogDir::Nowhere => return Ok(Folder::default()),
             LogDir::At(dir) => {
                 let created = fs::create_dir_all(dir);
-                // Torch fails with Python's message in this case.
+                // Torch raises a Python exception here.
                 if dir.is_file() {
                     return Err(AgentError::Config(format!("log_dir: {} is a file", dir.display())));
                 }

@@ -19,8 +19,8 @@ use crate::store_info::RendezvousStoreInfo;
 
 /// How long a rank 0 that has published in an earlier round may take to publish again.
 const REPUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long nodes wait for rank 0 before they read the state to check whether it was lost. In a round of 1,000 nodes,
-/// every node reads it.
+/// How long nodes wait for rank 0 before they read the state to check whether it was lost. Without this grace, every
+/// node of a large round would read the state.
 const STATE_CHECK_GRACE: Duration = Duration::from_secs(1);
 /// Interval for checking whether this node was interrupted and, after `STATE_CHECK_GRACE`, whether the round is intact.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -160,7 +160,7 @@ impl Bootstrap {
             delete_all_keys(server)?;
             return Ok(server.port());
         }
-        // An address that belongs to a router with address translation can't be bound.
+        // The external address of a machine behind NAT can't be bound.
         let host = if is_this_machine(addr) { listen_host(addr) } else { String::new() };
         let server = TcpStoreServer::bind(&host, 0)?;
         let port = server.port();

@@ -173,8 +173,9 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Fails with the same error if it is final or has lasted too long, with `RendezvousError::Interrupted` if this
-    /// thread was interrupted, and with `RendezvousError::Outage` after `store_outage_timeout`.
+    /// Fails with the same error if it is final or the state has been corrupt for too long, with
+    /// `RendezvousError::Interrupted` if this thread was interrupted, and with `RendezvousError::Outage` after
+    /// `store_outage_timeout`.
     pub(super) fn tolerate(&self, error: RendezvousError, start: MonoTime) -> Result<()> {
         if self.is_cancelled() {
             return Err(self.interrupted());
@@ -391,7 +392,7 @@ impl Driver {
             Notice::Failing { fault: Fault::Outage, lasted } => {
                 let cause = error.and_then(RendezvousError::store_error);
                 tracing::warn!(
-                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {}. The node '{me}' carries on, \
+                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {}. The node '{me}' continues, \
                      and gives up after {} s (store_outage_timeout).",
                     lasted.as_secs_f64(),
                     cause.map_or_else(String::new, ToString::to_string),
