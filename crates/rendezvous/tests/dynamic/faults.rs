@@ -173,16 +173,16 @@ fn add_silent_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
 fn add_silent_rank_0_to_round(round: u64, job: &Job, node: &DynamicRendezvousHandler) {
     let store = job.store();
     eventually("the node is in the state", || state(&store).has(node.node()));
-    let mut with = state(&store);
+    let mut new_state = state(&store);
     let silent = NodeDesc::new("0", 1, 0);
-    with.last_heartbeats.insert(silent.clone(), with.last_heartbeats[node.node()]);
-    with.participants.insert(silent, 0);
-    with.participants.insert(node.node().clone(), 1);
-    (with.round, with.complete, with.deadline) = (round, true, None);
-    with.wait_list.clear();
-    put_state(&store, &with);
+    new_state.last_heartbeats.insert(silent.clone(), new_state.last_heartbeats[node.node()]);
+    new_state.participants.insert(silent, 0);
+    new_state.participants.insert(node.node().clone(), 1);
+    (new_state.round, new_state.complete, new_state.deadline) = (round, true, None);
+    new_state.wait_list.clear();
+    put_state(&store, &new_state);
     // A node sends heartbeats once it has joined.
-    let before = with.last_heartbeats[node.node()];
+    let before = new_state.last_heartbeats[node.node()];
     eventually("the node sends heartbeats", || {
         state(&store).last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
     });
