@@ -110,7 +110,7 @@ def test_a_torchrun_that_fails_for_good_ends_ours_as_a_failure(port):
         assert torchs.ended() == 1, torchs.text
         assert ours.ended() == 1, ours.text
         # The worker that our agent stopped is not blamed; the node that failed is named.
-        culprit = f"the job was ended by another node, node 1 (127.0.0.2, pid {torchs.process.pid}), which did not tell why"
+        culprit = f"the job was ended by another node, node 1 (127.0.0.2, pid {torchs.process.pid}), which did not report why"
         assert culprit in ours.text, ours.text
         assert "Root Cause" not in ours.text, ours.text
 
@@ -149,7 +149,7 @@ def test_one_of_ours_that_has_finished_starts_over_without_a_torchrun_that_was_k
         until("ours has finished", lambda: "workers of this node have finished" in ours.text, ours, torchs)
         until("torchrun's has begun", lambda: "begun" in torchs.text, ours, torchs)
         torchs.process.kill()
-        until("ours waits again", lambda: "starting over: 1 node left or died" in ours.text, ours)
+        until("ours waits again", lambda: "restarting the workers: 1 node left or died" in ours.text, ours)
         with launch_shell("ours", port, "echo begun", hosts=False) as successor:
             assert successor.ended() == 0, ours.text + successor.text
             assert ours.ended() == 0, ours.text

@@ -281,7 +281,7 @@ def test_a_misspelt_option_of_a_static_rendezvous_is_told_with_the_nearest():
     # Where none is near, all are told.
     with OurNode("127.0.0.1:1", "job", (2, 2), backend="static", rank=1, last_call=1) as node:
         assert node.ended() == 2
-    assert "option 'last_call'; known are rank, timeout" in "".join(node.log)
+    assert "option 'last_call'; known options: rank, timeout" in "".join(node.log)
 
 
 UNREACHABLE = 5

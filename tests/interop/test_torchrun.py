@@ -189,7 +189,7 @@ def test_torchrun_that_restarts_its_workers_goes_on_without_ours_whose_command_e
     ):
         assert ours.joined(SLOW).world_size == 2
         assert ours.ended(SLOW) == 6
-        assert "other nodes have left round 0 and start over" in "".join(ours.log)
+        assert "other nodes have left round 0" in "".join(ours.log)
         assert torchs.ended() == 0, torchs.err
     server.stop()
 
@@ -209,6 +209,6 @@ def test_torchrun_that_waits_for_others_to_finish_is_not_called_dead(tmp_path):
         assert ours.ended(SLOW) == 0
         assert torchs.ended() == 0, torchs.err
     [line] = [line for line in ours.log if "was removed from the rendezvous" in line]
-    assert "so nothing need be wrong" in line and "INFO" in line, line
+    assert "so this is probably not a failure" in line and "INFO" in line, line
     assert "WARN" not in "".join(ours.log), ours.log
     server.stop()

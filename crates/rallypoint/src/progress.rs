@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rallypoint_rendezvous::{Connecting, Gathering, NodeDesc, Observer, Reason, Waiting};
+use rallypoint_rendezvous::{Connecting, NodeDesc, Observer, Reason, StaticWaiting, Waiting};
 
 use crate::live_line;
 use crate::output::shown;
@@ -69,8 +69,8 @@ impl Observer for Progress {
         }
     }
 
-    fn gathering(&self, gathering: &Gathering<'_>) {
-        let Gathering { joined, world_size, left, .. } = gathering;
+    fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
+        let StaticWaiting { joined, world_size, left, .. } = waiting;
         let what = format!("{joined} of {world_size} nodes are here");
         let until = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
         self.tell("static rendezvous", what.clone(), format!("{what}{until}"), &until);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
     AgentError, LaunchConfig, Outcome, Verdict, end_report, ended_elsewhere, entry_point_name,
-    failure_report, tell_error, tell_failure,
+    failure_report, write_error_file, write_failure_file,
 };
 
 pub(crate) use arguments::RunArgs;
@@ -205,12 +205,12 @@ fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode 
     if let Some(path) = &config.error_file {
         let failure = outcome.first_failure.as_ref().or(outcome.failures.first());
         match (outcome.verdict, &outcome.error, failure) {
-            (_, Some(error), _) => tell_error(&error.to_string(), path),
+            (_, Some(error), _) => write_error_file(&error.to_string(), path),
             (Verdict::FailedElsewhere, ..) if outcome.first_failure.is_none() => {
-                tell_error(&ended_elsewhere(&outcome.suspects), path);
+                write_error_file(&ended_elsewhere(&outcome.suspects), path);
             }
             (Verdict::Succeeded | Verdict::Spare, ..) | (.., None) => {}
-            (.., Some(failure)) => tell_failure(failure, path),
+            (.., Some(failure)) => write_failure_file(failure, path),
         }
     }
     let told = config.report.as_ref().map_or(Ok(()), |to| tell_end(to, config, outcome, voice));

@@ -36,7 +36,7 @@ fn raised_with(py: Python<'_>, error: RendezvousError, no_state: &str) -> PyErr 
     let text = error.to_string();
     match error {
         RendezvousError::Closed { .. } => failure(py, "RendezvousClosedError", &text, None),
-        RendezvousError::Timeout { .. } | RendezvousError::TooLong { .. } => {
+        RendezvousError::Timeout { .. } | RendezvousError::OperationTimeout { .. } => {
             failure(py, "RendezvousTimeoutError", &text, None)
         }
         RendezvousError::Connection { source, .. } => unreachable(py, source),

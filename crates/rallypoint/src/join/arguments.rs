@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_address_of_another, read_rendezvous_config,
+    RendezvousError, RendezvousParameters, is_remote_address, read_rendezvous_config,
 };
 
 /// Joins a rendezvous: finds the other nodes of a job, torchrun's among them, and gets a rank
@@ -74,7 +74,7 @@ impl JoinArgs {
                 wrong.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
             }
         }
-        if let Some(address) = self.local_addr.as_deref().filter(|address| is_address_of_another(address)) {
+        if let Some(address) = self.local_addr.as_deref().filter(|address| is_remote_address(address)) {
             wrong.push(format!("--local-addr {address}: this machine does not have that address"));
         }
         let (min, max) = nodes(&self.nnodes).unwrap_or_else(|text| {

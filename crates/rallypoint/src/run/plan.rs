@@ -309,7 +309,7 @@ fn watch(
     Ok(WatchConfig {
         file_timer: defaults.variable("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() == Some("1"),
         timer_file: (defaults.0)("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
-        uninterruptible: seconds.filter(|s| *s > 0.0 && *s <= LONGEST).map(Duration::from_secs_f64),
+        uninterruptible_timeout: seconds.filter(|s| *s > 0.0 && *s <= LONGEST).map(Duration::from_secs_f64),
         health_check,
     })
 }

@@ -3,7 +3,7 @@
 mod contradictions;
 
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_address_of_another, parse_rendezvous_config,
+    RendezvousError, RendezvousParameters, is_remote_address, parse_rendezvous_config,
     rendezvous_handler_registry,
 };
 
@@ -183,7 +183,7 @@ fn host_of(endpoint: &str) -> &str {
 
 /// That an address which is to be this machine's is. A name is believed.
 fn check_ours(flag: &str, host: &str) -> Result<(), Refused> {
-    match is_address_of_another(host) {
+    match is_remote_address(host) {
         true => Err(Refused::value(format!("{flag} {host}: this machine does not have that address"))),
         false => Ok(()),
     }

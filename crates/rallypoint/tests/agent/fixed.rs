@@ -157,7 +157,7 @@ fn numbers_of_nodes_that_differ_are_named_on_every_node() {
 fn a_rank_that_no_node_can_have_is_refused_before_anything_starts() {
     let ended = node(&Port::reserve(), 2, "2", &[], "echo it ran").ended();
     assert_eq!((ended.status.code(), ended.out.as_str()), (Some(1), ""));
-    assert!(ended.err.contains("the node rank 2 is not one of 2 nodes"), "{}", ended.err);
+    assert!(ended.err.contains("the node rank 2 is out of range for 2 nodes"), "{}", ended.err);
 }
 
 #[test]

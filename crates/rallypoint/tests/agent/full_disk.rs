@@ -74,7 +74,7 @@ fn assert_reported(ended: &Ended, report: &Value, what: &str) {
 
 /// What a restart is logged with.
 fn is_usual(line: &str) -> bool {
-    line.contains("starting over")
+    line.contains("restarting the workers")
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn a_node_that_closes_the_rendezvous_because_it_can_not_start_its_workers_is_nam
     assert!(other.err.contains("cannot start worker 0"), "{}", other.err);
     assert_eq!(one.status.code(), Some(1), "{}", one.err);
     let culprit = "the job was ended by another node, 127.0.0.1 (pid ";
-    assert!(one.err.contains(culprit) && one.err.contains(", which did not tell why"), "{}", one.err);
+    assert!(one.err.contains(culprit) && one.err.contains(", which did not report why"), "{}", one.err);
     assert!(!one.err.contains("Root Cause"), "{}", one.err);
 }
 
@@ -207,7 +207,9 @@ fn a_node_that_has_finished_does_not_succeed_without_one_that_died_but_with_its_
     second.says("told", 1);
     eventually("the first has finished", || first.err().contains("workers of this node have finished"));
     kill_all_of(&second);
-    eventually("the first waits again", || first.err().contains("starting over: 1 node left or died"));
+    eventually("the first waits again", || {
+        first.err().contains("restarting the workers: 1 node left or died")
+    });
     let third = node(&port, "2", &[], &format!("{TELL} exit 0"));
     let (first, third) = (first.ended(), third.ended());
     assert_eq!((first.status.code(), third.status.code()), (Some(0), Some(0)), "{}{}", first.err, third.err);

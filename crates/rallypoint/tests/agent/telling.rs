@@ -148,6 +148,11 @@ fn lines_that_a_reader_did_not_want_are_reported_and_a_signal_ends_the_wait_for_
         err.read_to_string(&mut text).unwrap();
         agent.wait().unwrap();
         drop(out);
-        assert!(text.contains("some lines of the workers were not shown: nobody read them"), "{text}");
+        assert!(
+            text.contains(
+                "some lines of the workers were not shown, because the output of the agent was not read"
+            ),
+            "{text}"
+        );
     }
 }

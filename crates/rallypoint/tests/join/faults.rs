@@ -74,7 +74,7 @@ fn a_state_that_is_spoilt_and_put_right_ends_nobody_and_one_that_is_not_ends_wit
     node.joined();
     let good = store.get(KEY).unwrap();
     store.set(KEY, b"!!!").unwrap();
-    node.logs("waiting for it to be put right");
+    node.logs("waiting until it is repaired");
     store.set(KEY, &good).unwrap();
     // It has read it again if it has written it again.
     eventually("its heartbeat goes on", || store.get(KEY).unwrap() != good);

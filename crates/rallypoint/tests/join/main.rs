@@ -99,7 +99,7 @@ fn a_time_out_names_those_who_were_expected_and_did_not_come() {
     assert_eq!(code, 4);
     assert!(log.contains("1 of at least 3 nodes joined within 1 s (join_timeout): 127.0.0.1 (pid "), "{log}");
     let end = log.lines().find(|line| line.starts_with("rallypoint join:")).unwrap();
-    assert!(end.contains("; not here: node7, node8;"), "{end}");
+    assert!(end.ends_with("; missing hosts: node7, node8"), "{end}");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn the_hosts_of_a_slurm_job_are_expected() {
         .env("SLURM_JOB_NODELIST", "localhost,gpu[03-04]")
         .output()
         .unwrap();
-    assert!(text(&output.stderr).contains("not here: gpu03, gpu04"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("missing hosts: gpu03, gpu04"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_node_that_is_killed_is_out_and_a_spare_is_in_within_the_usual_time_and_the_
     let [_, one, other] = nodes;
     let (one, other) = (one.ended().1, other.ended().1);
     for log in [&one, &other] {
-        let told = format!("gone from round 0: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
+        let told = format!("lost from round 0: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
         assert!(log.contains(&told), "{log}");
     }
     let logs = spare.ended().1 + &one + &other;
@@ -337,7 +337,7 @@ fn values_beyond_all_measure_are_wrong_usage() {
         (&["--rdzv-id", &long], "the run id has 70000 bytes"),
         (&["--local-addr", "two words"], "\"two words\" is neither a host name nor an address"),
         (&["--local-addr", &long], "more than 255 bytes"),
-        (&[&fixed[..], &["0", "--nnodes", &most]].concat(), "the most is 1000000"),
+        (&[&fixed[..], &["0", "--nnodes", &most]].concat(), "the maximum is 1000000"),
         (&[&fixed[..], &[&most, "--nnodes", "2"]].concat(), "it must be from 0 to 1"),
     ] {
         let output = run(arguments);

@@ -51,7 +51,7 @@ fn a_round_that_others_start_over_ends_the_command_and_they_go_on_without_this_n
     assert_eq!((next.round, next.world_size), (1, 1));
     let (code, log) = node.ended();
     assert_eq!(code, 6, "{log}");
-    assert!(log.contains("other nodes have left round 0 and start over"), "{log}");
+    assert!(log.contains("other nodes have left round 0"), "{log}");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_command_goes_on_when_somebody_waits_for_the_next_round() {
     node.joined();
     assert_eq!(node.line(), "ready");
     let late = Node::start(&server, "1:2", &[]);
-    node.logs("nodes wait for the next round (1 now); this node goes on until its command has ended");
+    node.logs("nodes wait for the next round (1 now); this node stays until its command has exited");
     command.let_go();
     assert_eq!(node.ended().0, 0);
     assert_eq!(late.ended().0, 3, "the job was over before it was let in");
@@ -117,7 +117,7 @@ fn with_and_without(server: &TcpStoreServer, command: &Held) -> [Node; 3] {
     working.joined();
     assert_eq!(working.line(), "ready");
     let late = Node::start(server, "2:3", &SOON_FORMED);
-    plain.logs("it begins when those with a command end or start over");
+    plain.logs("it begins when the nodes with a command exit or rejoin");
     [working, plain, late]
 }
 
@@ -160,7 +160,7 @@ fn who_has_finished_does_not_wait_for_a_node_that_was_killed() {
     let [finished, _killed] = nodes;
     let (code, log) = finished.ended();
     assert_eq!(code, 0, "{log}");
-    assert!(log.contains("gone from round 0: 127.0.0.1 (pid "), "{log}");
+    assert!(log.contains("lost from round 0: 127.0.0.1 (pid "), "{log}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Exchanges and barriers at a store: every rank gives a value and gets those of all ranks, or waits until all have arrived.
+//! Collective operations over a store: ranks exchange values, or wait until all ranks have arrived.
 //!
-//! The keys are those of torch's elastic helpers, so its ranks and ours can meet. Each prefix serves one meeting.
+//! The keys are those of torch's elastic helpers, so torch's ranks and ours can take part together. Each key prefix can
+//! be used once.
 
 use std::time::Duration;
 
@@ -9,13 +10,17 @@ use rallypoint_store::{
     Awaited, Context, Failure, Result, Store, StoreError, StoreKind, arrive_at_barrier, now, pause, setters,
 };
 
-/// What the last member writes, as torch's helpers do.
-pub(crate) const LAST: &[u8] = b"<val_ignored>";
+/// The value that the last rank to arrive writes, as torch's helpers do.
+pub(crate) const LAST_MEMBER: &[u8] = b"<val_ignored>";
 
-/// Sets `{prefix}{rank}` to `data` and returns what all ranks have set, in the order of the ranks.
+/// Sets `{prefix}{rank}` to `data` and returns the values of all ranks, in the order of the ranks.
 ///
-/// Rank 0 returns last: it usually hosts the store, and the others must have read everything before it may go.
-/// A timeout says which ranks did not come.
+/// Rank 0 returns last. It usually hosts the store, and all ranks must have read everything before it exits.
+///
+/// # Errors
+///
+/// Fails with `StoreError::InvalidArgument` if `rank` is not below `world_size`, and with a timeout that names the
+/// missing ranks.
 pub fn synchronize(
     store: &dyn Store,
     data: &[u8],
@@ -31,7 +36,12 @@ pub fn synchronize(
     collect(store, rank, prefix, world_size, &deadline)
 }
 
-/// The values of `{prefix}0` … `{prefix}{world_size - 1}`, waiting until all are there. Rank 0 returns last.
+/// Waits for the values of `{prefix}0` … `{prefix}{world_size - 1}` and returns them. Rank 0 returns last.
+///
+/// # Errors
+///
+/// Fails with `StoreError::InvalidArgument` if `rank` is not below `world_size`, and with a timeout that names the
+/// missing ranks.
 pub fn get_all(
     store: &dyn Store,
     rank: u64,
@@ -56,14 +66,14 @@ fn collect(
     let waited = store.wait_for(&keys, deadline.left(now()));
     waited.map_err(|error| name_ranks(error, prefix, world_size, deadline))?;
     let values = store.with_timeout(deadline.left(now())).multi_get(&keys)?;
-    let last = arrive_at_barrier(store, world_size, &format!("{prefix}/finished"), LAST, deadline)?;
+    let last = arrive_at_barrier(store, world_size, &format!("{prefix}/finished"), LAST_MEMBER, deadline)?;
     if rank == 0 {
         store.wait_for(&[&last], deadline.left(now()))?;
     }
     Ok(values)
 }
 
-/// A meeting of `world_size` callers at a key prefix, which serves one meeting.
+/// A barrier of `world_size` callers at a key prefix. It can be used once.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Barrier<'a> {
@@ -75,45 +85,50 @@ pub struct Barrier<'a> {
 }
 
 impl<'a> Barrier<'a> {
-    /// A meeting without ranks. The timeouts are torch's: 300 s, and 10 s to find out which ranks are missing.
+    /// Creates a barrier without a rank. The timeouts are torch's: 300 s, and 10 s to find out which ranks are missing.
     pub fn new(prefix: &'a str, world_size: u64) -> Barrier<'a> {
         let (timeout, trace_timeout) = (Some(Duration::from_secs(300)), Duration::from_secs(10));
         Barrier { prefix, world_size, timeout, rank: None, trace_timeout }
     }
 
     setters! {
-        /// Sets how long to wait; `None` for without end.
+        /// Sets how long to wait. `None` means no timeout.
         timeout: Option<Duration>;
-        /// Sets the rank of this caller. With it, a timeout says which ranks are missing.
+        /// Sets the rank of this caller. With it, a timeout names the missing ranks.
         rank: Option<u64>;
-        /// Sets how long to wait, after a timeout, until ranks that have arrived say so. Only torch's ranks need that time: ours
-        /// say so when they arrive.
+        /// Sets how long to wait, after a timeout, for ranks to report that they have arrived. Only torch's ranks need
+        /// that time, because ours report it when they arrive.
         trace_timeout: Duration;
     }
 }
 
-/// Waits until all have come.
+/// Waits until all callers have arrived at the barrier.
+///
+/// # Errors
+///
+/// Fails with `StoreError::InvalidArgument` if the rank is not below the world size, and with a timeout. With a rank,
+/// the timeout names the missing ranks.
 pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     let Barrier { prefix, world_size, timeout, rank, trace_timeout } = *barrier;
     check_rank(rank.unwrap_or(0), world_size, prefix)?;
     let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
     if let Some(rank) = rank {
-        // Torch's ranks leave this mark only after a timeout. Ours leave it when they arrive, so the missing ranks are known
-        // at the timeout.
-        store.with_timeout(timeout).set(&trace(prefix, rank), b"1")?;
+        // Torch's ranks set this key only after a timeout. Ours set it when they arrive, so the missing ranks are known
+        // immediately.
+        store.with_timeout(timeout).set(&trace_key(prefix, rank), b"1")?;
     }
-    let last = arrive_at_barrier(store, world_size, prefix, LAST, &deadline)?;
+    let last = arrive_at_barrier(store, world_size, prefix, LAST_MEMBER, &deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() && rank.is_some() => error,
         other => return other,
     };
     let waited = deadline.waited(now());
     let tracing = Deadline::after(now(), Some(trace_timeout)).or_cancelled(store.cancellation());
-    // What can't be found out now must not hide that the time is up.
-    let Ok(missing) = missing(store, prefix, world_size, &tracing) else { return Err(error) };
+    // An error while searching for the missing ranks must not hide the timeout.
+    let Ok(missing) = find_missing(store, prefix, world_size, &tracing) else { return Err(error) };
     let store = store.with_timeout(tracing.grace(now()).left(now()));
     if rank == Some(0) {
-        // Torch's ranks wait for this before they give up.
+        // Torch's ranks wait for this key before they return the timeout.
         let _ = store.set(&format!("{prefix}/TRACING_GATE"), b"1");
     }
     if store.check(&[&last]).unwrap_or(false) {
@@ -125,12 +140,13 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     Err(ranks_missing(prefix, world_size, missing, waited))
 }
 
-/// The ranks that have left no mark. As many have arrived as were counted; torch's ranks may need time to leave their mark.
-fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline) -> Result<Vec<u64>> {
+/// Returns the ranks that have not set their trace key. Torch's ranks may need time to set it, so this waits until as
+/// many keys are set as ranks were counted.
+fn find_missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline) -> Result<Vec<u64>> {
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     let mut missing: Vec<u64> = (0..world_size).collect();
     loop {
-        let marks: Vec<_> = missing.iter().map(|rank| trace(prefix, *rank)).collect();
+        let marks: Vec<_> = missing.iter().map(|rank| trace_key(prefix, *rank)).collect();
         let mut present = are_present(store, &marks, deadline)?.into_iter();
         missing.retain(|_| present.next() == Some(false));
         let store = store.with_timeout(deadline.grace(now()).left(now()));
@@ -142,7 +158,7 @@ fn missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline
     }
 }
 
-/// Returns which of these keys are there. A wait that times out says it of all keys in a few round trips.
+/// Returns which of these keys exist. A wait that times out returns that for all keys in a few round trips.
 fn are_present(store: &dyn Store, keys: &[String], deadline: &Deadline) -> Result<Vec<bool>> {
     let names: Vec<_> = keys.iter().map(String::as_str).collect();
     match store.wait_for(&names, Some(Duration::from_millis(1))) {
@@ -153,17 +169,17 @@ fn are_present(store: &dyn Store, keys: &[String], deadline: &Deadline) -> Resul
             }
         }
     }
-    // A store that is written in Python does not say it.
+    // A store that is implemented in Python does not return which keys exist.
     let left = || deadline.grace(now()).left(now());
     names.iter().map(|name| store.with_timeout(left()).check(&[name])).collect()
 }
 
-fn trace(prefix: &str, rank: u64) -> String {
+fn trace_key(prefix: &str, rank: u64) -> String {
     format!("{prefix}{rank}/TRACE")
 }
 
 fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
-    let wrong = match world_size {
+    let problem = match world_size {
         0 => format!("world size 0 for {prefix}; it must be at least 1"),
         _ if rank < world_size => return Ok(()),
         _ => format!(
@@ -171,14 +187,15 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
             world_size - 1
         ),
     };
-    Err(StoreError::InvalidArgument(wrong))
+    Err(StoreError::InvalidArgument(problem))
 }
 
-/// Names the ranks in a timeout on their keys. Returns the error as it is if the store did not say which keys are there.
+/// Names the ranks in a timeout on their keys. Returns the error unchanged if it does not contain which keys exist.
 fn name_ranks(error: StoreError, prefix: &str, world_size: u64, deadline: &Deadline) -> StoreError {
     match error.awaited() {
         Some(Awaited::Keys(Some(present))) => {
-            let missing = (0..).zip(present).filter(|(_, there)| !**there).map(|(rank, _)| rank).collect();
+            let missing =
+                (0..).zip(present).filter(|(_, is_present)| !**is_present).map(|(rank, _)| rank).collect();
             ranks_missing(prefix, world_size, missing, deadline.waited(now()))
         }
         _ => error,
@@ -197,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_gets_what_everybody_gave_and_rank_0_leaves_last() {
+    fn every_rank_gets_all_values_and_rank_0_leaves_last() {
         let store = HashStore::new();
         let timeout = Duration::from_secs(10);
         let got = std::thread::scope(|scope| {
@@ -233,7 +250,7 @@ mod tests {
             for rank in [0, 2, 4] {
                 let store = &store;
                 scope.spawn(move || {
-                    // Long enough for all three to have come, on a busy machine too.
+                    // Long enough for all three ranks to arrive, even on a busy machine.
                     let at = Barrier::new("b", 5).rank(rank).timeout(Duration::from_secs(1));
                     let error = barrier(store, &at).unwrap_err();
                     assert!(
@@ -247,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_barrier_lets_all_through_once_the_last_has_come() {
+    fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
         let store = HashStore::new();
         std::thread::scope(|scope| {
             for rank in 0..5 {

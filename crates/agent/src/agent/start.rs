@@ -1,4 +1,4 @@
-//! Beginning a round: joining it, starting its workers, and taking down how they end.
+//! The start of a round: joins it, starts the workers, and records how they end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use super::message::Message;
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::error_file::Cause;
-use crate::events::OfWorker;
+use crate::events::WorkerEvent;
 use crate::formation::Formation;
 use crate::processes::Ended;
 use crate::report::{self, Failure};
 use crate::round_watch::RoundWatch;
 use crate::worker::{WorkerPlan, command_line, plan};
 
-/// How long the next join waits for a reader that reads nothing of the last start's output.
-const SHOW_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the next join waits for a reader that does not read the output of the last start.
+const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-const JOIN_PANICKED: &str = "joining the rendezvous failed with a panic; please report this";
+const JOIN_PANIC_MESSAGE: &str = "joining the rendezvous failed with a panic; please report this";
 
 pub(super) fn policy(config: &LaunchConfig) -> Policy {
     Policy {
@@ -35,42 +35,43 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
 }
 
 impl Agent {
-    /// Begins to join, after the output of the last start has been shown.
+    /// Starts to join, after the output of the last start has been shown.
     pub(super) fn join(&mut self) {
-        self.logs.finish(SHOW_TIMEOUT, || false);
+        self.logs.finish(OUTPUT_STALL_TIMEOUT, || false);
         if self.stop_finishing()
             && let Some(formation) = &self.formation
         {
-            crate::exit_barrier::take_back(&formation.round);
+            crate::exit_barrier::retract(&formation.round);
         }
-        self.joins_since = Instant::now();
+        self.join_start = Instant::now();
         let (joiner, sender) = (Arc::clone(&self.joiner), self.sender.clone());
         if let Some(watching) = &self.watching {
-            watching.stop_looking();
+            watching.stop_polling();
         }
         let (restarts, calls) = (self.supervisor.restarts(), std::mem::take(&mut self.calls));
         std::thread::spawn(move || {
-            // The other nodes read the announcement before they see that this node waits for the next round.
+            // The other nodes must read the announcement before they see that this node waits for the next round.
             calls.into_iter().for_each(|call| drop(call.join()));
-            // The agent waits for this message, so a panic has to send one, too. The agent then ends and drops the joiner.
+            // The agent waits for this message, so it is also sent after a panic. The agent then ends and drops the
+            // joiner.
             let joined = catch_unwind(AssertUnwindSafe(|| joiner.join(restarts)));
-            let joined = joined.unwrap_or_else(|_| Err(AgentError::Config(JOIN_PANICKED.into())));
+            let joined = joined.unwrap_or_else(|_| Err(AgentError::Config(JOIN_PANIC_MESSAGE.into())));
             sender.send(Message::Joined(joined.map(Arc::new)));
         });
     }
 
-    /// This node is in a round.
-    pub(super) fn formed(&mut self, formation: Arc<Formation>) {
-        let (met, ranked) = formation.took;
-        self.events.took("RENDEZVOUS", met);
-        self.events.took("ASSIGN_WORKER_RANKS", ranked);
+    /// Records the round that this node has joined.
+    pub(super) fn handle_formation(&mut self, formation: Arc<Formation>) {
+        let (rendezvous_time, ranks_time) = formation.took;
+        self.events.record_duration("RENDEZVOUS", rendezvous_time);
+        self.events.record_duration("ASSIGN_WORKER_RANKS", ranks_time);
         let before = self.formation.as_ref().map(|before| before.round.round);
         self.epoch = if before == Some(formation.round.round) { self.epoch + 1 } else { 0 };
         (self.watching, self.membership) = (None, None);
         self.formation = Some(formation);
     }
 
-    /// Starts all workers; what can't be started is told to the supervisor.
+    /// Starts all workers, and reports those that can't be started to the supervisor.
     pub(super) fn start_workers(&mut self, restarts: u32) {
         let (Some(formation), Some(handler)) = (self.formation.take(), self.handler().cloned()) else {
             return;
@@ -97,18 +98,18 @@ impl Agent {
                 Err(error) => tracing::debug!("ranks of workers were not assigned: {error}"),
             });
         }
-        // A node that is alone can still be dropped, and a spare then takes its place. Only a store that no other node knows of,
-        // or a rendezvous whose nodes are fixed, makes that impossible.
+        // Even a single node can be dropped, and a spare then replaces it. That is impossible only if no other node
+        // knows the store, or in a static rendezvous.
         let rendezvous = &self.config.rendezvous;
         let is_private = handler.hosts_store() && rendezvous.endpoint.ends_with(":0");
         let has_spares = rendezvous.backend != "static" && !is_private;
         if round.world_size > 1 || rendezvous.max_nodes > 1 || has_spares {
             let (sender, start) = (self.sender.clone(), self.starts);
-            let hand_on = move |observation| sender.send(Message::Observed(start, observation));
+            let deliver = move |observation| sender.send(Message::Observed(start, observation));
             let interval = self.config.monitor_interval;
-            self.watching = Some(RoundWatch::start(&handler, round, self.epoch, interval, hand_on));
+            self.watching = Some(RoundWatch::start(&handler, round, self.epoch, interval, deliver));
         }
-        // Nothing may have been started at all.
+        // There may be no process at all.
         self.reap();
     }
 
@@ -128,7 +129,8 @@ impl Agent {
             match started {
                 Some(Ok(pid)) => {
                     self.pids.push(pid);
-                    self.events.of_worker("START", OfWorker { local_rank, pid, ..OfWorker::default() });
+                    self.events
+                        .record_worker("START", WorkerEvent { local_rank, pid, ..WorkerEvent::default() });
                 }
                 Some(Err(source)) => {
                     failed = true;
@@ -140,9 +142,9 @@ impl Agent {
         }
     }
 
-    /// Turns the end of a worker into an event for the supervisor, and records it if the worker failed. A worker that
+    /// Turns the exit of a worker into an event for the supervisor, and records it if the worker failed. A worker that
     /// the agent has stopped did not fail, whatever its exit code is.
-    pub(super) fn ended(&mut self, worker: Ended) -> Event {
+    pub(super) fn handle_exit(&mut self, worker: Ended) -> Event {
         let rank = worker.local_rank;
         let exit = match worker.exit {
             Ok(exit) => exit,
@@ -156,7 +158,7 @@ impl Agent {
         self.last_exit = Some(exit);
         if !exit.is_success() && !worker.stopped {
             let failure = self.failure(rank, worker.pid, worker.ran, exit);
-            // A full disk may be why the worker failed.
+            // A full disk may be the reason for the failure.
             self.logs.check_disk();
             if self.supervisor.is_running() {
                 tracing::error!(

@@ -1,4 +1,5 @@
-//! Ranks that meet over a server: everybody gets what everybody gave, or is told exactly who is missing.
+//! Collective operations over a server: every rank gets the values of all ranks, or an error that names exactly the
+//! missing ranks.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +10,16 @@ use rallypoint_store::{
 };
 use rallypoint_testkit::{CALL_TIMEOUT, fails_in_time, fails_within};
 
-const SHORT: Duration = Duration::from_millis(250);
-/// Long enough for several to come, on a busy machine too.
-const TOGETHER: Duration = Duration::from_secs(1);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(250);
+/// Long enough for several ranks to arrive, even on a busy machine.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn client(server: &TcpStoreServer) -> TcpStore {
     let endpoint = Endpoint::new("127.0.0.1", server.port());
     TcpStore::open(TcpStoreOptions::new(endpoint).timeout(CALL_TIMEOUT)).unwrap()
 }
 
-/// Lets these ranks do something at once, each with a client of its own; what came of it, in their order.
+/// Runs `act` for these ranks in parallel, each with its own client. Returns the results in the order of `ranks`.
 fn ranks<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     ranks_at(&server, ranks, act)
@@ -32,8 +33,8 @@ fn ranks_at<T: Send>(
     ranks_with(|| client(server), ranks, act)
 }
 
-/// Like [`ranks`], over a store in this process. A timeout there always says which keys are missing, where a server on a busy
-/// machine may answer too late.
+/// Like [`ranks`], over a store in this process. A timeout of such a store always contains the missing keys. A server
+/// on a busy machine may reply too late for that.
 fn local_ranks<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
     let store = HashStore::new();
     ranks_with(|| store.clone(), ranks, act)
@@ -62,7 +63,7 @@ fn ranks_with<S: Store, T: Send>(
 fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
     match result.unwrap_err() {
         StoreError::Call { failure: Failure::Timeout(Awaited::Ranks { missing, .. }), context } => {
-            assert!(context.waited >= SHORT, "{context:?}");
+            assert!(context.waited >= SHORT_TIMEOUT, "{context:?}");
             missing
         }
         other => panic!("{other:?}"),
@@ -70,7 +71,7 @@ fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
 }
 
 #[test]
-fn everybody_gets_what_everybody_gave() {
+fn every_rank_gets_the_values_of_all_ranks() {
     let got = ranks(&[0, 1, 2, 3, 4, 5, 6, 7], |store, rank| {
         synchronize(store, format!("from {rank}").as_bytes(), rank, 8, "data", CALL_TIMEOUT).unwrap()
     });
@@ -96,122 +97,126 @@ fn rank_0_leaves_last_and_the_keys_are_torchs() {
 }
 
 #[test]
-fn an_exchange_that_is_not_complete_names_the_missing_ranks_in_time() {
-    let results = local_ranks(&[1, 3], |store, rank| synchronize(store, b"x", rank, 5, "k", TOGETHER));
+fn an_incomplete_exchange_names_the_missing_ranks_in_time() {
+    let results = local_ranks(&[1, 3], |store, rank| synchronize(store, b"x", rank, 5, "k", ARRIVAL_TIMEOUT));
     for result in results {
         assert_eq!(missing(result), [0, 2, 4]);
     }
     local_ranks(&[0], |store, rank| {
-        let error = fails_in_time(SHORT, || synchronize(store, b"x", rank, 3, "k", SHORT));
-        assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 1, 2"), "{error}");
+        let error = fails_in_time(SHORT_TIMEOUT, || synchronize(store, b"x", rank, 3, "k", SHORT_TIMEOUT));
+        assert!(error.to_string().contains("1 of 3 ranks came, missing: 1, 2"), "{error}");
     });
 }
 
-const MANY: u64 = 20_000;
+const MANY_RANKS: u64 = 20_000;
 
-/// Sets these keys, and takes them for what so many others did.
+/// Sets these keys, as other ranks would.
 fn set_all(store: &dyn Store, keys: impl Iterator<Item = String>) {
     let keys: Vec<_> = keys.collect();
     store.multi_set(&keys.iter().map(|key| (key.as_str(), &b"1"[..])).collect::<Vec<_>>()).unwrap();
 }
 
 #[test]
-fn of_many_ranks_an_exchange_names_exactly_those_that_are_missing() {
+fn an_exchange_of_many_ranks_names_exactly_the_missing_ones() {
     let absent = [0, 299, 300, 8_191, 8_192, 16_384, 19_999];
     local_ranks(&[7], |store, rank| {
-        set_all(store, (0..MANY).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
-        let error = fails_within(SHORT, TOGETHER, || synchronize(store, b"x", rank, MANY, "k", SHORT));
-        assert!(error.to_string().contains("19993 of 20000 ranks arrived, missing: 0, 299, 300,"), "{error}");
+        set_all(store, (0..MANY_RANKS).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
+        let error = fails_within(SHORT_TIMEOUT, ARRIVAL_TIMEOUT, || {
+            synchronize(store, b"x", rank, MANY_RANKS, "k", SHORT_TIMEOUT)
+        });
+        assert!(error.to_string().contains("19993 of 20000 ranks came, missing: 0, 299, 300,"), "{error}");
         assert_eq!(missing::<()>(Err(error)), absent);
     });
 }
 
 #[test]
-fn of_many_ranks_a_barrier_names_exactly_those_that_are_missing_and_in_time() {
-    // Most have not come, and the others are spread among them.
-    let has_come = |rank: &u64| rank % 100 == 7;
+fn a_barrier_of_many_ranks_names_exactly_the_missing_ones_in_time() {
+    // Most ranks are missing, and the present ones are spread among them.
+    let has_arrived = |rank: &u64| rank % 100 == 7;
     local_ranks(&[7], |store, rank| {
-        set_all(store, (0..MANY).filter(has_come).map(|rank| format!("b{rank}/TRACE")));
+        set_all(store, (0..MANY_RANKS).filter(has_arrived).map(|rank| format!("b{rank}/TRACE")));
         let timeout = Duration::from_secs(2);
-        let at = Barrier::new("b", MANY).timeout(timeout).rank(rank);
-        let error = fails_within(timeout, TOGETHER, || {
+        let at = Barrier::new("b", MANY_RANKS).timeout(timeout).rank(rank);
+        let error = fails_within(timeout, ARRIVAL_TIMEOUT, || {
             store.set("b/num_members", b"199").unwrap();
             barrier(store, &at)
         });
-        let absent: Vec<_> = (0..MANY).filter(|rank| !has_come(rank)).collect();
+        let absent: Vec<_> = (0..MANY_RANKS).filter(|rank| !has_arrived(rank)).collect();
         assert_eq!(missing::<()>(Err(error)), absent);
     });
 }
 
-/// Rank 0 stays for those who have not read yet, but no longer than it may.
+/// Rank 0 waits for ranks that have not read all values, up to its timeout.
 #[test]
-fn rank_0_waits_for_the_others_to_finish_in_time() {
+fn rank_0_waits_for_the_other_ranks_until_its_timeout() {
     ranks(&[0], |store, rank| {
         store.multi_set(&[("k1", b"x"), ("k2", b"y")]).unwrap();
         let started = Instant::now();
-        let error = synchronize(store, b"x", rank, 3, "k", SHORT).unwrap_err();
-        assert!(started.elapsed() >= SHORT);
+        let error = synchronize(store, b"x", rank, 3, "k", SHORT_TIMEOUT).unwrap_err();
+        assert!(started.elapsed() >= SHORT_TIMEOUT);
         assert!(error.to_string().contains("k/finished/last_member"), "{error}");
     });
 }
 
 #[test]
-fn a_barrier_lets_all_through_once_the_last_has_come() {
-    let come = std::sync::atomic::AtomicU64::new(0);
+fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
+    let arrived = std::sync::atomic::AtomicU64::new(0);
     ranks(&[0, 1, 2, 3, 4], |store, rank| {
         use std::sync::atomic::Ordering::SeqCst;
-        come.fetch_add(1, SeqCst);
-        // With and without a rank; torch knows both.
+        arrived.fetch_add(1, SeqCst);
+        // With and without a rank, because torch allows both.
         let rank = (rank % 2 == 0).then_some(rank);
-        barrier(store, &Barrier::new("b", 5).timeout(CALL_TIMEOUT).rank(rank)).unwrap();
-        assert_eq!(come.load(SeqCst), 5);
+        barrier(store, &Barrier::new("b", 5).timeout(SOON).rank(rank)).unwrap();
+        assert_eq!(arrived.load(SeqCst), 5);
     });
 }
 
 #[test]
-fn a_barrier_that_is_not_complete_names_exactly_the_missing_ranks_everywhere() {
-    for came in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
-        let errors =
-            ranks(came, |store, rank| barrier(store, &Barrier::new("b", 6).timeout(TOGETHER).rank(rank)));
-        let absent: Vec<u64> = (0..6).filter(|rank| !came.contains(rank)).collect();
+fn an_incomplete_barrier_names_exactly_the_missing_ranks_on_every_rank() {
+    for present in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
+        let errors = ranks(present, |store, rank| {
+            barrier(store, &Barrier::new("b", 6).timeout(ARRIVAL_TIMEOUT).rank(rank))
+        });
+        let absent: Vec<u64> = (0..6).filter(|rank| !present.contains(rank)).collect();
         for error in errors {
-            assert_eq!(missing(error), absent, "{came:?}");
+            assert_eq!(missing(error), absent, "{present:?}");
         }
     }
 }
 
-/// Everybody who came has left a mark, so nobody needs to be waited for.
+/// Every rank that arrived has set its trace key, so no rank waits for more trace keys.
 #[test]
-fn who_is_missing_is_known_at_once() {
+fn a_barrier_of_our_ranks_needs_no_time_for_tracing() {
     local_ranks(&[1], |store, rank| {
-        let at = Barrier::new("b", 3).timeout(SHORT).rank(rank);
-        let error = fails_in_time(SHORT, || barrier(store, &at));
-        assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 0, 2"), "{error}");
+        let at = Barrier::new("b", 3).timeout(SHORT_TIMEOUT).rank(rank);
+        let error = fails_in_time(SHORT_TIMEOUT, || barrier(store, &at));
+        assert!(error.to_string().contains("1 of 3 ranks came, missing: 0, 2"), "{error}");
     });
 }
 
-/// As torch's rank 0 does, ours opens the gate that its fellows wait for.
+/// Torch's ranks wait for this gate.
 #[test]
-fn rank_0_opens_the_gate_after_a_time_out_and_no_other_does() {
+fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
     for rank in [0, 1] {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         ranks_at(&server, &[rank], |store, rank| {
-            let at = Barrier::new("b", 3).timeout(SHORT).rank(rank);
+            let at = Barrier::new("b", 3).timeout(SHORT_TIMEOUT).rank(rank);
             barrier(store, &at).unwrap_err();
         });
         assert_eq!(client(&server).check(&["b/TRACING_GATE"]).unwrap(), rank == 0);
     }
 }
 
-/// One who came without a rank can't be named, and is waited for only as long as that may take.
+/// A rank that arrived without a rank number can't be named. The other ranks wait for its trace key until the trace
+/// timeout.
 #[test]
-fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
-    let at = Barrier::new("b", 3).timeout(TOGETHER).trace_timeout(SHORT);
+fn a_barrier_with_unknown_ranks_is_traced_until_the_trace_timeout() {
+    let at = Barrier::new("b", 3).timeout(ARRIVAL_TIMEOUT).trace_timeout(SHORT_TIMEOUT);
     let errors = ranks(&[0, 1], |store, rank| match rank {
         0 => {
             let started = Instant::now();
             let error = barrier(store, &at.clone().rank(0)).unwrap_err();
-            assert!(started.elapsed() >= TOGETHER + SHORT);
+            assert!(started.elapsed() >= ARRIVAL_TIMEOUT + SHORT_TIMEOUT);
             error
         }
         _ => barrier(store, &at).unwrap_err(),
@@ -224,15 +229,15 @@ fn a_barrier_with_nameless_ranks_is_traced_for_as_long_as_it_may_take() {
 }
 
 #[test]
-fn ranks_and_worlds_that_cannot_be_are_refused_and_nothing_is_written() {
+fn invalid_ranks_and_world_sizes_are_refused_and_nothing_is_written() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let store = client(&server);
     for (rank, world_size) in [(3, 3), (7, 3), (0, 0)] {
-        let meeting = Barrier::new("b", world_size).rank(rank);
+        let at = Barrier::new("b", world_size).rank(rank);
         for error in [
-            synchronize(&store, b"x", rank, world_size, "k", SHORT).unwrap_err(),
-            get_all(&store, rank, "k", world_size, SHORT).unwrap_err(),
-            barrier(&store, &meeting).unwrap_err(),
+            synchronize(&store, b"x", rank, world_size, "k", SHORT_TIMEOUT).unwrap_err(),
+            get_all(&store, rank, "k", world_size, SHORT_TIMEOUT).unwrap_err(),
+            barrier(&store, &at).unwrap_err(),
         ] {
             assert!(matches!(error, StoreError::InvalidArgument(_)), "{error:?}");
         }

@@ -1,4 +1,5 @@
-//! Making the store of a job in one call: one process serves, the others find it, all have come when it returns.
+//! Creates the store of a job in one call: one process serves, the other processes connect, and the call returns when
+//! all processes have arrived.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +10,10 @@ use rallypoint_store::{
     TcpStoreOptions, arrive_at_barrier, now, pause, setters,
 };
 
-use crate::gather::LAST;
+use crate::collectives::LAST_MEMBER;
 use crate::machine::is_loopback;
 
-/// How to make a job's store: torch's `create_c10d_store(...)` arguments.
+/// Options for [`create_c10d_store`]: the arguments of torch's function of that name.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct C10dStoreOptions {
@@ -27,8 +28,9 @@ pub struct C10dStoreOptions {
 }
 
 impl C10dStoreOptions {
-    /// A client of the server at this host and port, with torch's defaults. Without a port, the server takes any free port, which
-    /// only a world of one can find.
+    /// Creates the options of a client of the server at this host and port, with torch's defaults.
+    ///
+    /// Without a port, the server chooses a free one. That is only possible in a world of one process.
     pub fn new(server_addr: impl Into<String>, server_port: impl Into<Option<u16>>) -> C10dStoreOptions {
         C10dStoreOptions {
             server_addr: server_addr.into(),
@@ -43,30 +45,36 @@ impl C10dStoreOptions {
     }
 
     setters! {
-        /// Sets whether this process serves. The server listens on all addresses of its machine, as torch's does, or on a
-        /// loopback address alone if the host is one.
+        /// Sets whether this process serves. The server listens on all addresses of its machine, as torch's does. If
+        /// the host is a loopback address, the server listens there only.
         is_server: bool;
-        /// Sets how many processes use the store.
+        /// Sets the number of processes that use the store.
         world_size: u64;
-        /// Sets how long everything together may take; `None` for without end.
+        /// Sets the timeout of the whole call. `None` means no timeout.
         timeout: Option<Duration>;
         /// Sets whether to wait until all processes have arrived.
         wait_for_workers: bool;
-        /// Sets how often to try a port that is taken.
+        /// Sets how many times to try to bind a port that is in use.
         retries: u32;
-        /// Sets what ends calls early, from opening the store on.
+        /// Sets the cancellation that ends calls early, including the call that opens the store.
         cancellation: Option<Arc<dyn Cancellation>>;
     }
 }
 
-/// The meeting of torch's own `create_c10d_store`; the last part is not a slip of ours.
-const MEETING: &str = "_tcp_store/num_members";
+/// The key prefix of the barrier in torch's `create_c10d_store`. The barrier appends another `/num_members`, as torch's
+/// does.
+const BARRIER_PREFIX: &str = "_tcp_store/num_members";
 
-/// Makes the store of a job: serves or connects, and waits until all processes have come.
+/// Creates the store of a job: serves it or connects to it, and waits until all processes have arrived.
+///
+/// # Errors
+///
+/// Fails with `StoreError::InvalidArgument` if a required port is missing, with `StoreError::Listen` if the port stays
+/// in use, and with a timeout that reports how many processes have joined.
 pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
     if options.server_port.is_none() && options.world_size > 1 {
         return Err(StoreError::InvalidArgument(format!(
-            "server_port must be specified when world_size > 1, got world_size={}: the others could not find it",
+            "server_port must be specified when world_size > 1, got world_size={}: the other processes could not find the server",
             options.world_size
         )));
     }
@@ -75,10 +83,10 @@ pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
     }
     let deadline = Deadline::after(now(), options.timeout).or_cancelled(options.cancellation.clone());
     let store = open(options, &deadline)?;
-    // What was left of the time was for opening it; from now on each call has all of it.
+    // Opening the store had to use the remaining time. From now on each call has the whole timeout.
     store.set_timeout(options.timeout);
     if options.wait_for_workers {
-        meet(&store, options, &deadline)?;
+        wait_for_workers(&store, options, &deadline)?;
     }
     Ok(store)
 }
@@ -87,8 +95,8 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
     let mut tries = 1;
     loop {
-        let is_anywhere = options.is_server && !is_loopback(&options.server_addr);
-        let host = if is_anywhere { "" } else { &*options.server_addr };
+        let is_on_all_addresses = options.is_server && !is_loopback(&options.server_addr);
+        let host = if is_on_all_addresses { "" } else { &*options.server_addr };
         let opening = TcpStoreOptions::new(Endpoint::new(host, options.server_port.unwrap_or(0)))
             .world_size(options.world_size)
             .is_master(options.is_server)
@@ -107,20 +115,20 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
     }
 }
 
-/// Waits until all have come, so that the server may go when the first to leave is done.
-fn meet(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
-    let last = arrive_at_barrier(store, options.world_size, MEETING, LAST, deadline)?;
+/// Waits until all processes have arrived. Afterwards the first process to finish may stop the server.
+fn wait_for_workers(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
+    let last = arrive_at_barrier(store, options.world_size, BARRIER_PREFIX, LAST_MEMBER, deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() => error,
         other => return other,
     };
-    let counter = format!("{MEETING}/num_members");
-    // Adding nothing reads the number. If even that fails, the time-out is what there is to tell.
+    let counter = format!("{BARRIER_PREFIX}/num_members");
+    // Adding 0 reads the counter. If that fails as well, return the timeout without the count.
     match store.with_timeout(deadline.grace(now()).left(now())).add(&counter, 0) {
         Ok(joined) => {
             let awaited = Awaited::Workers { joined, expected: options.world_size };
-            let place = Endpoint::new(store.host(), store.port()).to_string();
-            let context = Context::new(StoreKind::Tcp, place).after(deadline.waited(now()));
+            let endpoint = Endpoint::new(store.host(), store.port()).to_string();
+            let context = Context::new(StoreKind::Tcp, endpoint).after(deadline.waited(now()));
             Err(context.failed(Failure::Timeout(awaited)))
         }
         Err(_) => Err(error),
