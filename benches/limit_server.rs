@@ -10,12 +10,12 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 const LISTENER: Token = Token(usize::MAX);
-const SCRATCH: usize = 256 * 1024;
+const READ_BYTES: usize = 256 * 1024;
 
 struct Connection {
     stream: TcpStream,
     /// The beginning of a request whose end has not come.
-    held: Vec<u8>,
+    partial: Vec<u8>,
     replies: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ fn main() -> io::Result<()> {
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
     println!("listening on {}", listener.local_addr()?);
     let mut connections = Slab::new();
-    let mut scratch = vec![0; SCRATCH];
+    let mut scratch = vec![0; READ_BYTES];
     loop {
         poll.poll(&mut events, None)?;
         for event in &events {
@@ -39,7 +39,7 @@ fn main() -> io::Result<()> {
                     let slot = connections.vacant_entry();
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     poll.registry().register(&mut stream, Token(slot.key()), interest)?;
-                    slot.insert(Connection { stream, held: Vec::new(), replies: Vec::new() });
+                    slot.insert(Connection { stream, partial: Vec::new(), replies: Vec::new() });
                 }
             } else if let Some(connection) = connections.get_mut(event.token().0)
                 && !serve(connection, &mut scratch, &value)
@@ -56,13 +56,13 @@ fn serve(connection: &mut Connection, scratch: &mut [u8], value: &[u8]) -> bool 
         match connection.stream.read(scratch) {
             Ok(0) => return false,
             Ok(len) => {
-                if connection.held.is_empty() {
+                if connection.partial.is_empty() {
                     let used = answer_all(&scratch[..len], value, &mut connection.replies);
-                    connection.held.extend_from_slice(&scratch[used..len]);
+                    connection.partial.extend_from_slice(&scratch[used..len]);
                 } else {
-                    connection.held.extend_from_slice(&scratch[..len]);
-                    let used = answer_all(&connection.held, value, &mut connection.replies);
-                    connection.held.drain(..used);
+                    connection.partial.extend_from_slice(&scratch[..len]);
+                    let used = answer_all(&connection.partial, value, &mut connection.replies);
+                    connection.partial.drain(..used);
                 }
                 if len < scratch.len() {
                     break;

@@ -9,7 +9,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use socket2::SockRef;
 
-use crate::error::Trouble;
+use crate::error::ConnectionError;
 use crate::exchange::{Exchange, Expected};
 
 /// A connection, and how far its exchange has come.
@@ -17,7 +17,7 @@ use crate::exchange::{Exchange, Expected};
 pub(crate) struct Connection {
     stream: TcpStream,
     exchange: Rc<Exchange>,
-    busy: bool,
+    is_busy: bool,
     sent: usize,
     received: usize,
     /// The last eight bytes of a reply in numbers.
@@ -27,11 +27,11 @@ pub(crate) struct Connection {
 
 /// An exchange is over.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Completion {
     pub(crate) requests: u64,
     /// The last number, if numbers were expected.
     pub(crate) number: i64,
-    pub(crate) took: Duration,
+    pub(crate) latency: Duration,
     pub(crate) at: Instant,
 }
 
@@ -50,7 +50,7 @@ impl Connection {
         Ok(Connection {
             stream,
             exchange: Rc::clone(first),
-            busy: true,
+            is_busy: true,
             sent: 0,
             received: 0,
             number: [0; 8],
@@ -60,36 +60,36 @@ impl Connection {
 
     /// Whether an exchange is under way.
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy
+        self.is_busy
     }
 
     /// Begins the next exchange.
     pub(crate) fn start(&mut self, exchange: Rc<Exchange>, now: Instant) {
-        debug_assert!(!self.busy, "one exchange at a time");
+        debug_assert!(!self.is_busy, "one exchange at a time");
         self.exchange = exchange;
-        self.busy = true;
+        self.is_busy = true;
         (self.sent, self.received) = (0, 0);
         self.started = now;
     }
 
     /// Sends what is to be sent. The answer, if the exchange is over with that.
-    pub(crate) fn send(&mut self) -> Result<Option<Answer>, Trouble> {
-        while self.busy && self.sent < self.exchange.request.len() {
+    pub(crate) fn send(&mut self) -> Result<Option<Completion>, ConnectionError> {
+        while self.is_busy && self.sent < self.exchange.request.len() {
             match self.stream.write(&self.exchange.request[self.sent..]) {
                 Ok(len) => self.sent += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(Trouble::Failed { during: self.exchange.name, source }),
+                Err(source) => return Err(ConnectionError::Failed { during: self.exchange.name, source }),
             }
         }
-        Ok(self.answer())
+        Ok(self.completion())
     }
 
     /// Takes what has come. The answer, if the exchange is over with that.
-    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Answer>, Trouble> {
+    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Completion>, ConnectionError> {
         loop {
             let len = match self.stream.read(scratch) {
-                Ok(0) => return Err(Trouble::Closed { during: self.exchange.name }),
+                Ok(0) => return Err(ConnectionError::Closed { during: self.exchange.name }),
                 Ok(len) => len,
                 // Not connected yet, or drained.
                 Err(error)
@@ -98,23 +98,23 @@ impl Connection {
                     return Ok(None);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(source) => return Err(Trouble::Failed { during: self.exchange.name, source }),
+                Err(source) => return Err(ConnectionError::Failed { during: self.exchange.name, source }),
             };
             self.check(&scratch[..len])?;
             // A whole reply is all there can be; and less than was offered means drained.
-            let answer = self.answer();
-            if answer.is_some() || len < scratch.len() {
-                return Ok(answer);
+            let completion = self.completion();
+            if completion.is_some() || len < scratch.len() {
+                return Ok(completion);
             }
         }
     }
 
     /// Compares what came with what is expected.
-    fn check(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+    fn check(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let during = self.exchange.name;
-        let left = if self.busy { self.exchange.reply.len() - self.received } else { 0 };
+        let left = if self.is_busy { self.exchange.reply.len() - self.received } else { 0 };
         if bytes.len() > left {
-            return Err(Trouble::Unasked { after: during, bytes: bytes.len() - left });
+            return Err(ConnectionError::UnexpectedBytes { after: during, bytes: bytes.len() - left });
         }
         match &self.exchange.reply {
             Expected::Exactly(reply) => {
@@ -122,7 +122,12 @@ impl Connection {
                 if bytes != expected {
                     let at = bytes.iter().zip(expected).position(|(a, b)| a != b).unwrap_or_default();
                     let (found, expected) = (bytes[at], expected[at]);
-                    return Err(Trouble::WrongReply { during, at: self.received + at, found, expected });
+                    return Err(ConnectionError::WrongReply {
+                        during,
+                        at: self.received + at,
+                        found,
+                        expected,
+                    });
                 }
             }
             Expected::Numbers(_) => {
@@ -135,17 +140,19 @@ impl Connection {
         Ok(())
     }
 
-    fn answer(&mut self) -> Option<Answer> {
-        if !self.busy || self.sent < self.exchange.request.len() || self.received < self.exchange.reply.len()
+    fn completion(&mut self) -> Option<Completion> {
+        if !self.is_busy
+            || self.sent < self.exchange.request.len()
+            || self.received < self.exchange.reply.len()
         {
             return None;
         }
-        self.busy = false;
+        self.is_busy = false;
         let at = Instant::now();
-        Some(Answer {
+        Some(Completion {
             requests: self.exchange.requests,
             number: i64::from_le_bytes(self.number),
-            took: at.duration_since(self.started),
+            latency: at.duration_since(self.started),
             at,
         })
     }

@@ -17,10 +17,10 @@ pub enum BenchError {
     Unresolvable(#[from] StoreError),
     #[error("could not connect to {endpoint}: {}", .tried.join("; "))]
     Unreachable { endpoint: String, tried: Vec<String> },
-    #[error("{peer} does not answer as a TCPStore server does: {trouble}")]
-    NotAStore { peer: String, trouble: Trouble },
-    #[error("{during}: {trouble} ({lost} of {})", counted(*.connections, "connection"))]
-    Lost { during: String, trouble: Trouble, lost: u64, connections: usize },
+    #[error("{peer} does not answer as a TCPStore server does: {error}")]
+    NotAStore { peer: String, error: ConnectionError },
+    #[error("{during}: {error} ({lost} of {})", counted(*.connections, "connection"))]
+    Lost { during: String, error: ConnectionError, lost: u64, connections: usize },
     #[error("{during}: not done after {} s, {done} of {total} {unit}", .waited.as_secs_f32())]
     TimedOut { during: String, waited: Duration, done: u64, total: u64, unit: &'static str },
     #[error("{needed} connections are asked for, but this process may open only {limit} files")]
@@ -38,7 +38,7 @@ pub enum BenchError {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message of each variant says what it means")]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum ConnectionError {
     #[error("the server closed the connection during {during}")]
     Closed { during: &'static str },
     #[error("the connection failed during {during}: {source}")]
@@ -46,9 +46,9 @@ pub enum Trouble {
     #[error("wrong reply to {during}: byte {at} is {found:#04x}, expected {expected:#04x}")]
     WrongReply { during: &'static str, at: usize, found: u8, expected: u8 },
     #[error("{} came that were not asked for, after {after}", counted(*.bytes, "byte"))]
-    Unasked { after: &'static str, bytes: usize },
+    UnexpectedBytes { after: &'static str, bytes: usize },
     #[error("no answer to {during} within {} s", .waited.as_secs_f32())]
-    Silent { during: &'static str, waited: Duration },
+    Timeout { during: &'static str, waited: Duration },
 }
 
 impl BenchError {
@@ -57,10 +57,10 @@ impl BenchError {
         match self {
             BenchError::Usage(_) | BenchError::TooFewFiles { .. } => 2,
             BenchError::TimedOut { .. } => 4,
-            BenchError::NotAStore { trouble, .. } | BenchError::Lost { trouble, .. } => match trouble {
-                Trouble::WrongReply { .. } | Trouble::Unasked { .. } => 1,
-                Trouble::Silent { .. } => 4,
-                Trouble::Closed { .. } | Trouble::Failed { .. } => 5,
+            BenchError::NotAStore { error, .. } | BenchError::Lost { error, .. } => match error {
+                ConnectionError::WrongReply { .. } | ConnectionError::UnexpectedBytes { .. } => 1,
+                ConnectionError::Timeout { .. } => 4,
+                ConnectionError::Closed { .. } | ConnectionError::Failed { .. } => 5,
             },
             BenchError::Unresolvable(_) | BenchError::Unreachable { .. } => 5,
             BenchError::Poll(_) => 1,
@@ -108,7 +108,7 @@ impl BenchError {
     }
 
     /// Returns whether something went wrong. An interruption is not an error of the server.
-    pub(crate) fn is_trouble(&self) -> bool {
+    pub(crate) fn is_failure(&self) -> bool {
         !matches!(self, BenchError::Interrupted { .. })
     }
 }

@@ -38,43 +38,43 @@ impl Expected {
 
 impl Exchange {
     /// Nothing yet.
-    pub(crate) fn named(name: &'static str) -> Exchange {
+    pub(crate) fn new(name: &'static str) -> Exchange {
         Exchange { name, request: Vec::new(), reply: Expected::Exactly(Vec::new()), requests: 0 }
     }
 
     /// The first words of a connection.
     pub(crate) fn handshake() -> Exchange {
-        let mut handshake = Exchange::named("handshake");
+        let mut handshake = Exchange::new("handshake");
         Request::Validate { magic: MAGIC }.encode(&mut handshake.request);
         handshake.ping()
     }
 
     /// With one more request, which gets no reply (or none yet).
-    pub(crate) fn unanswered(mut self, request: Request<'_>) -> Exchange {
+    pub(crate) fn without_reply(mut self, request: Request<'_>) -> Exchange {
         request.encode(&mut self.request);
         self.requests += 1;
         self
     }
 
     /// With one more request, which gets this reply.
-    pub(crate) fn answered(mut self, request: Request<'_>, reply: &Reply) -> Exchange {
+    pub(crate) fn with_reply(mut self, request: Request<'_>, reply: &Reply) -> Exchange {
         if let Expected::Exactly(bytes) = &mut self.reply {
             reply.encode(bytes);
         }
-        self.unanswered(request)
+        self.without_reply(request)
     }
 
     /// With one more request, which gets some number. Such a batch has no others in it.
-    pub(crate) fn numbered(mut self, request: Request<'_>) -> Exchange {
+    pub(crate) fn with_number_reply(mut self, request: Request<'_>) -> Exchange {
         self.reply = Expected::Numbers(self.reply.len() / 8 + 1);
-        self.unanswered(request)
+        self.without_reply(request)
     }
 
     /// With a PING behind it, which tells that all before it are done.
     pub(crate) fn ping(mut self) -> Exchange {
         const NONCE: u32 = 0x0072_7062;
         let requests = self.requests;
-        self = self.answered(Request::Ping { nonce: NONCE }, &Reply::Nonce(NONCE));
+        self = self.with_reply(Request::Ping { nonce: NONCE }, &Reply::Nonce(NONCE));
         self.requests = requests;
         self
     }
@@ -90,18 +90,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ping_acknowledges_without_being_counted() {
+    fn a_ping_acknowledges_requests_and_is_not_counted() {
         let exchange =
-            Exchange::named("set").unanswered(Request::NumKeys).unanswered(Request::NumKeys).ping();
+            Exchange::new("set").without_reply(Request::NumKeys).without_reply(Request::NumKeys).ping();
         assert_eq!(exchange.requests, 2);
         assert_eq!(exchange.request.len(), 2 + 5);
         assert_eq!(exchange.reply.len(), 4);
     }
 
     #[test]
-    fn numbers_are_expected_whatever_they_are() {
+    fn any_number_matches_an_expected_number() {
         let add = Request::Add { key: b"/n", delta: 1 };
-        let exchange = Exchange::named("add").numbered(add).numbered(add);
+        let exchange = Exchange::new("add").with_number_reply(add).with_number_reply(add);
         assert!(matches!(exchange.reply, Expected::Numbers(2)));
         assert_eq!(exchange.reply.len(), 16);
     }

@@ -1,25 +1,25 @@
 //! Load on any TCPStore server, and how fast the server answers. This crate measures; it judges nothing.
 
+mod collective;
 mod connection;
+mod connection_pool;
 mod control;
 mod error;
 mod exchange;
-mod fleet;
-mod gathering;
 mod keys;
 mod latencies;
+mod monitor;
 mod report;
 mod run;
 mod steady;
-mod watch;
 mod workload;
 
 use std::time::Duration;
 
 use rallypoint_store::Endpoint;
 
-pub use error::{BenchError, Trouble};
-pub use report::{Outcome, Report, head};
+pub use error::{BenchError, ConnectionError};
+pub use report::{Outcome, Report, table_header};
 pub use run::Bench;
 pub use steady::Until;
 pub use workload::{DEFAULT_WORKLOADS, Workload};

@@ -46,8 +46,8 @@ pub struct Report<'a> {
 
 impl Outcome {
     /// Fills in what was measured.
-    pub(crate) fn measured(&mut self, elapsed: Duration, latencies: &Latencies) {
-        let micros = |share| latencies.within(share).map(|time| time.as_nanos() as f64 / 1000.0);
+    pub(crate) fn set_measurements(&mut self, elapsed: Duration, latencies: &Latencies) {
+        let micros = |share| latencies.percentile(share).map(|time| time.as_nanos() as f64 / 1000.0);
         self.operations = latencies.total();
         self.seconds = elapsed.as_secs_f64();
         self.operations_per_second =
@@ -63,9 +63,9 @@ impl Outcome {
             self.connections,
             self.in_flight,
             self.operations,
-            rate(self.operations_per_second),
-            self.p50_microseconds.map_or("-".into(), time),
-            self.p99_microseconds.map_or("-".into(), time),
+            format_rate(self.operations_per_second),
+            self.p50_microseconds.map_or("-".into(), format_time),
+            self.p99_microseconds.map_or("-".into(), format_time),
             self.errors,
         )
     }
@@ -74,11 +74,11 @@ impl Outcome {
 const COLUMNS: &str = "workload            conns  flight       ops      ops/s       p50       p99  errors";
 
 /// Returns the head of the table.
-pub fn head() -> &'static str {
+pub fn table_header() -> &'static str {
     COLUMNS
 }
 
-fn rate(rate: f64) -> String {
+fn format_rate(rate: f64) -> String {
     match rate {
         rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
         rate if rate >= 1e4 => format!("{:.1} k", rate / 1e3),
@@ -87,7 +87,7 @@ fn rate(rate: f64) -> String {
     }
 }
 
-fn time(micros: f64) -> String {
+fn format_time(micros: f64) -> String {
     match micros {
         micros if micros >= 1e6 => format!("{:.2} s", micros / 1e6),
         micros if micros >= 1e3 => format!("{:.2} ms", micros / 1e3),
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_lines_up_with_the_head() {
+    fn a_row_is_as_wide_as_the_header() {
         let mut outcome = Outcome {
             workload: "multi_get-10000".into(),
             connections: 64,
@@ -114,11 +114,11 @@ mod tests {
             errors: 0,
             error: None,
         };
-        assert_eq!(outcome.row().len(), head().len());
+        assert_eq!(outcome.row().len(), table_header().len());
         let mut latencies = Latencies::default();
-        latencies.note(Duration::from_micros(1500), 3_000_000);
-        outcome.measured(Duration::from_secs(2), &latencies);
-        assert_eq!(outcome.row().len(), head().len());
+        latencies.record(Duration::from_micros(1500), 3_000_000);
+        outcome.set_measurements(Duration::from_secs(2), &latencies);
+        assert_eq!(outcome.row().len(), table_header().len());
         assert!(outcome.row().contains("1.50 M"), "{}", outcome.row());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rallypoint_bench::{
-    Bench, BenchError, DEFAULT_WORKLOADS, Options, Outcome, Report, Until, Workload, head,
+    Bench, BenchError, DEFAULT_WORKLOADS, Options, Outcome, Report, Until, Workload, table_header,
 };
 use rallypoint_core::Quantity;
 use rallypoint_store::Endpoint;
@@ -56,10 +56,10 @@ pub(crate) struct BenchArgs {
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     in_flight: Vec<u32>,
     /// How long each workload that is not a gathering is kept up
-    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_seconds)]
     seconds: Duration,
     /// How many requests each of them makes, instead of --seconds
-    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = some_requests)]
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = parse_request_count)]
     requests: Option<u64>,
     /// Length of the values
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=8 << 20))]
@@ -68,14 +68,14 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=999_999))]
     keys: u32,
     /// After this long a workload is given up (10s, 5min)
-    #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
+    #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = parse_timeout)]
     timeout: Duration,
     /// Prints JSON instead of a table
     #[arg(long)]
     json: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn parse_seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
@@ -83,12 +83,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "it must be a number of seconds from 0.001 to 86400".into())
 }
 
-fn some_requests(text: &str) -> Result<u64, String> {
+fn parse_request_count(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|&number| number > 0);
     number.ok_or_else(|| "it must be a whole number, 1 or more".into())
 }
 
-fn some_time(text: &str) -> Result<Duration, String> {
+fn parse_timeout(text: &str) -> Result<Duration, String> {
     match Duration::read(text) {
         Ok(Duration::ZERO) => Err("a workload needs some time".into()),
         Ok(time) => Ok(time),
@@ -100,14 +100,14 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     let mut outcomes = Vec::new();
     let mut error = None;
     let code = measure_all(&args, &mut outcomes).unwrap_or_else(|failed| {
-        complain(&failed);
+        report_error(&failed);
         error = Some(failed.to_string());
         failed.exit_code()
     });
     if args.json {
         let report = Report { endpoint: &args.endpoint.to_string(), results: &outcomes, error };
         let report = serde_json::to_string_pretty(&report).expect("plain numbers and strings print");
-        if let Err(failed) = output::say(report + "\n") {
+        if let Err(failed) = output::write_stdout(report + "\n") {
             return failed;
         }
     }
@@ -127,21 +127,21 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
         let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
     }
     // The run ends if its figures can't be written.
-    const UNWRITABLE: u8 = 1;
-    if !args.json && output::say(format!("{}\n", head())).is_err() {
-        return Ok(UNWRITABLE);
+    const WRITE_FAILURE: u8 = 1;
+    if !args.json && output::write_stdout(format!("{}\n", table_header())).is_err() {
+        return Ok(WRITE_FAILURE);
     }
     let mut code = 0;
     for workload in workloads {
-        let flights = if workload.is_large() { &[1][..] } else { &args.in_flight };
-        for &in_flight in flights {
+        let in_flight_counts = if workload.is_large() { &[1][..] } else { &args.in_flight };
+        for &in_flight in in_flight_counts {
             let (outcome, ended) = bench.measure(workload, in_flight as usize);
-            if !args.json && output::say(format!("{}\n", outcome.row())).is_err() {
-                return Ok(UNWRITABLE);
+            if !args.json && output::write_stdout(format!("{}\n", outcome.row())).is_err() {
+                return Ok(WRITE_FAILURE);
             }
             outcomes.push(outcome);
             if let Err(error) = ended {
-                complain(&error);
+                report_error(&error);
                 if code == 0 {
                     code = error.exit_code();
                 }
@@ -154,9 +154,9 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
     Ok(code)
 }
 
-fn complain(error: &BenchError) {
-    output::complain(&format!("rallypoint bench: {error}"));
-    output::complain(&format!("hint: {}", error.hint()));
+fn report_error(error: &BenchError) {
+    output::write_stderr(&format!("rallypoint bench: {error}"));
+    output::write_stderr(&format!("hint: {}", error.hint()));
 }
 
 impl BenchArgs {

@@ -25,19 +25,19 @@ use crate::{live_line, output};
 /// The exit code of a node whose round was over before its command was.
 const ROUND_OVER: u8 = 6;
 /// Interval for polling the membership of the rendezvous.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const MONITOR_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: JoinArgs) -> ExitCode {
     let parameters = match args.parameters() {
         Ok(parameters) => parameters,
-        Err(error) => return ExitCode::from(complain(&error.into())),
+        Err(error) => return ExitCode::from(report_error(&error.into())),
     };
     let run_id = parameters.run_id.clone();
     let has_command = !args.command.is_empty();
     let progress = Arc::new(Progress::new(&run_id));
-    let line = Arc::new(Line { progress, run_id, is_printed: AtomicBool::new(false) });
-    let outcome = rallypoint_agent::run(config(args, parameters), Arc::clone(&line) as _);
-    let stays = !has_command && line.is_printed.load(Ordering::SeqCst);
+    let observer = Arc::new(JoinObserver { progress, run_id, is_printed: AtomicBool::new(false) });
+    let outcome = rallypoint_agent::run(config(args, parameters), Arc::clone(&observer) as _);
+    let stays = !has_command && observer.is_printed.load(Ordering::SeqCst);
     ExitCode::from(exit_code(&outcome, stays))
 }
 
@@ -48,7 +48,7 @@ fn config(args: JoinArgs, rendezvous: RendezvousParameters) -> LaunchConfig {
     let command = WorkerCommand { target, args: words.collect(), mode: CommandMode::Program };
     LaunchConfig {
         runs_once: true,
-        monitor_interval: LOOK_INTERVAL,
+        monitor_interval: MONITOR_INTERVAL,
         logs: LogsConfig { dir: LogDir::Nowhere, keeps_last_lines: false, ..LogsConfig::default() },
         ..LaunchConfig::new(command, workers, rendezvous)
     }
@@ -57,40 +57,40 @@ fn config(args: JoinArgs, rendezvous: RendezvousParameters) -> LaunchConfig {
 /// Returns the exit code, and writes why the node ended if that was an error. `stays` says that the node has joined and has no
 /// command, so that it stays until a signal.
 fn exit_code(outcome: &Outcome, stays: bool) -> u8 {
-    let of_command = match outcome.last_exit {
+    let command_code = match outcome.last_exit {
         Some(Exit::Code(code)) => code as u8,
         Some(Exit::Signal(signal)) => 128u8.saturating_add(signal as u8),
         None => 0,
     };
     if let Some(error) = &outcome.error {
-        return complain(error);
+        return report_error(error);
     }
     match outcome.verdict {
-        Verdict::RoundOver if of_command != 0 => ROUND_OVER,
+        Verdict::RoundOver if command_code != 0 => ROUND_OVER,
         Verdict::Signalled(signal) if outcome.starts == 0 && !stays => 128u8.saturating_add(signal.0 as u8),
         Verdict::Spare if outcome.starts > 0 => {
             tracing::info!("the rendezvous was closed");
             0
         }
-        _ => of_command,
+        _ => command_code,
     }
 }
 
 /// Prints a line of JSON for every round, and shows what the node waits for.
-struct Line {
+struct JoinObserver {
     progress: Arc<Progress>,
     run_id: String,
     is_printed: AtomicBool,
 }
 
-impl LaunchObserver for Line {
+impl LaunchObserver for JoinObserver {
     fn rendezvous(&self) -> Arc<dyn Observer> {
         Arc::clone(&self.progress) as _
     }
 
     fn joined(&self, round: &RendezvousInfo) -> std::io::Result<()> {
         self.progress.end();
-        let place = &round.bootstrap_store_info;
+        let store_info = &round.bootstrap_store_info;
         let nodes = round.participants.iter();
         let participants: Vec<_> = nodes
             .map(|node| json!({"addr": &*node.addr, "pid": node.pid, "local_id": node.local_id}))
@@ -100,8 +100,8 @@ impl LaunchObserver for Line {
             "round": round.round,
             "rank": round.rank,
             "world_size": round.world_size,
-            "master_addr": place.master_addr,
-            "master_port": place.master_port,
+            "master_addr": store_info.master_addr,
+            "master_port": store_info.master_port,
             "participants": participants,
         });
         self.is_printed.store(true, Ordering::SeqCst);
@@ -121,17 +121,17 @@ impl LaunchObserver for Line {
 }
 
 /// Writes what went wrong and returns the exit code for it.
-fn complain(error: &AgentError) -> u8 {
+fn report_error(error: &AgentError) -> u8 {
     if let AgentError::Start { program, source, .. } = error {
-        output::complain(&format!("rallypoint join: cannot run {program:?}: {source}"));
+        output::write_stderr(&format!("rallypoint join: cannot run {program:?}: {source}"));
         return if source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
     }
     for line in error.to_string().lines() {
-        output::complain(&format!("rallypoint join: {line}"));
+        output::write_stderr(&format!("rallypoint join: {line}"));
     }
     let store_error = match error {
         AgentError::Rendezvous(RendezvousError::Parameters(_)) => {
-            output::complain("hint: `rallypoint join --help` shows the options with examples");
+            output::write_stderr("hint: `rallypoint join --help` shows the options with examples");
             return 2;
         }
         AgentError::Rendezvous(RendezvousError::Closed { .. }) => return 3,
@@ -145,7 +145,7 @@ fn complain(error: &AgentError) -> u8 {
     };
     match store_error {
         Some(source) => {
-            output::complain(&format!("hint: {}", store_hint(source)));
+            output::write_stderr(&format!("hint: {}", store_hint(source)));
             5
         }
         None => 1,

@@ -34,9 +34,9 @@ pub(crate) fn show(message: String, details: Option<String>) {
 }
 
 /// Writes to standard error above the live line, which is drawn again below it.
-pub(crate) struct Above;
+pub(crate) struct Stderr;
 
-impl Write for Above {
+impl Write for Stderr {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let write = || io::stderr().write(text);
         // The lock is not held while writing, which may wait for a reader.

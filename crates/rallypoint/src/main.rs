@@ -1,15 +1,18 @@
 //! The `rallypoint` command: what people type. The work is done in the crates below it.
 
 mod bench;
+mod flags;
 mod join;
 mod live_line;
 mod log;
 mod output;
 mod progress;
+mod python;
+mod refusal;
 mod run;
 mod serve;
 mod store;
-mod waiting;
+mod wait_indicator;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -44,7 +47,7 @@ enum Command {
 /// Columns of `--help` at most.
 const HELP_WIDTH: usize = 110;
 /// How long a node that has ended waits for the last lines of its log to be written.
-const LAST_LINES: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     // The agent and its workers are started through this same program.
@@ -64,9 +67,9 @@ fn main() -> ExitCode {
     match command {
         Command::Bench(args) => bench::run(args),
         Command::Join(args) => {
-            let log = log::start_aside();
+            let log = log::start_background();
             let code = join::run(args);
-            log.finish(LAST_LINES);
+            log.finish(FLUSH_TIMEOUT);
             code
         }
         Command::Run(args) => run::run(*args, run::RUN, &line),
@@ -75,7 +78,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "rallypoint", &mut script);
-            output::say(script).err().unwrap_or(ExitCode::SUCCESS)
+            output::write_stdout(script).err().unwrap_or(ExitCode::SUCCESS)
         }
     }
 }

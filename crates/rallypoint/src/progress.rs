@@ -7,7 +7,7 @@ use std::time::Duration;
 use rallypoint_rendezvous::{Connecting, Gathering, NodeDesc, Observer, Reason, Waiting};
 
 use crate::live_line;
-use crate::output::shown;
+use crate::output::escape_control;
 
 /// Tells it.
 pub(crate) struct Progress {
@@ -18,7 +18,7 @@ pub(crate) struct Progress {
 }
 
 /// So many nodes are named; a crowd is only counted.
-const NAMED: usize = 8;
+const MAX_NAMED_NODES: usize = 8;
 
 impl Progress {
     pub(crate) fn new(run_id: &str) -> Progress {
@@ -33,19 +33,19 @@ impl Progress {
     }
 
     /// `what` changes when something happens, the rest by itself; a narrow terminal cuts the end of the line.
-    fn tell(&self, kind: &str, what: String, line: String, until: &str) {
+    fn report(&self, kind: &str, summary: String, line: String, wait_end: &str) {
         match self.is_terminal {
             true => self.show(line, None),
-            false => self.log(kind, what, until),
+            false => self.log(kind, summary, wait_end),
         }
     }
 
     /// Logs what the node waits for, unless that was logged last.
-    fn log(&self, kind: &str, what: String, until: &str) {
+    fn log(&self, kind: &str, summary: String, wait_end: &str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.as_deref() != Some(&what) {
-            tracing::info!("waiting in the {kind} '{}': {what}{until}", self.run_id);
-            *logged = Some(what);
+        if logged.as_deref() != Some(&summary) {
+            tracing::info!("waiting in the {kind} '{}': {summary}{wait_end}", self.run_id);
+            *logged = Some(summary);
         }
     }
 
@@ -58,22 +58,22 @@ impl Progress {
 impl Observer for Progress {
     fn connecting(&self, connecting: &Connecting<'_>) {
         let Connecting { peer, endpoint, fault, .. } = connecting;
-        let until = connecting.until();
+        let wait_end = connecting.until();
         if self.is_terminal {
             let details = format!("  {fault}\n  hint: {}", fault.hint());
-            let line = format!("no answer yet from {peer} at {endpoint}{until}");
-            self.show(line, Some(shown(details.as_bytes(), &['\n'])));
+            let line = format!("no answer yet from {peer} at {endpoint}{wait_end}");
+            self.show(line, Some(escape_control(details.as_bytes(), &['\n'])));
         } else if connecting.waited >= Connecting::LOG_GRACE {
-            let until = format!("{until}; hint: {}", fault.hint());
-            self.log("rendezvous", connecting.to_string(), &until);
+            let wait_end = format!("{wait_end}; hint: {}", fault.hint());
+            self.log("rendezvous", connecting.to_string(), &wait_end);
         }
     }
 
     fn gathering(&self, gathering: &Gathering<'_>) {
         let Gathering { joined, world_size, left, .. } = gathering;
-        let what = format!("{joined} of {world_size} nodes are here");
-        let until = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
-        self.tell("static rendezvous", what.clone(), format!("{what}{until}"), &until);
+        let summary = format!("{joined} of {world_size} nodes are here");
+        let wait_end = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
+        self.report("static rendezvous", summary.clone(), format!("{summary}{wait_end}"), &wait_end);
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
@@ -85,15 +85,20 @@ impl Observer for Progress {
         if waiting.reason.is_join_timeout() {
             return;
         }
-        let (what, until) = (what(waiting), until(waiting));
+        let (summary, wait_end) = (summary(waiting), wait_end(waiting));
         // What ends the wait before who is here.
-        self.tell("rendezvous", what, format!("{}{until}{}", reason(waiting), who(waiting)), &until);
+        self.report(
+            "rendezvous",
+            summary,
+            format!("{}{wait_end}{}", reason(waiting), participants(waiting)),
+            &wait_end,
+        );
     }
 }
 
 /// What is waited for and who is here; it changes when something happens.
-fn what(waiting: &Waiting<'_>) -> String {
-    format!("{}{}", reason(waiting), who(waiting))
+fn summary(waiting: &Waiting<'_>) -> String {
+    format!("{}{}", reason(waiting), participants(waiting))
 }
 
 fn reason(waiting: &Waiting<'_>) -> String {
@@ -106,23 +111,23 @@ fn reason(waiting: &Waiting<'_>) -> String {
 }
 
 /// Who is here, and who is not.
-fn who(waiting: &Waiting<'_>) -> String {
-    let here: Vec<&NodeDesc> =
+fn participants(waiting: &Waiting<'_>) -> String {
+    let participants: Vec<&NodeDesc> =
         waiting.state.map(|state| state.participants.keys().collect()).unwrap_or_default();
-    let mut names: Vec<_> = here
+    let mut names: Vec<_> = participants
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED_NODES)
         .map(|node| format!("{} (pid {})", node.addr.escape_debug(), node.pid))
         .collect();
-    if here.len() > NAMED {
-        names.push(format!("and {} more", here.len() - NAMED));
+    if participants.len() > MAX_NAMED_NODES {
+        names.push(format!("and {} more", participants.len() - MAX_NAMED_NODES));
     }
     let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
-    format!("{names}{}", waiting.missing.describe(NAMED))
+    format!("{names}{}", waiting.missing.describe(MAX_NAMED_NODES))
 }
 
 /// What ends the wait, and when.
-fn until(waiting: &Waiting<'_>) -> String {
+fn wait_end(waiting: &Waiting<'_>) -> String {
     let seconds = |time: Duration| time.as_secs_f64().ceil();
     let left = seconds(waiting.left);
     match waiting.reason {

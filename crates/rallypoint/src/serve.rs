@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use crate::{log, output};
 
 /// The server logs a warning if the file limit leaves room for fewer connections than this.
-const FEW_CONNECTIONS: u64 = 256;
+const MIN_EXPECTED_CONNECTIONS: u64 = 256;
 
 /// Runs a store server that torch's TCPStore clients can use as their own.
 ///
@@ -50,7 +50,7 @@ pub(crate) struct ServeArgs {
     ///
     /// A job is a run id: its state, the keys of its rounds, and the keys under rallypoint.rendezvous/. A connection belongs to
     /// the job whose key it named last. Live agents name a key every 5 s. Keys outside of a rendezvous never expire.
-    #[arg(long, value_name = "TIME", value_parser = idle_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_idle_time)]
     expire_idle_jobs: Option<Duration>,
     /// Prints every limit with its default and meaning, and ends
     #[arg(long)]
@@ -59,12 +59,12 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
     // This comes first: it may execute this program again, and the default limits depend on the settings that it makes.
-    let as_it_is = tune_allocator();
+    let tuning_error = tune_allocator();
     let defaults = TcpStoreServer::default_limits();
     if args.list_limits {
         let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
         let table: String = defaults.describe().into_iter().map(line).collect();
-        return output::say(table).err().unwrap_or(ExitCode::SUCCESS);
+        return output::write_stdout(table).err().unwrap_or(ExitCode::SUCCESS);
     }
     let mut limits = None;
     for change in &args.limit {
@@ -75,38 +75,40 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             None => Err(format!("{change:?} is not NAME=VALUE")),
         };
         if let Err(why) = set {
-            output::complain(&format!("rallypoint serve: {why}"));
-            output::complain("hint: `rallypoint serve --list-limits` shows them all");
+            output::write_stderr(&format!("rallypoint serve: {why}"));
+            output::write_stderr("hint: `rallypoint serve --list-limits` shows them all");
             return ExitCode::from(2);
         }
     }
     if let Some(Err(why)) = limits.as_ref().map(Limits::check) {
-        output::complain(&format!("rallypoint serve: {why}"));
+        output::write_stderr(&format!("rallypoint serve: {why}"));
         return ExitCode::from(2);
     }
-    let log = log::start_aside();
-    if let Some(why) = as_it_is {
+    let log = log::start_background();
+    if let Some(why) = tuning_error {
         tracing::debug!("{why}");
     }
     // Before the server's thread starts, so that it inherits the handling of signals.
     let signals = match Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
         Err(error) => {
-            output::complain(&format!("rallypoint serve: cannot handle signals: {error}"));
+            output::write_stderr(&format!("rallypoint serve: cannot handle signals: {error}"));
             return ExitCode::FAILURE;
         }
     };
     // Bound first: if this fails, no client was served yet.
     let health = match args.health_check.map(|at| (at, TcpListener::bind(at))) {
         Some((at, Err(error))) => {
-            output::complain(&format!("rallypoint serve: cannot listen for health checks on {at}: {error}"));
-            output::complain("hint: choose another address with --health-check [ADDRESS:]PORT");
+            output::write_stderr(&format!(
+                "rallypoint serve: cannot listen for health checks on {at}: {error}"
+            ));
+            output::write_stderr("hint: choose another address with --health-check [ADDRESS:]PORT");
             return ExitCode::FAILURE;
         }
         Some((_, Ok(listener))) => Some(listener),
         None => None,
     };
-    let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
+    let is_local_only = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let listen = args.listen.into_iter().map(Listen::Endpoint).collect();
     let options = ServerOptions::new(listen)
         .limits(limits.clone())
@@ -115,8 +117,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let mut server = match TcpStoreServer::start(options) {
         Ok(server) => server,
         Err(error) => {
-            output::complain(&format!("rallypoint serve: {error}"));
-            output::complain(match error {
+            output::write_stderr(&format!("rallypoint serve: {error}"));
+            output::write_stderr(match error {
                 StoreError::Call { failure: Failure::Unreachable(_), .. } => {
                     "hint: check the spelling, or use an IP address of this machine"
                 }
@@ -125,10 +127,10 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let health = match health.map(|listener| answer_health_checks(listener, &server)).transpose() {
+    let health = match health.map(|listener| start_health_server(listener, &server)).transpose() {
         Ok(health) => health,
         Err(error) => {
-            output::complain(&format!("rallypoint serve: cannot answer health checks: {error}"));
+            output::write_stderr(&format!("rallypoint serve: cannot answer health checks: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -148,31 +150,31 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         limits.store_bytes.print(),
         limits.value_len.print()
     );
-    if connections < FEW_CONNECTIONS.min(limits.connections as u64) {
+    if connections < MIN_EXPECTED_CONNECTIONS.min(limits.connections as u64) {
         tracing::warn!(
             "the file limit allows only {connections} connections\n\
              hint: raise `ulimit -n` (LimitNOFILE= in a systemd unit); each connection needs a file"
         );
     }
-    if only_here {
+    if is_local_only {
         tracing::info!(
             "reachable from this machine only; --listen 0.0.0.0:{} opens it to every machine that can reach this one",
             server.port()
         );
     }
-    let end = await_end(signals, || server.is_running());
+    let end = wait_for_end(signals, || server.is_running());
     server.stop();
     match end {
         End::Signal(SIGINT) => tracing::info!("ending on SIGINT"),
         End::Signal(_) => tracing::info!("ending on SIGTERM"),
-        End::ByItself => tracing::error!("the server has stopped by itself; the log says why"),
+        End::Stopped => tracing::error!("the server has stopped by itself; the log says why"),
     }
     log.finish(Duration::from_secs(1));
     end.exit_code()
 }
 
 /// Parses the argument of --expire-idle-jobs.
-fn idle_time(text: &str) -> Result<Duration, String> {
+fn parse_idle_time(text: &str) -> Result<Duration, String> {
     match Duration::read(text)? {
         Duration::ZERO => Err("must be more than 0, for example 30min".into()),
         time => Ok(time),
@@ -180,10 +182,10 @@ fn idle_time(text: &str) -> Result<Duration, String> {
 }
 
 /// Answers health checks with the figures of the server. Its event loop gives them, so a loop that hangs is not healthy.
-fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
-    let (inquire, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
+fn start_health_server(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
+    let (query_stats, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
     HealthServer::start(listener, move |timeout| {
-        let stats = inquire(timeout)?;
+        let stats = query_stats(timeout)?;
         let is_full = stats.connections >= stats.most_connections || stats.out_of_files > 0;
         Some(json!({
             "status": if is_full { "full" } else { "serving" },
@@ -210,27 +212,27 @@ fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Signal(i32),
-    ByItself,
+    Stopped,
 }
 
 impl End {
     fn exit_code(self) -> ExitCode {
         match self {
             End::Signal(_) => ExitCode::SUCCESS,
-            End::ByItself => ExitCode::FAILURE,
+            End::Stopped => ExitCode::FAILURE,
         }
     }
 }
 
 /// Waits for a signal. A server that has stopped by itself must not leave a process behind that looks like one.
-fn await_end(mut signals: Signals, is_alive: impl Fn() -> bool) -> End {
-    let (caught, catching) = channel();
-    std::thread::spawn(move || signals.forever().next().map(|signal| caught.send(signal)));
+fn wait_for_end(mut signals: Signals, is_running: impl Fn() -> bool) -> End {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || signals.forever().next().map(|signal| sender.send(signal)));
     loop {
-        match catching.recv_timeout(Duration::from_millis(500)) {
+        match receiver.recv_timeout(Duration::from_millis(500)) {
             Ok(signal) => return End::Signal(signal),
-            Err(_) if is_alive() => {}
-            Err(_) => return End::ByItself,
+            Err(_) if is_running() => {}
+            Err(_) => return End::Stopped,
         }
     }
 }
@@ -274,8 +276,8 @@ mod tests {
     fn a_server_that_stops_by_itself_is_a_failure() {
         // A signal that nobody sends to this process.
         let signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
-        let end = await_end(signals, || false);
-        assert_eq!(end, End::ByItself);
+        let end = wait_for_end(signals, || false);
+        assert_eq!(end, End::Stopped);
         assert_eq!(format!("{:?}", end.exit_code()), format!("{:?}", ExitCode::from(1)));
         assert_eq!(format!("{:?}", End::Signal(SIGTERM).exit_code()), format!("{:?}", ExitCode::SUCCESS));
     }

@@ -1,6 +1,6 @@
 //! `rallypoint store`: one operation on any TCPStore, for people and scripts. A live torch job's store will do.
 
-mod answer;
+mod outcome;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
@@ -13,9 +13,9 @@ use rallypoint_core::{Quantity, counted};
 use rallypoint_rendezvous::Connecting;
 use rallypoint_store::{Endpoint, Exchange, Store, StoreError, TcpStore, TcpStoreOptions};
 
-use crate::waiting::Waiting;
+use crate::wait_indicator::WaitIndicator;
 use crate::{live_line, output};
-use answer::Answer;
+use outcome::Outcome;
 
 /// Reads and writes a store: ours, or that of a live torch job
 ///
@@ -174,7 +174,7 @@ enum Operation {
 pub(crate) fn run(args: StoreArgs) -> ExitCode {
     let StoreArgs { endpoint, timeout, json, operation } = args;
     let Some(endpoint) = endpoint else {
-        output::complain(
+        output::write_stderr(
             "rallypoint store: which store? give --endpoint HOST:PORT, or set RALLYPOINT_ENDPOINT",
         );
         return ExitCode::from(2);
@@ -184,45 +184,45 @@ pub(crate) fn run(args: StoreArgs) -> ExitCode {
         && desired == "-"
     {
         let error = StoreError::InvalidArgument("only one of EXPECTED and DESIRED can be `-`".into());
-        return answer::print_error(&error, &endpoint, json);
+        return outcome::print_error(&error, &endpoint, json);
     }
     if std::io::stderr().is_terminal() {
         live_line::clear_on_interrupt();
     }
-    let budget = Budget { started: Instant::now(), timeout };
-    let outcome = connect(&endpoint, &budget).and_then(|store| perform(&store, operation, &budget));
+    let deadline = Deadline { started: Instant::now(), timeout };
+    let outcome = connect(&endpoint, &deadline).and_then(|store| perform(&store, operation, &deadline));
     match outcome {
-        Ok(answer) => answer.print(json),
-        Err(error) => answer::print_error(&error, &endpoint, json),
+        Ok(outcome) => outcome.print(json),
+        Err(error) => outcome::print_error(&error, &endpoint, json),
     }
 }
 
 /// The time for all of a command together.
-struct Budget {
+struct Deadline {
     started: Instant,
     timeout: Duration,
 }
 
-impl Budget {
+impl Deadline {
     /// What is left of it. A timeout of zero on the command line means without end.
-    fn left(&self) -> Option<Duration> {
+    fn remaining(&self) -> Option<Duration> {
         let timeout = Some(self.timeout).filter(|timeout| !timeout.is_zero());
         timeout.map(|timeout| timeout.saturating_sub(self.started.elapsed()))
     }
 }
 
-fn connect(endpoint: &Endpoint, budget: &Budget) -> Result<TcpStore, StoreError> {
+fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<TcpStore, StoreError> {
     if endpoint.port == 0 {
         return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is nobody's")));
     }
-    let waiting = Waiting::show(format!("connecting to {endpoint}"));
+    let waiting = WaitIndicator::show(format!("connecting to {endpoint}"));
     // A name that can't be resolved now is more likely a slip of the pen than one that will be soon.
-    endpoint.resolve_within(budget.left())?;
-    let options = TcpStoreOptions::new(endpoint.clone()).timeout(budget.left());
+    endpoint.resolve_within(deadline.remaining())?;
+    let options = TcpStoreOptions::new(endpoint.clone()).timeout(deadline.remaining());
     let mut logged = None;
     TcpStore::open_reporting(options, &mut |fault| {
         let text = format!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());
-        let is_due = budget.started.elapsed() >= Connecting::LOG_GRACE;
+        let is_due = deadline.started.elapsed() >= Connecting::LOG_GRACE;
         if !waiting.is_shown() && is_due && logged.as_ref() != Some(fault) {
             tracing::info!("{text}");
             logged = Some(fault.clone());
@@ -231,99 +231,99 @@ fn connect(endpoint: &Endpoint, budget: &Budget) -> Result<TcpStore, StoreError>
     })
 }
 
-fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<Answer, StoreError> {
-    store.set_timeout(budget.left());
+fn perform(store: &TcpStore, operation: Operation, deadline: &Deadline) -> Result<Outcome, StoreError> {
+    store.set_timeout(deadline.remaining());
     Ok(match operation {
         Operation::Get { key, wait, raw } => {
             if !wait && !store.check(&[&key])? {
-                return Ok(Answer::Absent { key });
+                return Ok(Outcome::Absent { key });
             }
-            let _waiting = Waiting::show(format!("waiting for {key}"));
+            let _waiting = WaitIndicator::show(format!("waiting for {key}"));
             match store.get(&key) {
-                Ok(value) => Answer::Value { value, key, raw },
+                Ok(value) => Outcome::Value { value, key, raw },
                 // It went between the two questions.
-                Err(error) if error.awaited().is_some() && !wait => Answer::Absent { key },
+                Err(error) if error.awaited().is_some() && !wait => Outcome::Absent { key },
                 Err(error) => return Err(error),
             }
         }
         Operation::Set { key, value } => {
-            store.set(&key, &bytes(value)?)?;
-            Answer::Done { key }
+            store.set(&key, &read_value(value)?)?;
+            Outcome::Done { key }
         }
-        Operation::Add { key, delta } => Answer::Number { name: "value", number: store.add(&key, delta)? },
+        Operation::Add { key, delta } => Outcome::Number { name: "value", number: store.add(&key, delta)? },
         Operation::Cas { key, expected, desired } => {
-            let (expected, desired) = (bytes(Some(expected))?, bytes(Some(desired))?);
+            let (expected, desired) = (read_value(Some(expected))?, read_value(Some(desired))?);
             let outcome = store.compare_exchange(&key, &expected, &desired)?;
             match outcome {
-                Exchange::Stored => Answer::Done { key },
-                Exchange::Held(value) => Answer::Held { key, value },
-                Exchange::Absent => Answer::Absent { key },
+                Exchange::Stored => Outcome::Done { key },
+                Exchange::Held(value) => Outcome::OtherValue { key, value },
+                Exchange::Absent => Outcome::Absent { key },
             }
         }
         Operation::Append { key, value } => {
-            store.append(&key, &bytes(value)?)?;
-            Answer::Done { key }
+            store.append(&key, &read_value(value)?)?;
+            Outcome::Done { key }
         }
         Operation::Check { keys } => {
             let states = keys.into_iter().map(|key| {
-                store.set_timeout(budget.left());
+                store.set_timeout(deadline.remaining());
                 Ok((store.check(&[&key])?, key))
             });
-            Answer::States(states.collect::<Result<_, StoreError>>()?)
+            Outcome::Presence(states.collect::<Result<_, StoreError>>()?)
         }
         Operation::Wait { keys } => {
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            let _waiting = Waiting::show(format!("waiting for {}", keys.join(", ")));
+            let _waiting = WaitIndicator::show(format!("waiting for {}", keys.join(", ")));
             store.wait(&keys)?;
-            Answer::Waited
+            Outcome::Waited
         }
         Operation::Delete { keys } => {
-            let mut gone = 0;
+            let mut count = 0;
             for key in &keys {
-                store.set_timeout(budget.left());
-                gone += u64::from(store.delete_key(key)?);
+                store.set_timeout(deadline.remaining());
+                count += u64::from(store.delete_key(key)?);
             }
-            Answer::Deleted { gone }
+            Outcome::Deleted { count }
         }
         Operation::Clear { prefix } => {
-            let keys = keys_under(store, &prefix)?;
-            let mut gone = 0;
+            let keys = keys_with_prefix(store, &prefix)?;
+            let mut count = 0;
             for key in &keys {
-                store.set_timeout(budget.left());
-                gone += u64::from(store.delete_key(key).inspect_err(|_| {
+                store.set_timeout(deadline.remaining());
+                count += u64::from(store.delete_key(key).inspect_err(|_| {
                     let all = counted(keys.len(), "key");
-                    output::complain(&format!("rallypoint store: deleted {gone} of {all}, then failed"));
+                    output::write_stderr(&format!("rallypoint store: deleted {count} of {all}, then failed"));
                 })?);
             }
-            Answer::Cleared { gone }
+            Outcome::Cleared { count }
         }
-        Operation::List { prefix } => Answer::Keys(keys_under(store, &prefix)?),
-        Operation::Count => Answer::Number { name: "keys", number: store.num_keys()? as i64 },
+        Operation::List { prefix } => Outcome::Keys(keys_with_prefix(store, &prefix)?),
+        Operation::Count => Outcome::Number { name: "keys", number: store.num_keys()? as i64 },
         Operation::Push { key, value } => {
-            store.queue_push(&key, &bytes(value)?)?;
-            Answer::Done { key }
+            store.queue_push(&key, &read_value(value)?)?;
+            Outcome::Done { key }
         }
         Operation::Pop { key, wait, raw } => {
-            let _waiting = Waiting::show(format!("waiting for an item in {key}"));
+            let _waiting = WaitIndicator::show(format!("waiting for an item in {key}"));
             let popped = if wait { store.queue_pop(&key) } else { store.try_queue_pop(&key) };
             match popped {
-                Ok(value) => Answer::Value { key, value, raw },
-                Err(StoreError::QueueEmpty { key }) => Answer::Empty { key },
+                Ok(value) => Outcome::Value { key, value, raw },
+                Err(StoreError::QueueEmpty { key }) => Outcome::Empty { key },
                 Err(error) => return Err(error),
             }
         }
-        Operation::Len { key } => Answer::Number { name: "items", number: store.queue_len(&key)? as i64 },
+        Operation::Len { key } => Outcome::Number { name: "items", number: store.queue_len(&key)? as i64 },
         Operation::Barrier { key, world_size } => {
-            let _waiting = Waiting::show(format!("waiting for {world_size} at barrier {key}"));
+            let _waiting = WaitIndicator::show(format!("waiting for {world_size} at barrier {key}"));
             store.barrier(&key, world_size)?;
-            Answer::Waited
+            Outcome::Waited
         }
-        Operation::Ping => Answer::Pong { time: store.ping()?, identity: store.server_identity() },
+        Operation::Ping => Outcome::Pong { time: store.ping()?, identity: store.server_identity() },
     })
 }
 
 /// Returns the keys with this prefix, sorted.
-fn keys_under(store: &TcpStore, prefix: &str) -> Result<Vec<String>, StoreError> {
+fn keys_with_prefix(store: &TcpStore, prefix: &str) -> Result<Vec<String>, StoreError> {
     let mut keys = store.list_keys()?;
     keys.retain(|key| key.starts_with(prefix));
     keys.sort();
@@ -331,7 +331,7 @@ fn keys_under(store: &TcpStore, prefix: &str) -> Result<Vec<String>, StoreError>
 }
 
 /// A value from the command line or from standard input.
-fn bytes(value: Option<OsString>) -> Result<Vec<u8>, StoreError> {
+fn read_value(value: Option<OsString>) -> Result<Vec<u8>, StoreError> {
     match value {
         Some(value) if value != "-" => Ok(value.into_vec()),
         _ => {

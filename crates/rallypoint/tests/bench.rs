@@ -91,7 +91,7 @@ fn every_workload_is_measured_without_errors_and_leaves_no_key() {
 }
 
 #[test]
-fn people_get_a_table_and_no_bar_where_there_is_no_terminal() {
+fn output_without_a_terminal_is_a_table_without_a_progress_bar() {
     let (_server, endpoint) = serve();
     let output = bench(&endpoint, &["--workload", "get", "--in-flight", "4", "--seconds", "0.05"]);
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
@@ -103,7 +103,7 @@ fn people_get_a_table_and_no_bar_where_there_is_no_terminal() {
 }
 
 #[test]
-fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
+fn an_unreachable_server_is_reported_with_the_address_and_a_hint() {
     let held = rallypoint_rendezvous::reserve_port().expect("a port");
     let port = held.port();
     let output = bench(&format!("127.0.0.1:{port}"), &[]);
@@ -117,7 +117,7 @@ fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
 }
 
 #[test]
-fn json_is_printed_also_if_nothing_could_be_measured() {
+fn json_is_printed_even_if_nothing_was_measured() {
     let held = rallypoint_rendezvous::reserve_port().expect("a port");
     let endpoint = format!("127.0.0.1:{}", held.port());
     for (endpoint, args, code) in [
@@ -135,7 +135,7 @@ fn json_is_printed_also_if_nothing_could_be_measured() {
 }
 
 #[test]
-fn figures_that_cannot_be_written_are_a_failure() {
+fn a_failure_to_write_the_results_exits_with_1() {
     let (_server, endpoint) = serve();
     for json in [&[][..], &["--json"]] {
         let args = [&["--endpoint", &endpoint, "--workload", "get", "--requests", "10"], json].concat();
@@ -148,7 +148,7 @@ fn figures_that_cannot_be_written_are_a_failure() {
 }
 
 #[test]
-fn what_is_no_store_is_told_from_a_store() {
+fn a_server_that_is_not_a_store_is_reported() {
     let other = serve_connections(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
     let output = bench(&other.to_string(), &[]);
     assert_eq!(output.status.code(), Some(1), "{}", error(&output));
@@ -156,7 +156,7 @@ fn what_is_no_store_is_told_from_a_store() {
 }
 
 #[test]
-fn who_never_answers_is_given_up_in_time() {
+fn a_silent_server_is_given_up_after_the_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = silent.local_addr().expect("an address").to_string();
     let start = Instant::now();
@@ -166,7 +166,7 @@ fn who_never_answers_is_given_up_in_time() {
 }
 
 #[test]
-fn a_server_that_freezes_is_given_up_in_time() {
+fn a_server_that_stops_answering_is_given_up_after_the_timeout() {
     let (server, endpoint) = serve();
     let (mut running, ..) = start(&endpoint, &["--workload", "get", "--timeout", "1s"]);
     wait_until_under_load(&server);
@@ -179,7 +179,7 @@ fn a_server_that_freezes_is_given_up_in_time() {
 }
 
 #[test]
-fn a_server_that_dies_is_reported_as_lost() {
+fn a_server_that_dies_is_reported_as_lost_connections() {
     let (mut server, endpoint) = serve();
     let (mut running, _, stderr) = start(&endpoint, &["--workload", "add"]);
     wait_until_under_load(&server);
@@ -190,7 +190,7 @@ fn a_server_that_dies_is_reported_as_lost() {
 }
 
 #[test]
-fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
+fn an_interrupt_deletes_the_keys_and_ends_the_run() {
     let (server, endpoint) = serve();
     let (mut running, stdout, _) = start(&endpoint, &["--workload", "get,set", "--json"]);
     wait_until_under_load(&server);
@@ -204,7 +204,7 @@ fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
 }
 
 #[test]
-fn an_interrupt_says_whether_the_keys_are_deleted() {
+fn an_interrupted_run_reports_whether_the_keys_were_deleted() {
     for is_frozen in [false, true] {
         let (server, endpoint) = serve();
         let (mut running, _, stderr) = start(&endpoint, &["--workload", "get", "--timeout", "5s"]);
@@ -223,7 +223,7 @@ fn an_interrupt_says_whether_the_keys_are_deleted() {
 }
 
 #[test]
-fn wrong_usage_says_what_would_be_right() {
+fn wrong_usage_exits_with_2_and_names_valid_values() {
     for (args, right) in [
         (&["--workload", "put"][..], "there are add,get,set"),
         (&["--workload", "get-9MiB"], "8MiB"),
@@ -244,7 +244,7 @@ fn wrong_usage_says_what_would_be_right() {
 }
 
 #[test]
-fn every_workload_there_is_stands_in_the_help() {
+fn the_help_names_every_workload() {
     let help = String::from_utf8(command(&["--help"]).output().expect("it runs").stdout).expect("text");
     let wrong = bench("127.0.0.1:1", &["--workload", "put"]);
     let names = error(&wrong);

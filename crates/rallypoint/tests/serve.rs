@@ -35,10 +35,10 @@ fn text(bytes: &[u8]) -> String {
 
 impl Serve {
     fn start(args: &[&str]) -> Serve {
-        Serve::of(command(args))
+        Serve::spawn(command(args))
     }
 
-    fn of(mut command: Command) -> Serve {
+    fn spawn(mut command: Command) -> Serve {
         let mut child = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let stdout = child.stdout.take().map(BufReader::new);
         Serve { child, stdout }
@@ -103,12 +103,12 @@ fn address_in_table(text: &str) -> SocketAddr {
 }
 
 /// A connection that has been answered.
-fn greeted(address: SocketAddr) -> Option<Client> {
+fn try_connect(address: SocketAddr) -> Option<Client> {
     Client::try_connect(address).ok()
 }
 
 fn is_served(address: SocketAddr) -> bool {
-    greeted(address).is_some()
+    try_connect(address).is_some()
 }
 
 fn has_ipv6() -> bool {
@@ -116,11 +116,11 @@ fn has_ipv6() -> bool {
 }
 
 #[test]
-fn it_prints_where_it_listens_and_ends_with_0_on_sigterm_and_sigint() {
+fn the_server_prints_its_address_and_exits_with_0_on_sigterm_and_sigint() {
     for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
         let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
         let address = serve.address();
-        let client = greeted(address).unwrap();
+        let client = try_connect(address).unwrap();
         serve.child.signal(signal);
         let (code, rest, log) = serve.end();
         assert_eq!((code, &*rest), (Some(0), ""), "{log}");
@@ -131,7 +131,7 @@ fn it_prints_where_it_listens_and_ends_with_0_on_sigterm_and_sigint() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_a_hint_and_ends_with_1() {
+fn a_port_in_use_is_named_with_a_hint_and_exits_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&["--listen", &address]);
@@ -143,7 +143,7 @@ fn a_taken_port_is_named_with_a_hint_and_ends_with_1() {
 }
 
 #[test]
-fn a_taken_port_for_health_checks_is_named_and_nothing_is_served() {
+fn a_health_check_port_in_use_is_named_and_nothing_is_served() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     for at in [address.to_string(), address.port().to_string()] {
@@ -155,7 +155,7 @@ fn a_taken_port_for_health_checks_is_named_and_nothing_is_served() {
 }
 
 #[test]
-fn of_several_addresses_one_that_is_taken_is_enough_to_refuse() {
+fn one_address_in_use_of_several_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&["--listen", "127.0.0.1:0", "--listen", &address]);
@@ -164,7 +164,7 @@ fn of_several_addresses_one_that_is_taken_is_enough_to_refuse() {
 }
 
 #[test]
-fn r12_it_listens_on_all_it_was_asked_to_and_on_nothing_else() {
+fn r12_the_server_listens_on_exactly_the_given_addresses() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0"]);
     let printed = BTreeSet::from([serve.address(), serve.address()]);
     assert_eq!(serve.listening(), printed);
@@ -176,7 +176,7 @@ fn r12_it_listens_on_all_it_was_asked_to_and_on_nothing_else() {
 }
 
 #[test]
-fn r12_a_loopback_name_is_loopback_only() {
+fn r12_a_loopback_name_listens_on_loopback_only() {
     let mut serve = Serve::start(&["--listen", "localhost:0"]);
     let first = serve.address();
     assert!(is_served(first));
@@ -188,7 +188,7 @@ fn r12_a_loopback_name_is_loopback_only() {
 }
 
 #[test]
-fn r12_an_ipv6_address_is_ipv6_only() {
+fn r12_an_ipv6_address_listens_on_ipv6_only() {
     if !has_ipv6() {
         return eprintln!("this machine has no IPv6");
     }
@@ -201,7 +201,7 @@ fn r12_an_ipv6_address_is_ipv6_only() {
 }
 
 #[test]
-fn r12_no_host_is_every_address_of_both_kinds() {
+fn r12_an_empty_host_listens_on_all_ipv4_and_ipv6_addresses() {
     for host in [":0", "*:0"] {
         let mut serve = Serve::start(&["--listen", host]);
         let address = serve.address();
@@ -217,7 +217,7 @@ fn r12_no_host_is_every_address_of_both_kinds() {
 }
 
 #[test]
-fn r12_all_of_ipv4_is_ipv4_only() {
+fn r12_the_unspecified_ipv4_address_listens_on_ipv4_only() {
     let mut serve = Serve::start(&["--listen", "0.0.0.0:0"]);
     let address = serve.address();
     assert_eq!(address.ip(), Ipv4Addr::UNSPECIFIED);
@@ -227,16 +227,16 @@ fn r12_all_of_ipv4_is_ipv4_only() {
 }
 
 #[test]
-fn unless_told_otherwise_it_is_for_this_machine_only() {
+fn the_default_address_is_loopback() {
     let help = text(&run(&["--help"]).stdout);
     assert!(help.contains("[default: 127.0.0.1:29400]"), "{help}");
 }
 
 #[test]
-fn it_can_come_back_at_once_on_the_port_it_had() {
+fn a_server_can_restart_immediately_on_the_same_port() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
     let address = serve.address();
-    let client = greeted(address).unwrap();
+    let client = try_connect(address).unwrap();
     serve.child.signal(Signal::TERM);
     assert_eq!(serve.end().0, Some(0));
     let mut again = Serve::start(&["--listen", &address.to_string()]);
@@ -246,7 +246,7 @@ fn it_can_come_back_at_once_on_the_port_it_had() {
 }
 
 #[test]
-fn nobody_reading_its_output_does_not_stop_it() {
+fn a_server_keeps_running_when_its_standard_output_is_closed() {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, held_port()));
     let mut serve = Serve::start(&["--listen", &address.to_string()]);
     serve.stdout = None;
@@ -256,8 +256,8 @@ fn nobody_reading_its_output_does_not_stop_it() {
 }
 
 #[test]
-fn wrong_usage_ends_with_2_and_says_what_is_right() {
-    for (args, told) in [
+fn wrong_usage_exits_with_2_and_names_valid_values() {
+    for (args, expected) in [
         (&["--listen", "nowhere"][..], "there is no port"),
         (&["--listen", "::1:29400"], "brackets"),
         (&["--limit", "value_len"], "NAME=VALUE"),
@@ -271,13 +271,13 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
         let output = run(args);
         let log = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {log}");
-        assert!(log.contains(told), "{args:?}: {log}");
+        assert!(log.contains(expected), "{args:?}: {log}");
         assert_eq!(text(&output.stdout), "");
     }
 }
 
 #[test]
-fn a_host_that_cannot_be_resolved_or_is_not_ours_ends_with_1() {
+fn an_unresolvable_or_foreign_host_exits_with_1() {
     for listen in ["no-such-host.invalid:0", "203.0.113.7:0"] {
         let output = run(&["--listen", listen]);
         let log = text(&output.stderr);
@@ -288,7 +288,7 @@ fn a_host_that_cannot_be_resolved_or_is_not_ours_ends_with_1() {
 }
 
 #[test]
-fn every_limit_is_listed_and_can_be_set_to_what_is_listed() {
+fn every_listed_limit_can_be_set_to_its_listed_value() {
     let listed = text(&run(&["--list-limits"]).stdout);
     let changes: Vec<String> = listed
         .lines()
@@ -307,7 +307,7 @@ fn every_limit_is_listed_and_can_be_set_to_what_is_listed() {
 }
 
 #[test]
-fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
+fn the_listed_limits_are_those_of_this_machine_in_plain_text() {
     let listed = text(&run(&["--list-limits"]).stdout);
     let line = |name: &str| {
         let found = listed.lines().find(|line| line.split_whitespace().next() == Some(name));
@@ -328,10 +328,10 @@ fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
 }
 
 #[test]
-fn a_wrong_log_level_is_told_once_and_taken_for_info() {
+fn a_wrong_log_level_variable_is_reported_once_and_replaced_by_info() {
     let mut command = command(&["--listen", "127.0.0.1:0"]);
     command.env("RALLYPOINT_LOG", "loud");
-    let mut serve = Serve::of(command);
+    let mut serve = Serve::spawn(command);
     serve.address();
     serve.child.signal(Signal::TERM);
     let (code, _, log) = serve.end();
@@ -341,7 +341,7 @@ fn a_wrong_log_level_is_told_once_and_taken_for_info() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_stop_it() {
+fn a_log_without_a_reader_does_not_stop_the_server() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
     let address = serve.address();
     // A line each, in all far more than a pipe and the lines kept back hold.
@@ -361,7 +361,7 @@ fn a_log_that_nobody_reads_does_not_stop_it() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_keep_it_from_ending() {
+fn a_log_without_a_reader_does_not_delay_the_exit() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
     let address = serve.address();
     for _ in 0..2000 {
@@ -374,7 +374,7 @@ fn a_log_that_nobody_reads_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn limits_that_cannot_be_printed_are_a_failure() {
+fn a_failure_to_print_the_limits_exits_with_1() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a file");
     let output = command(&["--list-limits"]).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
     assert_eq!(output.status.code(), Some(1));
@@ -384,7 +384,7 @@ fn limits_that_cannot_be_printed_are_a_failure() {
 // ---- jobs that expire ----
 
 #[test]
-fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
+fn the_keys_of_an_idle_job_expire_and_other_keys_stay() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--expire-idle-jobs", "1s"]);
     let port = serve.address().port();
     let open = || TcpStore::connect("127.0.0.1", port).expect("it serves");
@@ -416,7 +416,7 @@ fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
 }
 
 #[test]
-fn an_expiry_after_no_time_is_wrong_usage() {
+fn an_expiry_time_of_zero_is_wrong_usage() {
     let output = run(&["--expire-idle-jobs", "0"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("must be more than 0"), "{}", text(&output.stderr));

@@ -20,11 +20,11 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        Server::with(&[])
+        Server::with_limits(&[])
     }
 
     /// With these limits.
-    fn with(limits: &[&str]) -> Server {
+    fn with_limits(limits: &[&str]) -> Server {
         let arguments: Vec<&str> = limits.iter().flat_map(|limit| ["--limit", limit]).collect();
         let process = ServeProcess::start(BINARY, &arguments);
         Server { endpoint: process.endpoint(), process }
@@ -45,7 +45,7 @@ impl Server {
     }
 
     /// Runs it with this on its standard input.
-    fn run_with(&self, input: &[u8], args: &[&str]) -> Output {
+    fn run_with_input(&self, input: &[u8], args: &[&str]) -> Output {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
@@ -55,7 +55,7 @@ impl Server {
     }
 
     /// What it prints, all being well.
-    fn says(&self, args: &[&str]) -> String {
+    fn stdout_of(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
         String::from_utf8(output.stdout).expect("text")
@@ -76,7 +76,7 @@ fn error(output: &Output) -> String {
 // ---- arguments ----
 
 #[test]
-fn a_dash_is_standard_input_wherever_a_value_stands() {
+fn a_dash_reads_any_value_from_standard_input() {
     let server = Server::start();
     for (args, input) in [
         (&["set", "k", "-"][..], "one"),
@@ -85,41 +85,41 @@ fn a_dash_is_standard_input_wherever_a_value_stands() {
         (&["append", "k", "-"], " four"),
         (&["push", "q", "-"], "item"),
     ] {
-        let output = server.run_with(input.as_bytes(), args);
+        let output = server.run_with_input(input.as_bytes(), args);
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
     }
-    assert_eq!(server.says(&["get", "k"]), "three four\n");
-    assert_eq!(server.says(&["pop", "q"]), "item\n");
+    assert_eq!(server.stdout_of(&["get", "k"]), "three four\n");
+    assert_eq!(server.stdout_of(&["pop", "q"]), "item\n");
 }
 
 #[test]
-fn standard_input_cannot_be_both_values_of_a_compare_and_set() {
+fn compare_and_set_refuses_to_read_both_values_from_standard_input() {
     let server = Server::start();
-    server.says(&["set", "k", "x"]);
-    let output = server.run_with(b"x", &["cas", "k", "-", "-"]);
+    server.stdout_of(&["set", "k", "x"]);
+    let output = server.run_with_input(b"x", &["cas", "k", "-", "-"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(error(&output).contains("only one of EXPECTED and DESIRED"), "{}", error(&output));
-    assert_eq!(server.says(&["get", "k"]), "x\n");
+    assert_eq!(server.stdout_of(&["get", "k"]), "x\n");
 }
 
 #[test]
-fn negative_numbers_and_dashes_are_values_and_not_options() {
+fn negative_numbers_and_dashes_are_accepted_as_values() {
     let server = Server::start();
-    assert_eq!(server.says(&["add", "n", "-5"]), "-5\n");
-    assert_eq!(server.says(&["add", "n", "-2", "--timeout", "5s"]), "-7\n");
-    server.says(&["set", "k", "-1"]);
-    assert_eq!(server.says(&["get", "k"]), "-1\n");
-    server.says(&["cas", "k", "-1", "--x"]);
-    server.says(&["append", "k", "-y"]);
-    assert_eq!(server.says(&["get", "k"]), "--x-y\n");
-    server.says(&["push", "q", "-3"]);
-    assert_eq!(server.says(&["pop", "q"]), "-3\n");
+    assert_eq!(server.stdout_of(&["add", "n", "-5"]), "-5\n");
+    assert_eq!(server.stdout_of(&["add", "n", "-2", "--timeout", "5s"]), "-7\n");
+    server.stdout_of(&["set", "k", "-1"]);
+    assert_eq!(server.stdout_of(&["get", "k"]), "-1\n");
+    server.stdout_of(&["cas", "k", "-1", "--x"]);
+    server.stdout_of(&["append", "k", "-y"]);
+    assert_eq!(server.stdout_of(&["get", "k"]), "--x-y\n");
+    server.stdout_of(&["push", "q", "-3"]);
+    assert_eq!(server.stdout_of(&["pop", "q"]), "-3\n");
 }
 
 #[test]
-fn options_may_stand_before_and_after_the_operation() {
+fn options_are_accepted_before_and_after_the_operation() {
     let server = Server::start();
-    server.says(&["set", "k", "v"]);
+    server.stdout_of(&["set", "k", "v"]);
     let endpoint = server.endpoint.as_str();
     for args in [
         &["--endpoint", endpoint, "--json", "--timeout", "5s", "get", "k"][..],
@@ -153,13 +153,13 @@ fn every_argument_is_described_in_the_help() {
 }
 
 #[test]
-fn a_wrong_log_level_is_told_in_one_line_and_nothing_fails() {
+fn a_wrong_log_level_variable_is_reported_in_one_line_and_replaced_by_info() {
     let server = Server::start();
     let mut command = server.command(&["count"]);
     let output = command.env("RALLYPOINT_LOG", "loud").output().expect("the binary starts");
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"0\n"[..]));
-    let told = error(&output);
-    assert!(told.contains("loud") && told.contains("info") && told.lines().count() == 1, "{told}");
+    let stderr = error(&output);
+    assert!(stderr.contains("loud") && stderr.contains("info") && stderr.lines().count() == 1, "{stderr}");
     let output = command.env("RALLYPOINT_LOG", "Debug").output().expect("the binary starts");
     assert_eq!(error(&output), "");
 }
@@ -167,7 +167,7 @@ fn a_wrong_log_level_is_told_in_one_line_and_nothing_fails() {
 // ---- answers ----
 
 #[test]
-fn an_empty_queue_is_called_empty() {
+fn an_empty_queue_is_reported_as_empty() {
     let server = Server::start();
     let output = server.run(&["pop", "q"]);
     assert_eq!(output.status.code(), Some(3));
@@ -178,39 +178,42 @@ fn an_empty_queue_is_called_empty() {
 }
 
 #[test]
-fn an_append_past_the_limit_says_so_and_changes_nothing() {
-    let server = Server::with(&["value_len=1KiB"]);
+fn an_append_beyond_the_limit_is_refused_and_changes_nothing() {
+    let server = Server::with_limits(&["value_len=1KiB"]);
     server.client().set("k", &[b'x'; 1000]).expect("it fits");
-    let output = server.run_with(&[b'x'; 100], &["append", "k", "-"]);
+    let output = server.run_with_input(&[b'x'; 100], &["append", "k", "-"]);
     assert_eq!(output.status.code(), Some(2), "{}", error(&output));
-    let told = error(&output);
-    assert!(told.contains("cannot append 100 bytes to k: it holds 1000"), "{told}");
-    assert!(told.contains("1024"), "{told}");
-    let output = server.run_with(&[b'x'; 2000], &["append", "new", "-"]);
-    let told = error(&output);
-    assert!(told.contains("value of 2000 bytes for new, the limit is 1024; nothing was changed"), "{told}");
+    let stderr = error(&output);
+    assert!(stderr.contains("cannot append 100 bytes to k: it holds 1000"), "{stderr}");
+    assert!(stderr.contains("1024"), "{stderr}");
+    let output = server.run_with_input(&[b'x'; 2000], &["append", "new", "-"]);
+    let stderr = error(&output);
+    assert!(
+        stderr.contains("value of 2000 bytes for new, the limit is 1024; nothing was changed"),
+        "{stderr}"
+    );
     assert_eq!(server.client().get("k").expect("it is there").len(), 1000);
-    assert_eq!(server.says(&["count"]), "1\n");
-    server.says(&["append", "k", "and this fits"]);
+    assert_eq!(server.stdout_of(&["count"]), "1\n");
+    server.stdout_of(&["append", "k", "and this fits"]);
 }
 
 #[test]
-fn a_list_much_larger_than_what_may_lie_unread_arrives_whole() {
-    let server = Server::with(&["output_pause=64KiB"]);
+fn a_key_list_larger_than_output_pause_arrives_completely() {
+    let server = Server::with_limits(&["output_pause=64KiB"]);
     let client = server.client();
     let names: Vec<String> = (0..4000).map(|n| format!("{n:04}{}", "k".repeat(7000))).collect();
     let pairs: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
     client.multi_set(&pairs).expect("it fits");
-    let listed = server.says(&["list", "--timeout", "60s"]);
+    let listed = server.stdout_of(&["list", "--timeout", "60s"]);
     assert!(listed.lines().eq(&names), "{} of {} names", listed.lines().count(), names.len());
 }
 
 // ---- where the output goes ----
 
 #[test]
-fn what_cannot_be_written_is_a_failure_with_a_message() {
+fn a_failure_to_write_the_output_is_reported() {
     let server = Server::start();
-    server.says(&["set", "k", "v"]);
+    server.stdout_of(&["set", "k", "v"]);
     for args in [&["get", "k"][..], &["list"], &["check", "k", "--json"], &["ping"]] {
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a file");
         let output = server.command(args).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
@@ -220,7 +223,7 @@ fn what_cannot_be_written_is_a_failure_with_a_message() {
 }
 
 #[test]
-fn a_reader_that_has_gone_away_is_no_reason_to_complain() {
+fn a_closed_output_pipe_is_not_an_error() {
     let server = Server::start();
     // More than a pipe holds, so that it is met while writing.
     server.client().set("k", &[b'x'; 1 << 20]).expect("it fits");
@@ -247,13 +250,13 @@ fn terminal() -> (File, File) {
 }
 
 #[test]
-fn a_terminal_is_shown_control_characters_and_does_not_get_them() {
+fn control_characters_are_escaped_on_a_terminal() {
     let server = Server::start();
     let client = server.client();
     let name = "k\u{1b}[31m\u{9b}2J";
     client.set(name, b"a\x1b]0;title\x07\xff\nb").expect("it fits");
     client.set("plain", "zwei\nZeilen\tüber".as_bytes()).expect("it fits");
-    for (args, shown) in [
+    for (args, expected) in [
         (&["list"][..], "k\\u{1b}[31m\\u{9b}2J"),
         (&["check", name], "present k\\u{1b}[31m\\u{9b}2J"),
         (&["get", name], "a\\u{1b}]0;title\\u{7}\\xff\nb"),
@@ -270,7 +273,7 @@ fn a_terminal_is_shown_control_characters_and_does_not_get_them() {
         let _ = ours.read_to_end(&mut bytes);
         child.wait().expect("our own child");
         let text = String::from_utf8(bytes).expect("text").replace("\r\n", "\n");
-        assert!(text.contains(shown), "{args:?}: {text:?}");
+        assert!(text.contains(expected), "{args:?}: {text:?}");
         assert!(!text.chars().any(|c| c.is_control() && !"\n\t".contains(c)), "{args:?}: {text:?}");
     }
     // What is no terminal gets them as they are.
@@ -294,7 +297,7 @@ fn delayed(to: SocketAddr, delay: Duration) -> String {
 }
 
 #[test]
-fn the_time_is_one_for_connecting_and_all_the_rest() {
+fn the_timeout_covers_connecting_and_the_operation() {
     let server = Server::start();
     let endpoint = delayed(server.process.address, Duration::from_millis(1200));
     for args in [&["wait", "absent"][..], &["get", "absent", "--wait"], &["pop", "q", "--wait"]] {
@@ -307,7 +310,7 @@ fn the_time_is_one_for_connecting_and_all_the_rest() {
 }
 
 #[test]
-fn a_server_that_never_answers_takes_no_longer_than_the_time() {
+fn a_silent_server_is_given_up_after_the_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = silent.local_addr().expect("an address").to_string();
     let start = Instant::now();
@@ -318,10 +321,10 @@ fn a_server_that_never_answers_takes_no_longer_than_the_time() {
 }
 
 #[test]
-fn an_endpoint_that_is_wrong_unknown_or_dead_is_told_with_what_was_tried_and_what_to_do() {
+fn a_malformed_unresolvable_or_refused_endpoint_is_reported_with_a_hint() {
     let held = rallypoint_rendezvous::reserve_port().unwrap();
     let dead = format!("127.0.0.1:{}", held.port());
-    for (endpoint, code, told) in [
+    for (endpoint, code, parts) in [
         ("nowhere", 2, &["nowhere", "there is no port"][..]),
         ("::1:29400", 2, &["::1:29400", "brackets"]),
         ("no-such-host.invalid:29400", 5, &["no-such-host.invalid", "hint: check the spelling"]),
@@ -330,7 +333,7 @@ fn an_endpoint_that_is_wrong_unknown_or_dead_is_told_with_what_was_tried_and_wha
         let output = store(&["--endpoint", endpoint, "--timeout", "500ms", "get", "k"]).output().unwrap();
         let error = error(&output);
         assert_eq!(output.status.code(), Some(code), "{error}");
-        assert!(told.iter().all(|part| error.contains(part)), "{endpoint}: {error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{endpoint}: {error}");
         assert!(output.stdout.is_empty());
     }
 }
@@ -344,12 +347,12 @@ fn clear_deletes_the_keys_with_a_prefix_and_no_others() {
     for key in ["job/1", "job/2", "job", "other/job/1"] {
         client.set(key, b"v").unwrap();
     }
-    assert_eq!(server.says(&["clear", "--prefix", "job/"]), "2\n");
-    assert_eq!(server.says(&["list"]), "job\nother/job/1\n");
+    assert_eq!(server.stdout_of(&["clear", "--prefix", "job/"]), "2\n");
+    assert_eq!(server.stdout_of(&["list"]), "job\nother/job/1\n");
     // What is clear already is no failure.
-    assert_eq!(server.says(&["clear", "--prefix", "job/"]), "0\n");
-    assert_eq!(server.says(&["--json", "clear", "--prefix", ""]), "{\"deleted\":2}\n");
-    assert_eq!(server.says(&["count"]), "0\n");
+    assert_eq!(server.stdout_of(&["clear", "--prefix", "job/"]), "0\n");
+    assert_eq!(server.stdout_of(&["--json", "clear", "--prefix", ""]), "{\"deleted\":2}\n");
+    assert_eq!(server.stdout_of(&["count"]), "0\n");
 }
 
 #[test]
@@ -361,13 +364,13 @@ fn clear_without_a_prefix_is_wrong_usage() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(error(&output).contains("--prefix"), "{}", error(&output));
     }
-    assert_eq!(server.says(&["count"]), "1\n");
+    assert_eq!(server.stdout_of(&["count"]), "1\n");
 }
 
 #[test]
 fn a_server_without_list_keys_is_an_error_with_a_hint() {
     // A torch server closes the connection when it receives an operation that it doesn't support.
-    let endpoint = serve_connections(serve_without_lists).to_string();
+    let endpoint = serve_connections(serve_without_list_keys).to_string();
     for args in [&["clear", "--prefix", ""][..], &["list"]] {
         let output = store(args).env("RALLYPOINT_ENDPOINT", &endpoint).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", error(&output));
@@ -381,7 +384,7 @@ fn a_server_without_list_keys_is_an_error_with_a_hint() {
 }
 
 /// Answers what a client asks when it connects, and closes at anything else.
-fn serve_without_lists(mut stream: TcpStream) -> Option<()> {
+fn serve_without_list_keys(mut stream: TcpStream) -> Option<()> {
     use rallypoint_core::wire::{Reply, Request, RequestDecoder};
     let (mut decoder, mut bytes) = (RequestDecoder::default(), [0; 4096]);
     loop {

@@ -14,15 +14,15 @@ struct Host(Child);
 
 impl Host {
     fn new() -> Option<Host> {
-        let possible = Command::new("unshare").args(["--net", "true"]).output();
-        if !possible.is_ok_and(|output| output.status.success()) {
+        let is_possible = Command::new("unshare").args(["--net", "true"]).output();
+        if !is_possible.is_ok_and(|output| output.status.success()) {
             return None;
         }
-        let mut holder = Command::new("unshare");
-        holder.args(["--net", "sh", "-c", "echo ready; exec sleep 100"]);
-        let mut holder = holder.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().ok()?;
-        BufReader::new(holder.stdout.as_mut()?).read_line(&mut String::new()).ok()?;
-        Some(Host(holder))
+        let mut process = Command::new("unshare");
+        process.args(["--net", "sh", "-c", "echo ready; exec sleep 100"]);
+        let mut process = process.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().ok()?;
+        BufReader::new(process.stdout.as_mut()?).read_line(&mut String::new()).ok()?;
+        Some(Host(process))
     }
 
     fn command(&self, line: &str) -> Command {
@@ -46,19 +46,19 @@ impl Drop for Host {
 /// Two hosts and a cable between them.
 fn two_hosts() -> Option<[Host; 2]> {
     let hosts = [Host::new()?, Host::new()?];
-    let [one, two] = &hosts;
-    let cable = format!("ip link add eth0 type veth peer name eth0 netns {}", two.0.id());
-    let possible = one.run(&cable)
+    let [first, second] = &hosts;
+    let link = format!("ip link add eth0 type veth peer name eth0 netns {}", second.0.id());
+    let is_possible = first.run(&link)
         && hosts.iter().zip(1..).all(|(host, n)| {
             host.run(&format!("ip address add 10.77.0.{n}/24 dev eth0"))
                 && host.run("ip link set eth0 up")
                 && host.run("ip link set lo up")
         });
-    possible.then_some(hosts)
+    is_possible.then_some(hosts)
 }
 
 #[test]
-fn the_master_has_an_address_that_the_other_machine_reaches_whoever_it_is() {
+fn the_master_address_is_reachable_from_the_other_host() {
     let Some(hosts) = two_hosts() else {
         return println!("{SKIPPED}");
     };
@@ -90,7 +90,7 @@ fn the_master_has_an_address_that_the_other_machine_reaches_whoever_it_is() {
 
 /// Machines in front of others have it so: then every address can be bound.
 #[test]
-fn a_machine_that_may_bind_any_address_hosts_the_store_only_at_its_own() {
+fn a_host_with_nonlocal_bind_serves_the_store_only_at_its_own_address() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
     // The kernel's files are those of whoever reads them.
     if !host.run("sysctl -w net.ipv4.ip_nonlocal_bind=1") {
@@ -110,7 +110,7 @@ fn a_machine_that_may_bind_any_address_hosts_the_store_only_at_its_own() {
 
 /// There is no store that a connection could be made to, and so no address that it would have.
 #[test]
-fn nodes_that_meet_in_a_file_have_an_address_of_their_network_even_without_a_default_route() {
+fn nodes_with_a_file_store_use_a_network_address_even_without_a_default_route() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("meeting");

@@ -13,13 +13,13 @@ use rallypoint_rendezvous::{
 use rallypoint_store::{Endpoint, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 
 /// The backend, counting compare-and-sets.
-struct Counting(C10dBackend);
+struct CountingBackend(C10dBackend);
 
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 /// When the first compare-and-set since this was last cleared was won.
-static CHANGED: Mutex<Option<Instant>> = Mutex::new(None);
+static FIRST_CHANGE: Mutex<Option<Instant>> = Mutex::new(None);
 
-impl RendezvousBackend for Counting {
+impl RendezvousBackend for CountingBackend {
     fn name(&self) -> &str {
         self.0.name()
     }
@@ -30,7 +30,7 @@ impl RendezvousBackend for Counting {
         WRITES.fetch_add(1, Ordering::Relaxed);
         let written = self.0.set_state(state, token)?;
         if written.won {
-            CHANGED.lock().expect("nobody panics with it").get_or_insert_with(Instant::now);
+            FIRST_CHANGE.lock().expect("nobody panics with it").get_or_insert_with(Instant::now);
         }
         Ok(written)
     }
@@ -46,8 +46,8 @@ impl RendezvousBackend for Counting {
     fn signal(&self, signal: Signal) {
         self.0.signal(signal);
     }
-    fn wait(&self, signal: Signal, most: Duration) -> bool {
-        self.0.wait(signal, most)
+    fn wait(&self, signal: Signal, timeout: Duration) -> bool {
+        self.0.wait(signal, timeout)
     }
 }
 
@@ -64,22 +64,22 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     for _ in 0..nodes {
         let options = TcpStoreOptions::new(endpoint.clone()).timeout(Duration::from_secs(60));
         let store: Arc<dyn Store> = Arc::new(TcpStore::open(options)?);
-        let backend = Arc::new(Counting(C10dBackend::new(Arc::clone(&store), &run_id)?));
+        let backend = Arc::new(CountingBackend(C10dBackend::new(Arc::clone(&store), &run_id)?));
         let settings = Settings::new(&run_id, nodes, nodes);
         handlers.push(Arc::new(DynamicRendezvousHandler::new(backend, store, "127.0.0.1", settings)?));
     }
-    let together = Arc::new(Barrier::new(nodes as usize + 1));
+    let start_barrier = Arc::new(Barrier::new(nodes as usize + 1));
     let joining: Vec<_> = handlers
         .iter()
         .map(|handler| {
-            let (handler, together) = (Arc::clone(handler), Arc::clone(&together));
+            let (handler, start_barrier) = (Arc::clone(handler), Arc::clone(&start_barrier));
             std::thread::spawn(move || {
-                together.wait();
+                start_barrier.wait();
                 handler.next_rendezvous().map(|round| round.rank)
             })
         })
         .collect();
-    together.wait();
+    start_barrier.wait();
     let start = Instant::now();
     let mut ranks = Vec::new();
     for node in joining {
@@ -91,11 +91,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         return Err("the ranks are not those from 0 on".into());
     }
     let writes = WRITES.load(Ordering::Relaxed);
-    let woken = wake(&handlers);
-    let (median, most) = (woken[woken.len() / 2], woken[woken.len() - 1]);
+    let wakeups = measure_wakeups(&handlers);
+    let (median, last) = (wakeups[wakeups.len() / 2], wakeups[wakeups.len() - 1]);
     println!(
         "{{\"nodes\": {nodes}, \"seconds\": {seconds:.6}, \"writes\": {writes}, \"woken\": {median:.6}, \
-         \"woken_last\": {most:.6}}}"
+         \"woken_last\": {last:.6}}}"
     );
     // Leaving one by one is no part of it.
     std::process::exit(0);
@@ -103,16 +103,16 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
 /// How long after the first one has changed the round, so as to start over, each of the others has woken up, the slowest
 /// last; in seconds.
-fn wake(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
-    let Some((first, others)) = handlers.split_first() else { return vec![0.0] };
+fn measure_wakeups(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
+    let Some((first, waiting_handlers)) = handlers.split_first() else { return vec![0.0] };
     let ready = Arc::new(Barrier::new(handlers.len()));
-    let (tell, told) = std::sync::mpsc::channel();
-    for handler in others {
-        let (handler, ready, tell) = (Arc::clone(handler), Arc::clone(&ready), tell.clone());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for handler in waiting_handlers {
+        let (handler, ready, sender) = (Arc::clone(handler), Arc::clone(&ready), sender.clone());
         std::thread::spawn(move || {
             ready.wait();
             handler.wait_for_change(Duration::from_secs(30));
-            let _ = tell.send(Instant::now());
+            let _ = sender.send(Instant::now());
             // The end of a thread costs more than its waking up, and would hold up the others.
             loop {
                 std::thread::park();
@@ -122,18 +122,19 @@ fn wake(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
     ready.wait();
     // They are to wait already; a heartbeat meanwhile is no change of the round.
     std::thread::sleep(Duration::from_millis(500));
-    *CHANGED.lock().expect("nobody panics with it") = None;
+    *FIRST_CHANGE.lock().expect("nobody panics with it") = None;
     let first = Arc::clone(first);
     std::thread::spawn(move || first.next_rendezvous());
     // Nor is who counts them to wake up with each.
     std::thread::sleep(Duration::from_millis(300));
-    let woken: Vec<Instant> = told.iter().take(others.len()).collect();
-    let changed = CHANGED.lock().expect("nobody panics with it").expect("it was the change that woke them");
-    let mut took: Vec<_> =
-        woken.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
-    took.sort_by(f64::total_cmp);
-    if took.is_empty() {
-        took.push(0.0);
+    let wakeups: Vec<Instant> = receiver.iter().take(waiting_handlers.len()).collect();
+    let changed =
+        FIRST_CHANGE.lock().expect("nobody panics with it").expect("it was the change that woke them");
+    let mut delays: Vec<_> =
+        wakeups.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
+    delays.sort_by(f64::total_cmp);
+    if delays.is_empty() {
+        delays.push(0.0);
     }
-    took
+    delays
 }

@@ -135,8 +135,8 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
 
 fn answer(result: Result<String, StoreError>) {
     let line = match result {
-        Ok(said) if said.is_empty() => "ok\n".into(),
-        Ok(said) => format!("ok {said}\n"),
+        Ok(output) if output.is_empty() => "ok\n".into(),
+        Ok(output) => format!("ok {output}\n"),
         Err(error) => {
             let name = match error.failure() {
                 Some(failure) => format!("{failure:?}"),

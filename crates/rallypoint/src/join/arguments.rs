@@ -64,21 +64,21 @@ pub(crate) struct JoinArgs {
 
 impl JoinArgs {
     pub(super) fn parameters(&self) -> Result<RendezvousParameters, RendezvousError> {
-        let (mut config, mut wrong) = read_rendezvous_config(&self.rdzv_conf);
+        let (mut config, mut errors) = read_rendezvous_config(&self.rdzv_conf);
         match (self.rdzv_backend.as_str(), self.node_rank) {
             ("static", Some(rank)) => {
                 drop(config.insert("rank".into(), i64::try_from(rank).unwrap_or(i64::MAX).into()))
             }
             (_, None) => {}
             (backend, Some(_)) => {
-                wrong.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
+                errors.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
             }
         }
         if let Some(address) = self.local_addr.as_deref().filter(|address| is_address_of_another(address)) {
-            wrong.push(format!("--local-addr {address}: this machine does not have that address"));
+            errors.push(format!("--local-addr {address}: this machine does not have that address"));
         }
-        let (min, max) = nodes(&self.nnodes).unwrap_or_else(|text| {
-            wrong.push(text);
+        let (min, max) = parse_nodes(&self.nnodes).unwrap_or_else(|text| {
+            errors.push(text);
             (1, 1)
         });
         let new = |min, max| {
@@ -86,34 +86,34 @@ impl JoinArgs {
         };
         // If the numbers of nodes are wrong, the rest is checked without them.
         let parameters = new(min, max).or_else(|error| {
-            add_messages(&mut wrong, &error);
+            add_messages(&mut errors, &error);
             new(1, 1)
         });
         match parameters.and_then(|parameters| parameters.with_config(config)) {
             Ok(parameters) => {
                 let parameters = parameters.with_local_addr(self.local_addr.clone());
-                wrong.extend(parameters.check());
-                if wrong.is_empty() {
+                errors.extend(parameters.check());
+                if errors.is_empty() {
                     return Ok(parameters);
                 }
             }
-            Err(error) => add_messages(&mut wrong, &error),
+            Err(error) => add_messages(&mut errors, &error),
         }
-        Err(RendezvousError::Parameters(wrong))
+        Err(RendezvousError::Parameters(errors))
     }
 }
 
 /// Adds what the error says, except what is there already.
-fn add_messages(wrong: &mut Vec<String>, error: &RendezvousError) {
+fn add_messages(errors: &mut Vec<String>, error: &RendezvousError) {
     for line in error.to_string().lines() {
-        if !wrong.iter().any(|said| said == line) {
-            wrong.push(line.into());
+        if !errors.iter().any(|known| known == line) {
+            errors.push(line.into());
         }
     }
 }
 
 /// `N`, or `MIN:MAX`.
-fn nodes(text: &str) -> Result<(u64, u64), String> {
+fn parse_nodes(text: &str) -> Result<(u64, u64), String> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let read = match text.split_once(':') {
         None => number(text).map(|n| (n, n)),
@@ -127,11 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_nodes_are_one_number_or_two() {
-        assert_eq!(nodes("4"), Ok((4, 4)));
-        assert_eq!(nodes("2:8"), Ok((2, 8)));
+    fn nnodes_is_one_number_or_a_range() {
+        assert_eq!(parse_nodes("4"), Ok((4, 4)));
+        assert_eq!(parse_nodes("2:8"), Ok((2, 8)));
         for text in ["", "a", "1:", ":1", "1:2:3", "-1"] {
-            assert!(nodes(text).unwrap_err().contains("MIN:MAX"), "{text}");
+            assert!(parse_nodes(text).unwrap_err().contains("MIN:MAX"), "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use super::python;
+use crate::python;
 
 /// Runs the workers of a node, in torchrun's place: same flags, same environment, same logs
 ///

@@ -8,18 +8,18 @@ pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .filter_map(|file| fs::read_to_string(file).ok())
-        .flat_map(|table| listening(&table, port))
+        .flat_map(|table| listening_sockets(&table, port))
         .collect();
     let processes = fs::read_dir("/proc").ok()?.flatten();
-    let numbered = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    numbered.into_iter().find(|pid| holds(*pid, &inodes)).map(|pid| {
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.into_iter().find(|pid| has_socket(*pid, &inodes)).map(|pid| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         (pid, name.trim().to_owned())
     })
 }
 
 /// The sockets in the kernel's table that listen on this port.
-fn listening(table: &str, port: u16) -> Vec<String> {
+fn listening_sockets(table: &str, port: u16) -> Vec<String> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (_, found) = words.get(1)?.rsplit_once(':')?;
@@ -30,7 +30,7 @@ fn listening(table: &str, port: u16) -> Vec<String> {
     table.lines().skip(1).filter_map(line).collect()
 }
 
-fn holds(pid: u32, inodes: &[String]) -> bool {
+fn has_socket(pid: u32, inodes: &[String]) -> bool {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let targets = files.filter_map(|entry| fs::read_link(entry.path()).ok());
     targets.into_iter().any(|target| inodes.iter().any(|inode| Path::new(inode) == target))
@@ -45,7 +45,7 @@ mod tests {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
              0: 0100007F:7378 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 4242 1 0 100 0 0 10 0\n   \
              1: 0100007F:7378 0100007F:0001 01 00000000:00000000 00:00000000 00000000  0 0 4243 1 0 100 0 0 10 0\n";
-        assert_eq!(listening(table, 29560), ["socket:[4242]"]);
-        assert!(listening(table, 1).is_empty());
+        assert_eq!(listening_sockets(table, 29560), ["socket:[4242]"]);
+        assert!(listening_sockets(table, 1).is_empty());
     }
 }

@@ -8,21 +8,24 @@ use std::process::{Command, Stdio};
 
 use rallypoint_agent::{CommandMode, EventLog, LaunchConfig, check_workers, is_disk_full};
 
-use super::Refused;
-use super::python::Defaults;
+use crate::flags::FlagEnvironment;
+use crate::refusal::Refusal;
 
 /// Returns the interpreter of the workers, the first of these that exists: `PYTHON_EXEC`; that of the activated
 /// environment; the one beside this program, which a package manager has installed with it; the first on the `PATH`.
 ///
 /// `invoked_as` is this program's name as it was typed. Links are not followed: a user who links to a tool in some
 /// environment does not choose that environment for the workers.
-pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result<OsString, Refused> {
-    let variable = |name| (defaults.0)(name).filter(|value| !value.is_empty());
+pub(super) fn interpreter(
+    invoked_as: &OsStr,
+    environment: &FlagEnvironment<'_>,
+) -> Result<OsString, Refusal> {
+    let variable = |name| (environment.0)(name).filter(|value| !value.is_empty());
     let path = variable("PATH").unwrap_or_default();
-    if let Some(given) = variable("PYTHON_EXEC") {
-        return match program(&given, &path) {
-            Some(_) => Ok(given),
-            None => Err(Refused::value(format!("PYTHON_EXEC={given:?}: there is no such program"))),
+    if let Some(named) = variable("PYTHON_EXEC") {
+        return match program(&named, &path) {
+            Some(_) => Ok(named),
+            None => Err(Refusal::value(format!("PYTHON_EXEC={named:?}: there is no such program"))),
         };
     }
     // Conda activates its base environment in every shell by default, so an active base is not a choice for this job. It is
@@ -31,26 +34,26 @@ pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result
     let conda = variable("CONDA_PREFIX").filter(|_| !is_base);
     let activated =
         [variable("VIRTUAL_ENV"), conda].into_iter().flatten().map(|dir| Path::new(&dir).join("bin"));
-    let beside = program(invoked_as, &path).and_then(|program| Some(program.parent()?.to_owned()));
-    let found = activated
-        .chain(beside)
+    let own_folder = program(invoked_as, &path).and_then(|program| Some(program.parent()?.to_owned()));
+    let interpreter = activated
+        .chain(own_folder)
         .chain(std::env::split_paths(&path))
         .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
         .find(|file| is_program(file));
     // A relative path would change its meaning if a worker changed its folder.
-    found.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
+    interpreter.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
         let hint = Some("name an interpreter in PYTHON_EXEC, or run a program with --no-python".into());
-        Refused { hint, ..Refused::value("there is no python3 or python on the PATH".into()) }
+        Refusal { hint, ..Refusal::value("there is no python3 or python on the PATH".into()) }
     })
 }
 
 /// Fails if the workers' command is not there or a file of the plan can't be written. A plan that is refused leaves no file.
-pub(super) fn check(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<(), Refused> {
-    let path = (defaults.0)("PATH").unwrap_or_default();
-    let targets = check_workers(config).map_err(|error| Refused::value(error.to_string()))?;
+pub(super) fn check(config: &LaunchConfig, environment: &FlagEnvironment<'_>) -> Result<(), Refusal> {
+    let path = (environment.0)("PATH").unwrap_or_default();
+    let targets = check_workers(config).map_err(|error| Refusal::value(error.to_string()))?;
     match &config.command.mode {
         CommandMode::Program => check_program(&config.command.target, &path)?,
-        CommandMode::Module { interpreter } => check_modules(&targets, interpreter, defaults)?,
+        CommandMode::Module { interpreter } => check_modules(&targets, interpreter, environment)?,
         // The local rank may be in its name.
         CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
             targets.iter().try_for_each(|target| check_script(target))?
@@ -59,51 +62,52 @@ pub(super) fn check(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<()
     check_files(config)
 }
 
-fn check_files(config: &LaunchConfig) -> Result<(), Refused> {
+fn check_files(config: &LaunchConfig) -> Result<(), Refusal> {
     let events = match &config.events {
         EventLog::File(file) => Some(("--event-log", file)),
         EventLog::None | EventLog::Console => None,
     };
     let report = config.report.as_ref().filter(|file| file.as_os_str() != "-");
-    let mut made = Vec::new();
+    let mut created_files = Vec::new();
     for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
-        let was_there = file.exists();
+        let existed = file.exists();
         if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
             // The agent then runs without an event log, and warns about it.
             if flag == "--event-log" && is_disk_full(&error) {
                 continue;
             }
-            made.iter().for_each(|file| drop(std::fs::remove_file(file)));
-            return Err(Refused::value(format!("{flag} {file:?} can't be written: {error}")));
+            created_files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+            return Err(Refusal::value(format!("{flag} {file:?} can't be written: {error}")));
         }
-        made.extend((!was_there).then_some(file));
+        created_files.extend((!existed).then_some(file));
     }
     Ok(())
 }
 
 /// Fails if there is no such program, looked up as the worker will look it up.
-fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refused> {
+fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refusal> {
     match (program(name, path), Path::new(name).exists()) {
         (Some(_), _) => Ok(()),
         (None, true) if name.as_encoded_bytes().contains(&b'/') => {
-            Err(Refused::value(format!("{name:?} can't be executed: is it a program, with chmod +x?")))
+            Err(Refusal::value(format!("{name:?} can't be executed: is it a program, with chmod +x?")))
         }
-        (None, here) => {
-            let hint = if here { ". There is one in this folder: write ./ before it" } else { "" };
-            Err(Refused::value(format!("there is no program {name:?} to run{hint}")))
+        (None, is_in_current_dir) => {
+            let hint =
+                if is_in_current_dir { ". There is one in this folder: write ./ before it" } else { "" };
+            Err(Refusal::value(format!("there is no program {name:?} to run{hint}")))
         }
     }
 }
 
 /// Fails if the script can't be read.
-fn check_script(name: &OsStr) -> Result<(), Refused> {
+fn check_script(name: &OsStr) -> Result<(), Refusal> {
     match std::fs::File::open(name) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let hint = Some("-m runs a module, --no-python a program".into());
-            Err(Refused { hint, ..Refused::value(format!("there is no script {name:?}")) })
+            Err(Refusal { hint, ..Refusal::value(format!("there is no script {name:?}")) })
         }
-        Err(error) => Err(Refused::value(format!("the script {name:?} can't be read: {error}"))),
+        Err(error) => Err(Refusal::value(format!("the script {name:?} can't be read: {error}"))),
     }
 }
 
@@ -119,22 +123,29 @@ print('absent:', *[name for name in sys.argv[1:] if not any(finder.find_spec(nam
 ///
 /// A module in this folder is found without the interpreter, which takes 12 ms or more to start. If the interpreter gives no
 /// answer, because it is a wrapper for example, the check passes.
-fn check_modules(modules: &[OsString], interpreter: &OsStr, defaults: &Defaults<'_>) -> Result<(), Refused> {
-    let looks_here = (defaults.0)("PYTHONSAFEPATH").is_none_or(|value| value.is_empty());
-    let is_here = |name: &str| Path::new(name).is_dir() || Path::new(&format!("{name}.py")).is_file();
-    let tops = modules.iter().filter_map(|module| module.to_str()?.split('.').next());
-    let sought: BTreeSet<&str> = tops.filter(|name| !(looks_here && is_here(name))).collect();
+fn check_modules(
+    modules: &[OsString],
+    interpreter: &OsStr,
+    environment: &FlagEnvironment<'_>,
+) -> Result<(), Refusal> {
+    let searches_current_dir = (environment.0)("PYTHONSAFEPATH").is_none_or(|value| value.is_empty());
+    let is_in_current_dir =
+        |name: &str| Path::new(name).is_dir() || Path::new(&format!("{name}.py")).is_file();
+    let top_levels = modules.iter().filter_map(|module| module.to_str()?.split('.').next());
+    let names: BTreeSet<&str> =
+        top_levels.filter(|name| !(searches_current_dir && is_in_current_dir(name))).collect();
     let name = Path::new(interpreter).file_name().unwrap_or_default().to_string_lossy();
-    if sought.is_empty() || !name.starts_with("python") {
+    if names.is_empty() || !name.starts_with("python") {
         return Ok(());
     }
-    let asked = Command::new(interpreter)
+    let output = Command::new(interpreter)
         .args(["-c", FIND_MODULES])
-        .args(&sought)
+        .args(&names)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
-    let answer = asked.map(|asked| String::from_utf8_lossy(&asked.stdout).into_owned()).unwrap_or_default();
+    let answer =
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let absent = answer.lines().next_back().and_then(|line| line.strip_prefix("absent:")).unwrap_or_default();
     match absent.split_whitespace().next() {
         None => Ok(()),
@@ -143,7 +154,7 @@ fn check_modules(modules: &[OsString], interpreter: &OsStr, defaults: &Defaults<
             let text = format!("there is no module {module:?} for {interpreter}");
             let hint = "`python -m` looks in this folder, in PYTHONPATH and among the installed packages; PYTHON_EXEC names \
                         another interpreter";
-            Err(Refused { hint: Some(hint.into()), ..Refused::value(text) })
+            Err(Refusal { hint: Some(hint.into()), ..Refusal::value(text) })
         }
     }
 }
@@ -177,7 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn the_interpreter_is_the_named_the_activated_the_one_beside_this_program_or_the_first_on_the_path() {
+    fn the_interpreter_is_python_exec_the_activated_one_the_one_next_to_the_binary_or_the_first_on_the_path()
+    {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::create_dir(&one).unwrap();
@@ -186,7 +198,7 @@ mod tests {
         let found = |variables: &[(&str, OsString)], invoked_as: &str| {
             let lookup =
                 |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
-            interpreter(OsStr::new(invoked_as), &Defaults(&lookup)).map(PathBuf::from)
+            interpreter(OsStr::new(invoked_as), &FlagEnvironment(&lookup)).map(PathBuf::from)
         };
         let refused = found(&variables, "rallypoint").unwrap_err();
         assert!(refused.text.contains("no python3"), "{}", refused.text);
@@ -224,11 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn a_missing_program_or_script_is_named() {
         let dir = tempfile::tempdir().unwrap();
         file(&dir.path().join("data"), 0o644);
         let path = dir.path().as_os_str();
-        let text = |refused: Result<(), Refused>| refused.unwrap_err().text;
+        let text = |refused: Result<(), Refusal>| refused.unwrap_err().text;
         assert!(text(check_program(OsStr::new("nothing"), path)).contains("no program \"nothing\""));
         assert!(text(check_program(dir.path().join("data").as_os_str(), path)).contains("chmod +x"));
         assert!(text(check_script(OsStr::new("nothing.py"))).contains("no script \"nothing.py\""));

@@ -8,7 +8,7 @@ use rallypoint_testkit::eventually;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::bed::{Agent, Ended};
+use crate::agent_process::{Agent, AgentOutput};
 
 /// A small file system of its own, which only the agent and its workers see.
 struct Disk {
@@ -50,7 +50,7 @@ impl Disk {
         let usual = ["--standalone", "--log-dir", &logs, "--end-report", &report];
         let command = ["--no-python", "sh", "-c", &script];
         let before: Vec<&str> = self.mounting.iter().map(String::as_str).collect();
-        Agent::start_below(&before, &[&usual[..], flags, &command].concat())
+        Agent::start_through(&before, &[&usual[..], flags, &command].concat())
     }
 
     fn report(&self) -> Value {
@@ -63,7 +63,7 @@ fn read(report: &Path) -> Value {
 }
 
 /// The job has succeeded, and one warning and the end report say what was lost.
-fn assert_reported(ended: &Ended, report: &Value, what: &str) {
+fn assert_reported(ended: &AgentOutput, report: &Value, what: &str) {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     let warnings: Vec<_> =
         ended.err.lines().filter(|line| line.contains(" WARN ") && !is_usual(line)).collect();
@@ -78,7 +78,7 @@ fn is_usual(line: &str) -> bool {
 }
 
 #[test]
-fn an_event_log_that_can_not_be_written_is_reported_once_and_ends_nothing() {
+fn an_event_log_that_cannot_be_written_is_reported_once_and_the_job_continues() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report");
     let flags = ["--standalone", "--event-log", "/dev/full", "--end-report", report.to_str().unwrap()];
@@ -92,7 +92,7 @@ fn an_event_log_that_can_not_be_written_is_reported_once_and_ends_nothing() {
 }
 
 #[test]
-fn a_disk_that_workers_have_filled_is_reported_while_they_run() {
+fn a_disk_that_workers_have_filled_is_reported_while_the_workers_run() {
     let Some(disk) = Disk::new("size=64k") else { return };
     let script = "head -c 200000 /dev/zero; while [ ! -e DIR/go ]; do sleep 0.02; done";
     let agent = disk.start(&["--redirects", "3"], script);
@@ -115,7 +115,7 @@ fn workers_that_restart_on_a_full_disk_have_their_output_passed_through() {
 }
 
 #[test]
-fn workers_restart_although_their_folder_can_not_be_made() {
+fn workers_restart_although_their_log_folder_cannot_be_created() {
     let Some(disk) = Disk::new("size=1m,nr_inodes=20") else { return };
     let script = "echo start $TORCHELASTIC_RESTART_COUNT
         if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then while touch DIR/logs/$((i += 1)); do :; done; exit 1; fi";
@@ -125,7 +125,7 @@ fn workers_restart_although_their_folder_can_not_be_made() {
 }
 
 #[test]
-fn a_job_starts_on_a_disk_that_is_full_from_the_beginning() {
+fn a_job_starts_on_a_full_disk() {
     let Some(disk) = Disk::new("size=1m,nr_inodes=1") else { return };
     let ended = disk.start(&["--redirects", "3"], "echo it runs").ended();
     assert_reported(&ended, &disk.report(), "No space left on device");

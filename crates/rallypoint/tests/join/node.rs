@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// Reads the log up to a line with this.
-    pub(crate) fn logs(&mut self, what: &str) -> String {
+    pub(crate) fn wait_for_log(&mut self, what: &str) -> String {
         self.log.find(what)
     }
 }

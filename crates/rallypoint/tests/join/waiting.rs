@@ -17,7 +17,7 @@ fn state(server: &TcpStoreServer) -> State {
 }
 
 /// Whether that node, and it alone, is on a list.
-fn is_all_of(list: &BTreeSet<NodeDesc>, node: &Node) -> bool {
+fn contains_only(list: &BTreeSet<NodeDesc>, node: &Node) -> bool {
     list.iter().map(|node| node.pid).eq([i64::from(node.child.id())])
 }
 
@@ -31,19 +31,21 @@ fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
 
 /// Of a round that is full, and of one that could have another: the first has a spare, the second one on its wait list.
 #[test]
-fn a_signal_takes_a_spare_and_one_on_the_wait_list_off_their_lists_at_once() {
+fn a_signal_removes_a_spare_or_a_waiting_node_from_its_list() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
-        for (nodes, says) in [("1", "standing by as a spare"), ("1:2", "round 0 is under way with 1 node")] {
+        for (nodes, expected_line) in
+            [("1", "standing by as a spare"), ("1:2", "round 0 is under way with 1 node")]
+        {
             let server = server();
             let mut working = running(&server, nodes, &[]);
             let mut node = Node::start(&server, nodes, &[]);
-            node.logs(says);
+            node.wait_for_log(expected_line);
             let before = state(&server);
             let (on, off) = match nodes {
                 "1" => (&before.redundancy_list, &before.wait_list),
                 _ => (&before.wait_list, &before.redundancy_list),
             };
-            assert!(is_all_of(on, &node) && off.is_empty(), "{before:?}");
+            assert!(contains_only(on, &node) && off.is_empty(), "{before:?}");
             let start = Instant::now();
             node.signal(signal);
             let (ended, log) = node.ended();
@@ -64,7 +66,7 @@ fn a_signal_takes_a_spare_and_one_on_the_wait_list_off_their_lists_at_once() {
 }
 
 /// Its lines about waiting, once it has been told to end.
-fn lines_about_waiting(node: Node) -> Vec<String> {
+fn waiting_lines_of(node: Node) -> Vec<String> {
     node.signal(Signal::TERM);
     let (_, log) = node.ended();
     log.lines().filter(|line| line.contains("waiting in the rendezvous")).map(str::to_owned).collect()
@@ -72,7 +74,7 @@ fn lines_about_waiting(node: Node) -> Vec<String> {
 
 /// All look several times meanwhile: somebody else waits in vain, for three seconds.
 #[test]
-fn a_log_tells_once_of_what_does_not_change() {
+fn an_unchanged_reason_to_wait_is_logged_once() {
     let server = server();
     let wait = || {
         let conf = ["--rdzv-id", "nobody", "--rdzv-conf", "join_timeout=3"];
@@ -80,11 +82,11 @@ fn a_log_tells_once_of_what_does_not_change() {
     };
     let mut others = Vec::new();
     let mut waiting = Vec::new();
-    for (id, nodes, says) in
+    for (id, nodes, expected_line) in
         [("full", "1", "standing by as a spare"), ("going", "1:2", "round 0 is under way with 1 node")]
     {
         others.push(running(&server, nodes, &["--rdzv-id", id]));
-        waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), says));
+        waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), expected_line));
     }
     let first = Node::start(&server, "3", &[]);
     eventually("the first waits", || state(&server).participants.len() == 1);
@@ -92,27 +94,27 @@ fn a_log_tells_once_of_what_does_not_change() {
     let second = Node::start(&server, "3", &[]);
     eventually("both wait", || state(&server).participants.len() == 2);
     wait();
-    let said = lines_about_waiting(first);
-    assert_eq!(said.len(), 2, "{said:#?}");
-    for (line, what) in said.iter().zip(["1 of at least 3 nodes are here", "2 of at least 3 nodes are here"])
+    let lines = waiting_lines_of(first);
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    for (line, what) in lines.iter().zip(["1 of at least 3 nodes are here", "2 of at least 3 nodes are here"])
     {
-        assert!(line.contains(what), "{said:#?}");
+        assert!(line.contains(what), "{lines:#?}");
     }
-    for (node, says) in waiting {
-        let said = lines_about_waiting(node);
-        assert!(said.len() == 1 && said[0].contains(says), "{said:#?}");
+    for (node, expected_line) in waiting {
+        let lines = waiting_lines_of(node);
+        assert!(lines.len() == 1 && lines[0].contains(expected_line), "{lines:#?}");
     }
     drop((others, second));
 }
 
 #[test]
-fn a_node_that_would_have_more_says_what_ends_the_wait_and_when() {
+fn a_node_in_the_last_call_logs_when_the_round_starts() {
     let server = server();
     let mut node = Node::start(&server, "1:2", &["--rdzv-conf", "last_call_timeout=3"]);
-    let line = node.logs("waiting in the rendezvous 'job'");
+    let line = node.wait_for_log("waiting in the rendezvous 'job'");
     let start = Instant::now();
-    let who = format!("127.0.0.1 (pid {})", node.child.id());
-    let what = format!("1 of at most 2 nodes are here, last call for more: {who}; starts in ");
+    let node_name = format!("127.0.0.1 (pid {})", node.child.id());
+    let what = format!("1 of at most 2 nodes are here, last call for more: {node_name}; starts in ");
     let (_, rest) = line.split_once(&what).unwrap_or_else(|| panic!("{line}"));
     let seconds = rest.strip_suffix(" s (last_call_timeout)").and_then(|seconds| seconds.parse().ok());
     let seconds: u64 = seconds.unwrap_or_else(|| panic!("{line}"));
@@ -122,6 +124,6 @@ fn a_node_that_would_have_more_says_what_ends_the_wait_and_when() {
     let usual = Duration::from_secs(seconds - 1)..Duration::from_secs(seconds + 2);
     assert!(usual.contains(&start.elapsed()), "{:?}: {line}", start.elapsed());
     // And nothing more of it.
-    let said = lines_about_waiting(node);
-    assert!(said.is_empty(), "{said:#?}");
+    let lines = waiting_lines_of(node);
+    assert!(lines.is_empty(), "{lines:#?}");
 }

@@ -11,7 +11,7 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 
 use rallypoint_store::{Listen, ServerOptions, TcpStoreServer};
 
-use crate::harness::{Client, KIB, MIB, Server, alone, eventually, message};
+use crate::harness::{Client, KIB, MIB, Server, eventually, exclusive, message};
 
 /// Starts a server after commands of a shell.
 type Start = fn(&str) -> Server;
@@ -20,15 +20,15 @@ type Start = fn(&str) -> Server;
 const CLIENTS: usize = 12;
 
 /// A control group with a limit on memory. It is removed when the test is over.
-struct Group {
+struct ControlGroup {
     folder: PathBuf,
     /// The file with the kernel's count of OOM kills.
     kills: &'static str,
 }
 
-impl Group {
+impl ControlGroup {
     /// Creates a control group. Returns `None`, and prints a line, if this process is not allowed to.
-    fn new(limit: usize) -> Option<Group> {
+    fn new(limit: usize) -> Option<ControlGroup> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("rallypoint-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         for (tree, file, kills) in [
@@ -39,7 +39,7 @@ impl Group {
             if fs::create_dir(&folder).is_err() {
                 continue;
             }
-            let group = Group { folder, kills };
+            let group = ControlGroup { folder, kills };
             if fs::write(group.folder.join(file), limit.to_string()).is_ok() {
                 return Some(group);
             }
@@ -49,14 +49,14 @@ impl Group {
     }
 
     /// Returns the number of OOM kills in the group.
-    fn killed(&self) -> u64 {
+    fn oom_kills(&self) -> u64 {
         let events = fs::read_to_string(self.folder.join(self.kills)).expect("the group's events");
         let count = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.map_or(0, |count| count.trim().parse().expect("a number"))
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         // The kernel removes a killed process from the group with a delay.
         for _ in 0..100 {
@@ -69,13 +69,13 @@ impl Drop for Group {
 }
 
 /// Uploads that stop are waited for, one after the other, by those behind them. For this long.
-const INPUT_STALL: Duration = Duration::from_millis(100);
+const INPUT_STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A server that is started by a shell after these commands.
 fn server_after(commands: &str) -> Server {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_rallypoint"), "serve"]);
-    Server::launch(shell, "127.0.0.1:0", &[&format!("input_stall={}ms", INPUT_STALL.as_millis())])
+    Server::launch(shell, "127.0.0.1:0", &[&format!("input_stall={}ms", INPUT_STALL_TIMEOUT.as_millis())])
 }
 
 /// The same of a program that has a server in it.
@@ -83,16 +83,16 @@ fn embedded_server_after(commands: &str) -> Server {
     let this = std::env::current_exe().expect("this test");
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh"]).arg(this);
-    shell.args(["--exact", "containers::inside_a_program", "--ignored", "--nocapture"]);
-    Server::of(shell)
+    shell.args(["--exact", "containers::embedded_server_process", "--ignored", "--nocapture"]);
+    Server::spawn(shell)
 }
 
 /// A program with a server in it, until it is killed.
 #[test]
 #[ignore = "runs inside the tests of embedded servers"]
-fn inside_a_program() {
+fn embedded_server_process() {
     let mut limits = TcpStoreServer::default_limits();
-    limits.input_stall = INPUT_STALL;
+    limits.input_stall = INPUT_STALL_TIMEOUT;
     let listen = vec![Listen::at("127.0.0.1", 0)];
     let server = TcpStoreServer::start(ServerOptions::new(listen).limits(limits)).unwrap();
     println!("\nlistening on {}", server.addresses()[0]);
@@ -102,9 +102,9 @@ fn inside_a_program() {
 }
 
 /// Sends requests until one is refused; whether one was.
-fn until_refused(server: &Server, most: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
+fn until_refused(server: &Server, max_requests: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
     let mut client = server.connect();
-    (0..most)
+    (0..max_requests)
         .any(|n| client.try_send(&request(n)).is_err() || client.try_ask(Request::Ping { nonce: 1 }).is_err())
 }
 
@@ -112,10 +112,10 @@ fn until_refused(server: &Server, most: usize, mut request: impl FnMut(usize) ->
 fn clear(server: &Server) {
     let mut client = server.connect();
     let Reply::Keys(keys) = client.ask(Request::ListKeys) else { panic!("no list of keys") };
-    for some in keys.chunks(1_000) {
-        let deletes: Vec<u8> = some.iter().flat_map(|key| message(Request::DeleteKey { key })).collect();
+    for chunk in keys.chunks(1_000) {
+        let deletes: Vec<u8> = chunk.iter().flat_map(|key| message(Request::DeleteKey { key })).collect();
         client.send(&deletes);
-        client.bytes(8 * some.len());
+        client.bytes(8 * chunk.len());
     }
     assert_eq!(client.num_keys(), 0);
 }
@@ -128,8 +128,8 @@ fn set(key: &str, value: &[u8]) -> Vec<u8> {
 fn fill_the_store(server: &Server) {
     let names: Vec<String> = (0..1_000_000).map(|n| format!("/{n}")).collect();
     let small = until_refused(server, names.len() / 1_000, |n| {
-        let some = names[n * 1_000..][..1_000].iter();
-        let pairs: Vec<(&[u8], &[u8])> = some.map(|name| (name.as_bytes(), &b""[..])).collect();
+        let chunk = names[n * 1_000..][..1_000].iter();
+        let pairs: Vec<(&[u8], &[u8])> = chunk.map(|name| (name.as_bytes(), &b""[..])).collect();
         message(Request::MultiSet { pairs: PairList::new(&pairs) })
     });
     assert!(small, "small keys fill it");
@@ -156,7 +156,7 @@ fn fill_the_store(server: &Server) {
     assert!(until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")), "long names fill it");
     // Lists that their readers don't take, while keys are deleted that are on them. The first lists are longer than a reply may
     // be, and are refused.
-    let mut lazy = Vec::new();
+    let mut slow_readers = Vec::new();
     let mut client = server.connect();
     for n in 0.. {
         if client.num_keys() == 0 {
@@ -165,11 +165,11 @@ fn fill_the_store(server: &Server) {
         if n % 150 == 0 {
             let mut reader = server.connect();
             reader.tell(Request::ListKeys);
-            lazy.push(reader);
+            slow_readers.push(reader);
         }
         client.number(Request::DeleteKey { key: format!("/{n:05}{long}").as_bytes() });
     }
-    drop(lazy);
+    drop(slow_readers);
     // Names that clients wait for.
     let mut waiters: Vec<Client> = Vec::new();
     eventually(Duration::from_secs(20), "names to wait for fill it", || {
@@ -184,7 +184,7 @@ fn fill_the_store(server: &Server) {
 }
 
 /// Uploads that stop, replies that are not read, requests behind a wait, all at the same time. The clients stay.
-fn hold_all_they_may(server: &Server) -> Vec<Client> {
+fn use_all_limits(server: &Server) -> Vec<Client> {
     let mut clients: Vec<Client> = Vec::new();
     let value = vec![7; 4 * MIB];
     let mut writer = server.connect();
@@ -228,9 +228,9 @@ fn hold_all_they_may(server: &Server) -> Vec<Client> {
 fn fill(server: &mut Server) {
     for _ in 0..2 {
         fill_the_store(server);
-        let held = hold_all_they_may(server);
+        let clients = use_all_limits(server);
         // An orderly end would stand behind what has not been read.
-        held.into_iter().for_each(Client::tear);
+        clients.into_iter().for_each(Client::tear);
         eventually(Duration::from_secs(10), "all are gone", || server.connections() == 0);
     }
     clear(server);
@@ -241,32 +241,32 @@ fn fill(server: &mut Server) {
 }
 
 #[test]
-fn in_a_control_group_of_64_mib_it_refuses_what_is_too_much_and_lives_on() {
-    let _alone = alone();
+fn a_server_in_a_64_mib_control_group_refuses_excess_requests_and_keeps_serving() {
+    let _exclusive = exclusive();
     let limit = 64 * MIB;
     for start in [server_after, embedded_server_after] {
-        let Some(group) = Group::new(limit) else { return };
+        let Some(group) = ControlGroup::new(limit) else { return };
         let mut server = start(&format!("echo $$ > {}/cgroup.procs", group.folder.display()));
         fill(&mut server);
-        let most = server.process().most_memory();
-        println!("at most {} KiB of {} KiB", most / KIB, limit / KIB);
-        assert!(most < limit / 5 * 4, "{most} of {limit}");
-        assert_eq!(group.killed(), 0);
+        let peak = server.process().peak_memory();
+        println!("at most {} KiB of {} KiB", peak / KIB, limit / KIB);
+        assert!(peak < limit / 5 * 4, "{peak} of {limit}");
+        assert_eq!(group.oom_kills(), 0);
         drop(server);
     }
 }
 
 #[test]
-fn under_a_limit_of_address_space_it_refuses_what_is_too_much_and_lives_on() {
-    let _alone = alone();
-    let (alone, embedded): (Start, Start) = (server_after, embedded_server_after);
+fn a_server_with_limited_address_space_refuses_excess_requests_and_keeps_serving() {
+    let _exclusive = exclusive();
+    let (standalone, embedded): (Start, Start) = (server_after, embedded_server_after);
     for (start, option, limit) in
-        [(alone, "-v", 64 * MIB), (alone, "-d", 48 * MIB), (embedded, "-v", 384 * MIB)]
+        [(standalone, "-v", 64 * MIB), (standalone, "-d", 48 * MIB), (embedded, "-v", 384 * MIB)]
     {
         let mut server = start(&format!("ulimit {option} {}", limit / KIB));
         fill(&mut server);
-        let most = server.process().most_memory();
-        println!("ulimit {option}: at most {} KiB of {} KiB", most / KIB, limit / KIB);
-        assert!(most < limit / 5 * 4, "ulimit {option}: {most} of {limit}");
+        let peak = server.process().peak_memory();
+        println!("ulimit {option}: at most {} KiB of {} KiB", peak / KIB, limit / KIB);
+        assert!(peak < limit / 5 * 4, "ulimit {option}: {peak} of {limit}");
     }
 }

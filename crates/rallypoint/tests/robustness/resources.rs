@@ -8,12 +8,13 @@ use rallypoint_store::{Limits, Listen, ServerOptions, TcpStoreServer};
 use socket2::SockRef;
 
 use crate::harness::{
-    Client, KIB, MIB, Server, TICK, alone, assert_undisturbed, eventually, message, raise_file_limit, scaled,
+    Client, KIB, MIB, Server, TICK_INTERVAL, assert_latency_unaffected, eventually, exclusive, message,
+    raise_file_limit, scaled,
 };
 
 #[test]
-fn r01_ten_thousand_idle_connections_cost_little_and_delay_nobody() {
-    let _alone = alone();
+fn r01_ten_thousand_idle_connections_use_less_than_100_mib_and_delay_no_other_client() {
+    let _exclusive = exclusive();
     // As many as this machine lets one process have, where that is less.
     let count = raise_file_limit().saturating_sub(1_000).min(10_000);
     assert!(count >= 1_000, "the file limit leaves {count} connections to test with");
@@ -21,21 +22,23 @@ fn r01_ten_thousand_idle_connections_cost_little_and_delay_nobody() {
     let idle: Vec<Client> = (0..count).map(|_| server.connect()).collect();
     assert_eq!(server.connections(), count);
     let memory = server.process().memory();
-    println!("{count} idle connections: {} KiB, {} B each", memory / KIB, server.growth() / count);
+    println!("{count} idle connections: {} KiB, {} B each", memory / KIB, server.memory_growth() / count);
     assert!(memory < 100 * MIB, "{memory}");
     // They do nothing; so long the others are watched.
-    assert_undisturbed(&server, Duration::from_millis(1), || std::thread::sleep(Duration::from_millis(500)));
+    assert_latency_unaffected(&server, Duration::from_millis(1), || {
+        std::thread::sleep(Duration::from_millis(500))
+    });
     drop(idle);
     eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
 fn r02_connections_that_never_send_a_byte_are_closed_at_the_deadline() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     raise_file_limit();
     assert_eq!(Limits::default().handshake, Duration::from_secs(10));
-    let mut server = Server::with(&["handshake=1s"]);
+    let mut server = Server::with_limits(&["handshake=1s"]);
     let mut validated = server.connect();
     let mut silent: Vec<Client> = (0..1_000).map(|_| server.dial()).collect();
     let last = Instant::now();
@@ -44,14 +47,14 @@ fn r02_connections_that_never_send_a_byte_are_closed_at_the_deadline() {
     eventually(Duration::from_secs(1), "each sees its end", || silent.iter_mut().all(Client::has_ended));
     validated.ping();
     drop(validated);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn r02_no_more_than_so_many_wait_unvalidated_and_the_oldest_go_first() {
+fn r02_the_oldest_unvalidated_connections_above_the_limit_are_closed() {
     raise_file_limit();
     assert_eq!(Limits::default().stale_total, 1024);
-    let mut server = Server::with(&["stale_total=20", "stale_after=100ms"]);
+    let mut server = Server::with_limits(&["stale_total=20", "stale_after=100ms"]);
     let mut silent: Vec<Client> = (0..50).map(|_| server.dial()).collect();
     eventually(Duration::from_secs(5), "those over the limit are closed", || server.connections() == 20);
     let ended: Vec<bool> = silent.iter_mut().map(Client::has_ended).collect();
@@ -60,12 +63,12 @@ fn r02_no_more_than_so_many_wait_unvalidated_and_the_oldest_go_first() {
     silent[40].send(&message(Request::Validate { magic: MAGIC }));
     silent[40].ping();
     drop(silent);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn r03_connections_that_come_and_go_leave_nothing() {
-    let _alone = alone();
+fn r03_short_connections_leak_no_memory() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let rounds = scaled(5_000, 1_000_000);
     let churn = |rounds: usize| {
@@ -86,11 +89,11 @@ fn r03_connections_that_come_and_go_leave_nothing() {
     let leaked = after.saturating_sub(before);
     println!("{rounds} connections in {:?}: {leaked} B more", start.elapsed());
     assert!(leaked < 256 * KIB, "{leaked} B over {rounds} connections");
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 /// Connects 200 times, four at a time, to a server that may have 128 files. Returns those that were served and how many were not.
-fn crowd(server: &Server) -> (Vec<Client>, usize) {
+fn connect_200_times(server: &Server) -> (Vec<Client>, usize) {
     let connect = || (0..50).filter_map(|_| Client::try_connect(server.address()).ok()).collect::<Vec<_>>();
     let served: Vec<Client> = std::thread::scope(|scope| {
         let threads = [(); 4].map(|()| scope.spawn(connect));
@@ -101,11 +104,11 @@ fn crowd(server: &Server) -> (Vec<Client>, usize) {
 }
 
 #[test]
-fn r07_more_connections_than_files_are_refused_and_the_rest_served() {
+fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
     // Once where our own limit holds them off, and once where the system's does.
     for limit in ["spare_files=64", "spare_files=0"] {
         let mut server = Server::with_files(128, &[limit]);
-        let (mut served, refused) = crowd(&server);
+        let (mut served, refused) = connect_200_times(&server);
         println!("{limit}: {} served, {refused} refused", served.len());
         assert!(served.len() >= 60 && served.len() < 128, "{} served", served.len());
         assert_eq!(served.len() + refused, 200);
@@ -127,15 +130,15 @@ fn r07_more_connections_than_files_are_refused_and_the_rest_served() {
             });
             served.extend(next);
         }
-        assert!(server.first_offence().contains("refused"), "{:?}", server.offences());
+        assert!(server.first_disconnect().contains("refused"), "{:?}", server.disconnects());
         drop(served);
         eventually(Duration::from_secs(5), "there is room again", || server.health()["status"] == "serving");
-        server.assert_unharmed();
+        server.assert_healthy();
     }
 }
 
 #[test]
-fn r07_with_64_files_it_serves_32_connections_and_says_how_many_it_can() {
+fn r07_a_server_with_64_files_serves_32_connections_and_logs_its_limit() {
     let mut server = Server::with_files(64, &[]);
     let mut served: Vec<Client> = (0..32).map(|_| server.connect()).collect();
     served.iter_mut().for_each(Client::ping);
@@ -144,11 +147,11 @@ fn r07_with_64_files_it_serves_32_connections_and_says_how_many_it_can() {
     assert!(log.contains("limits: 48 connections"), "{log}");
     assert!(log.contains("WARN the file limit allows only 48 connections\nhint: "), "{log}");
     drop(served);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn r07_the_soft_limit_of_files_is_raised_to_the_hard_one() {
+fn r07_the_soft_file_limit_is_raised_to_the_hard_limit() {
     let script = "ulimit -S -n 70; ulimit -H -n 300; exec \"$0\" serve --listen 127.0.0.1:0";
     let mut child = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_rallypoint")])
@@ -167,7 +170,7 @@ fn r07_the_soft_limit_of_files_is_raised_to_the_hard_one() {
 }
 
 #[test]
-fn r13_every_connection_has_keep_alive_and_a_limit_for_unacknowledged_data() {
+fn r13_every_connection_has_keep_alive_and_a_user_timeout() {
     // A copy of the listening socket shows what the server has set on it, and accepted sockets inherit it.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let copy = listener.try_clone().unwrap();
@@ -183,7 +186,7 @@ fn r13_every_connection_has_keep_alive_and_a_limit_for_unacknowledged_data() {
 }
 
 #[test]
-fn r13_the_kernel_holds_no_more_of_a_connection_than_the_limit_says() {
+fn r13_kernel_buffers_have_the_configured_size() {
     let buffers = |limits: Option<Limits>| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let copy = listener.try_clone().unwrap();
@@ -209,11 +212,11 @@ fn timer(server: &Server, client_port: u16) -> (u8, Duration) {
         .find(|fields| fields[1].ends_with(&ports.0) && fields[2].ends_with(&ports.1))
         .expect("the connection is in the table");
     let (kind, ticks) = line[5].split_once(':').unwrap();
-    (kind.parse().unwrap(), TICK * u32::from_str_radix(ticks, 16).unwrap())
+    (kind.parse().unwrap(), TICK_INTERVAL * u32::from_str_radix(ticks, 16).unwrap())
 }
 
 #[test]
-fn r13_the_keep_alive_clock_runs_on_an_idle_connection() {
+fn r13_the_keep_alive_timer_runs_on_an_idle_connection() {
     const KEEP_ALIVE: u8 = 2;
     let mut server = Server::start();
     let mut client = server.connect();
@@ -227,19 +230,19 @@ fn r13_the_keep_alive_clock_runs_on_an_idle_connection() {
     });
     assert!(seen.1 > Duration::from_secs(45) && seen.1 <= Duration::from_secs(61), "{seen:?}");
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 /// What the last test runs in a network of its own, where it may cut the cable.
 #[test]
-#[ignore = "runs inside r13_a_peer_that_vanished_is_reaped"]
-fn inside_a_network_of_its_own() {
+#[ignore = "runs inside r13_connections_of_an_unreachable_peer_are_closed"]
+fn connections_are_closed_after_the_link_goes_down() {
     let ip = |args: &str| {
         let status = Command::new("ip").args(args.split(' ')).status().expect("ip");
         assert!(status.success(), "ip {args}");
     };
     ip("link set lo up");
-    let server = Server::with(&[
+    let server = Server::with_limits(&[
         "keepalive_idle=1s",
         "keepalive_interval=1s",
         "keepalive_probes=2",
@@ -263,7 +266,7 @@ fn inside_a_network_of_its_own() {
 }
 
 #[test]
-fn r13_a_peer_that_vanished_is_reaped() {
+fn r13_connections_of_an_unreachable_peer_are_closed() {
     let own_network = |args: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--net"]).args(args);
@@ -274,10 +277,10 @@ fn r13_a_peer_that_vanished_is_reaped() {
         return eprintln!("no network of our own to be had here: not tested");
     }
     let this = std::env::current_exe().expect("this test");
-    let name = "resources::inside_a_network_of_its_own";
+    let name = "resources::connections_are_closed_after_the_link_goes_down";
     let args = [this.to_str().expect("text"), "--exact", name, "--ignored", "--nocapture"];
     let output = own_network(&args).expect("unshare");
-    let said =
+    let printed =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }

@@ -6,7 +6,7 @@ use rallypoint_core::wire::{KeyList, PairList, Reply, Request};
 use rallypoint_store::Limits;
 
 use crate::harness::{
-    Client, End, MIB, Server, alone, assert_undisturbed, eventually, list, message, scaled,
+    Client, End, MIB, Server, assert_latency_unaffected, eventually, exclusive, list, message, scaled,
 };
 
 /// A request that must end the connection without an answer.
@@ -30,18 +30,18 @@ fn compare_set(client: &mut Client, key: &str, expected: &str, desired: &str) ->
 }
 
 #[test]
-fn v01_a_get_of_an_absent_key_answers_nothing_and_creates_nothing() {
+fn v01_a_get_of_an_absent_key_returns_an_empty_value_and_creates_no_key() {
     let mut server = Server::start();
     let mut client = server.connect();
     client.tell(Request::Get { key: b"/absent" });
     assert_eq!(client.bytes(8), 0u64.to_le_bytes());
     assert!(!client.is_present("/absent"));
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v02_a_multi_get_answers_nothing_for_what_is_absent_and_the_rest_in_order() {
+fn v02_a_multi_get_returns_an_empty_value_for_each_absent_key_and_keeps_the_order() {
     let mut server = Server::start();
     let mut client = server.connect();
     client.multi_set(&[("/a", "A"), ("/c", "CC")]);
@@ -51,57 +51,57 @@ fn v02_a_multi_get_answers_nothing_for_what_is_absent_and_the_rest_in_order() {
     assert_eq!(client.bytes(expected.len()), expected);
     client.ping();
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v03_an_add_to_what_is_no_number_is_refused_and_the_log_names_the_key() {
-    for held in ["abc", "", " ", "-", "12345678901234567890"] {
+fn v03_an_add_to_a_value_that_is_not_a_number_is_refused_and_the_log_names_the_key() {
+    for stored in ["abc", "", " ", "-", "12345678901234567890"] {
         let mut server = Server::start();
         let mut client = server.connect();
-        client.set("/counter", held);
+        client.set("/counter", stored);
         assert_refused(&server, Request::Add { key: b"/counter", delta: 1 });
-        assert_eq!(client.value("/counter"), held.as_bytes());
-        let line = server.only_offence();
+        assert_eq!(client.value("/counter"), stored.as_bytes());
+        let line = server.only_disconnect();
         assert!(line.contains("/counter") && line.contains("not a number"), "{line}");
         drop(client);
-        server.assert_unharmed();
+        server.assert_healthy();
     }
 }
 
 #[test]
-fn v04_an_add_reads_the_number_in_front_as_stoll_does() {
+fn v04_an_add_parses_the_leading_number_like_stoll() {
     let mut server = Server::start();
     let mut client = server.connect();
-    for (held, sum) in
+    for (stored, sum) in
         [("12abc", 13), (" 7", 8), ("1.5", 2), ("0x10", 1), ("-3", -2), ("+4", 5), ("\t\n9z", 10), ("007", 8)]
     {
-        client.set("/n", held);
-        assert_eq!(client.add("/n", 1), sum, "{held:?}");
-        assert_eq!(client.value("/n"), sum.to_string().as_bytes(), "{held:?}");
+        client.set("/n", stored);
+        assert_eq!(client.add("/n", 1), sum, "{stored:?}");
+        assert_eq!(client.value("/n"), sum.to_string().as_bytes(), "{stored:?}");
     }
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v05_an_add_never_wraps() {
+fn v05_an_add_never_overflows() {
     let mut server = Server::start();
     let mut client = server.connect();
-    for (held, delta) in [(i64::MAX, 1), (i64::MIN, -1), (1, i64::MAX), (-2, i64::MIN)] {
-        client.set("/n", held.to_string());
+    for (stored, delta) in [(i64::MAX, 1), (i64::MIN, -1), (1, i64::MAX), (-2, i64::MIN)] {
+        client.set("/n", stored.to_string());
         assert_refused(&server, Request::Add { key: b"/n", delta });
-        assert_eq!(client.value("/n"), held.to_string().as_bytes());
+        assert_eq!(client.value("/n"), stored.to_string().as_bytes());
     }
     client.set("/n", (i64::MAX - 1).to_string());
     assert_eq!(client.add("/n", 1), i64::MAX);
     assert_eq!(client.add("/n", i64::MIN), -1);
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v06_compare_set_answers_as_torch_does_its_lie_included() {
+fn v06_compare_set_replies_like_torch() {
     let mut server = Server::start();
     let mut client = server.connect();
     assert_eq!(compare_set(&mut client, "/k", "x", "new"), "x", "absent and something expected: the lie");
@@ -121,36 +121,36 @@ fn v06_compare_set_answers_as_torch_does_its_lie_included() {
     assert_eq!(compare_set(&mut client, "/gone", "", ""), "", "nothing for nothing: created empty");
     assert!(client.is_present("/gone"));
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v07_a_value_too_long_is_refused_and_the_log_tells_key_size_and_peer() {
+fn v07_an_oversized_value_is_refused_and_the_log_names_key_size_and_peer() {
     let mut server = Server::start();
     let mut client = server.connect();
     let value = vec![0; 8 * MIB + 1];
     let _ = client.try_send(&message(Request::Set { key: b"/weights", value: value[..].into() }));
     client.end();
     assert!(!server.connect().is_present("/weights"));
-    let line = server.only_offence();
+    let line = server.only_disconnect();
     for part in ["/weights", "8388609", "8388608", "127.0.0.1:"] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v07_a_key_too_long_leaves_nothing() {
+fn v07_an_oversized_key_is_refused_and_not_stored() {
     let mut server = Server::start();
     let key = [b'k'; 9_000];
     assert_refused(&server, Request::Set { key: &key, value: (&b"v"[..]).into() });
     assert_eq!(server.connect().num_keys(), 1, "only the health probe's");
-    assert!(server.only_offence().contains("9000"));
-    server.assert_unharmed();
+    assert!(server.only_disconnect().contains("9000"));
+    server.assert_healthy();
 }
 
 #[test]
-fn v08_the_limit_of_a_value_holds_for_what_appends_make_of_it() {
+fn v08_the_value_limit_applies_to_the_result_of_appends() {
     let mut server = Server::start();
     let mut client = server.connect();
     let piece = vec![5; 4 * MIB];
@@ -160,25 +160,25 @@ fn v08_the_limit_of_a_value_holds_for_what_appends_make_of_it() {
     client.ping();
     assert_refused(&server, append);
     assert_refused(&server, Request::Append { key: b"/k", value: (&b"x"[..]).into() });
-    let held = client.value("/k");
-    assert_eq!(held.len(), 8 * MIB);
-    // What is held is not too long for any other request.
+    let value = client.value("/k");
+    assert_eq!(value.len(), 8 * MIB);
+    // What is value is not too long for any other request.
     let reply = client.ask(Request::CompareSet {
         key: b"/k",
-        expected: held[..].into(),
+        expected: value[..].into(),
         desired: (&b"v"[..]).into(),
     });
     assert_eq!(reply, Reply::Value((&b"v"[..]).into()));
-    let line = server.first_offence();
+    let line = server.first_disconnect();
     assert!(line.contains("/k") && line.contains("12582912"), "{line}");
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v09_a_store_full_of_keys_refuses_new_ones_and_goes_on_with_those_it_has() {
+fn v09_a_store_at_its_key_limit_refuses_new_keys_and_serves_existing_ones() {
     assert_eq!(Limits::default().keys, 4_000_000);
-    let mut server = Server::with(&["keys=10"]);
+    let mut server = Server::with_limits(&["keys=10"]);
     let mut client = server.connect();
     // One is the health probe's.
     (1..10).for_each(|n| client.set(&format!("/{n}"), "v"));
@@ -194,15 +194,19 @@ fn v09_a_store_full_of_keys_refuses_new_ones_and_goes_on_with_those_it_has() {
     assert_eq!(client.value("/1"), b"w");
     assert_eq!(client.number(Request::DeleteKey { key: b"/1" }), 1);
     client.set("/new", "v");
-    assert!(server.first_offence().contains("11 keys in the store, limit 10"), "{:?}", server.offences());
+    assert!(
+        server.first_disconnect().contains("11 keys in the store, limit 10"),
+        "{:?}",
+        server.disconnects()
+    );
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v09_a_store_full_of_bytes_refuses_more_and_evicts_nothing() {
+fn v09_a_store_at_its_byte_limit_refuses_writes_and_evicts_nothing() {
     assert_eq!(Limits::default().store_bytes, 4 << 30);
-    let mut server = Server::with(&["store_bytes=64KiB"]);
+    let mut server = Server::with_limits(&["store_bytes=64KiB"]);
     let mut client = server.connect();
     client.set("/a", vec![1; 40_000]);
     let more = vec![2; 30_000];
@@ -214,15 +218,19 @@ fn v09_a_store_full_of_bytes_refuses_more_and_evicts_nothing() {
     assert!(!client.is_present("/b") && !client.is_present("/c") && !client.is_present("/q"));
     // The room that a value gives up is room for the next.
     client.set("/a", vec![3; 50_000]);
-    assert!(server.first_offence().contains("bytes in the store, limit 65536"), "{:?}", server.offences());
+    assert!(
+        server.first_disconnect().contains("bytes in the store, limit 65536"),
+        "{:?}",
+        server.disconnects()
+    );
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v09_queues_have_a_limit_of_items() {
+fn v09_queues_have_an_item_limit() {
     assert_eq!(Limits::default().queue_items, 1_000_000);
-    let mut server = Server::with(&["queue_items=3"]);
+    let mut server = Server::with_limits(&["queue_items=3"]);
     let mut client = server.connect();
     let push = |key| Request::QueuePush { key, value: (&b"i"[..]).into() };
     for key in [b"/q", b"/q", b"/r"] {
@@ -232,24 +240,24 @@ fn v09_queues_have_a_limit_of_items() {
     assert_refused(&server, push(b"/q"));
     assert_eq!(client.number(Request::QueueLen { key: b"/q" }), 2);
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn v09_many_keys_cost_no_latency() {
-    let _alone = alone();
+fn v09_many_keys_add_no_latency() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let count = scaled(131_073, 500_000);
     let mut client = server.connect();
     let keys: Vec<String> = (0..count).map(|n| format!("/key/{n}")).collect();
-    for some in keys.chunks(10_000) {
-        client.multi_set(&some.iter().map(|key| (&**key, "sixteen bytes...")).collect::<Vec<_>>());
+    for chunk in keys.chunks(10_000) {
+        client.multi_set(&chunk.iter().map(|key| (&**key, "sixteen bytes...")).collect::<Vec<_>>());
     }
     assert_eq!(client.num_keys(), count as i64 + 1);
-    let held = server.growth();
-    println!("{count} keys: {} MiB", held / MIB);
-    assert!(held < count * 256, "{held} bytes for {count} keys");
-    assert_undisturbed(&server, Duration::from_millis(1), || {
+    let growth = server.memory_growth();
+    println!("{count} keys: {} MiB", growth / MIB);
+    assert!(growth < count * 256, "{growth} bytes for {count} keys");
+    assert_latency_unaffected(&server, Duration::from_millis(1), || {
         let start = Instant::now();
         for key in keys.iter().step_by(97).cycle() {
             client.set(key, "another sixteen.");
@@ -260,11 +268,11 @@ fn v09_many_keys_cost_no_latency() {
         }
     });
     drop(client);
-    server.assert_unharmed_holding(held);
+    server.assert_healthy_with_stored(growth);
 }
 
 #[test]
-fn a_refused_request_ends_only_its_own_connection() {
+fn a_refused_request_closes_only_its_own_connection() {
     let mut server = Server::start();
     let mut client = server.connect();
     client.set("/n", "abc");
@@ -278,5 +286,5 @@ fn a_refused_request_ends_only_its_own_connection() {
     eventually(Duration::from_secs(5), "closed", || server.connections() == 1);
     assert!(!client.is_present("/behind"));
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }

@@ -6,21 +6,21 @@ use rallypoint_core::wire::{KeyList, PairList, Reply, Request};
 use rallypoint_store::Limits;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Client, Server, alone, eventually, list, message, pairs};
+use crate::harness::{Client, Server, eventually, exclusive, list, message, pairs};
 
 #[test]
-fn w01_a_failed_compare_set_on_an_absent_key_wakes_nobody() {
+fn w01_a_failed_compare_set_on_an_absent_key_wakes_no_waiter() {
     let mut server = Server::start();
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     waiter.start_waiting(&["/k"]);
     other.ask(Request::CompareSet { key: b"/k", expected: b"x".into(), desired: (&b"new"[..]).into() });
     waiter.cancel_what_still_waits();
     drop((waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w02_a_wait_keeps_what_it_has_seen_for_the_get_that_follows() {
+fn w02_a_wait_latches_the_values_it_saw_for_the_next_get() {
     let mut server = Server::start();
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     waiter.start_waiting(&["/k1", "/k2"]);
@@ -34,11 +34,11 @@ fn w02_a_wait_keeps_what_it_has_seen_for_the_get_that_follows() {
     // The latch is for what follows at once, not for ever.
     assert_eq!(waiter.value("/k1"), b"");
     drop((waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w02_a_get_after_a_wait_prefers_the_value_of_now() {
+fn w02_a_get_after_a_wait_returns_the_current_value_if_there_is_one() {
     let mut server = Server::start();
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     waiter.start_waiting(&["/k"]);
@@ -51,7 +51,7 @@ fn w02_a_get_after_a_wait_prefers_the_value_of_now() {
     other.number(Request::DeleteKey { key: b"/k" });
     assert_eq!(waiter.value("/k"), b"second");
     drop((waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
@@ -63,11 +63,11 @@ fn w03_a_compare_set_that_creates_the_key_wakes_its_waiter() {
     waiter.assert_woken();
     assert_eq!(waiter.value("/k"), b"new");
     drop((waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w04_half_a_multi_set_is_not_seen_and_the_whole_is_applied_once() {
+fn w04_an_incomplete_multi_set_is_invisible_and_a_complete_one_is_applied_once() {
     let mut server = Server::start();
     let [mut writer, mut waiter, mut other] = [(); 3].map(|()| server.connect());
     other.set("/b", "old");
@@ -87,11 +87,11 @@ fn w04_half_a_multi_set_is_not_seen_and_the_whole_is_applied_once() {
     assert_eq!(other.value("/b"), b"newest", "applied once");
     assert_eq!((other.value("/a"), other.value("/c")), (b"1".to_vec(), b"3".to_vec()));
     drop((writer, waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w04_an_aborted_multi_set_leaves_nothing_of_it() {
+fn w04_an_aborted_multi_set_stores_nothing() {
     let mut server = Server::start();
     let [mut writer, mut other] = [(); 2].map(|()| server.connect());
     let entries: Vec<(String, String)> = (0..10_000).map(|n| (format!("/{n}"), "v".repeat(20))).collect();
@@ -103,11 +103,11 @@ fn w04_an_aborted_multi_set_leaves_nothing_of_it() {
     eventually(Duration::from_secs(5), "the writer is gone", || server.connections() == 1);
     assert_eq!(other.num_keys(), 1, "only the health probe's");
     drop(other);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w05_a_waiter_that_dies_as_the_key_comes_harms_neither_the_setter_nor_the_other_waiters() {
+fn w05_a_waiter_that_dies_while_its_key_is_set_affects_neither_the_setter_nor_other_waiters() {
     let mut server = Server::start();
     let pid = Pid::from_raw(server.process().0 as i32).expect("a process number");
     let mut setter = server.connect();
@@ -133,11 +133,11 @@ fn w05_a_waiter_that_dies_as_the_key_comes_harms_neither_the_setter_nor_the_othe
         waiters.iter_mut().for_each(Client::assert_woken);
     }
     drop((setter, waiters));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w06_pipelined_waits_are_answered_each_and_in_order() {
+fn w06_pipelined_waits_are_answered_one_by_one_in_order() {
     let mut server = Server::start();
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     let wait = |key| message(Request::Wait { keys: KeyList::new(&list(&[key])) });
@@ -148,11 +148,11 @@ fn w06_pipelined_waits_are_answered_each_and_in_order() {
     assert_eq!(waiter.bytes(6), [0, 0, 6, 0, 0, 0]);
     waiter.ping();
     drop((waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w07_a_queue_wakes_nobody_out_of_another_wait() {
+fn w07_a_push_does_not_wake_a_client_that_waits_for_another_key() {
     let mut server = Server::start();
     let [mut client, mut other] = [(); 2].map(|()| server.connect());
     let push = Request::QueuePush { key: b"/q", value: (&b"item"[..]).into() };
@@ -175,11 +175,11 @@ fn w07_a_queue_wakes_nobody_out_of_another_wait() {
     other.ping();
     client.cancel_what_still_waits();
     drop((client, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w07_an_item_wakes_one_waiter_and_the_next_if_that_one_dies() {
+fn w07_an_item_wakes_one_waiter_and_the_next_waiter_if_the_first_dies() {
     let mut server = Server::start();
     let [mut first, mut second, mut other] = [(); 3].map(|()| server.connect());
     first.start_waiting(&["/q"]);
@@ -192,30 +192,30 @@ fn w07_an_item_wakes_one_waiter_and_the_next_if_that_one_dies() {
     second.assert_woken();
     assert!(matches!(second.ask(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, .. }));
     drop((second, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w10_fifty_waiters_killed_together_are_gone_together() {
+fn w10_fifty_waiters_that_die_together_are_closed_within_1_s() {
     let mut server = Server::start();
     let mut other = server.connect();
     let mut waiters: Vec<Client> = (0..50).map(|_| server.connect()).collect();
     waiters.iter_mut().for_each(|waiter| waiter.start_waiting(&["/k"]));
     assert_eq!(server.connections(), 51);
-    let killed = Instant::now();
+    let start = Instant::now();
     for (n, waiter) in waiters.into_iter().enumerate() {
         if n % 2 == 0 { waiter.tear() } else { drop(waiter) }
     }
     eventually(Duration::from_secs(1), "their files are closed", || server.connections() == 1);
-    println!("50 waiters gone in {:?}", killed.elapsed());
+    println!("50 waiters gone in {:?}", start.elapsed());
     other.set("/k", "v");
     drop(other);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w10_a_dead_waiter_is_let_go_however_much_it_had_sent_behind_its_wait() {
-    let mut server = Server::with(&["deferred_bytes=1KiB"]);
+fn w10_a_dead_waiter_is_closed_although_requests_behind_its_wait_are_unread() {
+    let mut server = Server::with_limits(&["deferred_bytes=1KiB"]);
     for torn in [false, true] {
         let mut waiter = server.connect();
         waiter.start_waiting(&["/k"]);
@@ -230,7 +230,7 @@ fn w10_a_dead_waiter_is_let_go_however_much_it_had_sent_behind_its_wait() {
         }
         eventually(Duration::from_secs(1), "its file is closed", || server.connections() == 0);
     }
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 /// How long cancelling a wait for one key takes, at the median.
@@ -248,8 +248,8 @@ fn cancel_time(client: &mut Client) -> Duration {
 }
 
 #[test]
-fn w11_a_cancel_costs_what_it_waits_for_and_not_what_others_do() {
-    let _alone = alone();
+fn w11_the_cost_of_a_cancel_does_not_depend_on_other_clients() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let mut client = server.connect();
     let mut peers: Vec<Client> = (0..4).map(|_| server.connect()).collect();
@@ -259,7 +259,7 @@ fn w11_a_cancel_costs_what_it_waits_for_and_not_what_others_do() {
         peer.tell(Request::Wait { keys: KeyList::new(&keys) });
     }
     server.wait_until_idle();
-    let held = server.growth();
+    let growth = server.memory_growth();
     let among_many = (0..5).map(|_| cancel_time(&mut client)).min().expect("five tries");
     assert!(among_many < Duration::from_millis(1), "{among_many:?}");
     // A client that leaves costs no more either: the next one is served at once.
@@ -279,20 +279,20 @@ fn w11_a_cancel_costs_what_it_waits_for_and_not_what_others_do() {
     };
     let leave = (0..5).map(|_| leave_time()).min().expect("five tries");
     assert!(leave < Duration::from_millis(1), "{leave:?}");
-    println!("cancel {among_many:?}, leave {leave:?}, 400,000 awaited keys in {} KiB", held / 1024);
+    println!("cancel {among_many:?}, leave {leave:?}, 400,000 awaited keys in {} KiB", growth / 1024);
     for peer in &mut peers {
         peer.cancel_what_still_waits();
     }
     drop((client, peers));
     // The C library keeps the small pieces the keys were in for the next ones, up to 48 bytes each.
-    server.assert_unharmed_holding(400_000 * 16);
+    server.assert_healthy_with_stored(400_000 * 16);
 }
 
 #[test]
-fn w11_awaited_keys_have_a_limit_for_each_and_for_all() {
+fn w11_awaited_keys_have_a_limit_per_client_and_in_total() {
     let limits = Limits::default();
     assert_eq!((limits.awaited_per_client, limits.awaited_total), (131_072, 1_000_000));
-    let mut server = Server::with(&["awaited_per_client=10", "awaited_total=25"]);
+    let mut server = Server::with_limits(&["awaited_per_client=10", "awaited_total=25"]);
     let keys: Vec<String> = (0..11).map(|n| format!("/{n}")).collect();
     let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
     let refused = |keys: &[&str]| {
@@ -312,7 +312,7 @@ fn w11_awaited_keys_have_a_limit_for_each_and_for_all() {
     waiting[0].set("/present", "v");
     let reply = waiting[0].ask(Request::Wait { keys: KeyList::new(&list(&["/present"; 11])) });
     assert_eq!(reply, Reply::Stop);
-    assert!(server.first_offence().contains("limit 10"), "{:?}", server.offences());
+    assert!(server.first_disconnect().contains("limit 10"), "{:?}", server.disconnects());
     drop(waiting);
-    server.assert_unharmed();
+    server.assert_healthy();
 }

@@ -7,32 +7,32 @@
 use rallypoint_rendezvous::{ConfigValue, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint};
 
 use super::{Kind, RendezvousFlags};
-use crate::run::Refused;
-use crate::run::given::Given;
+use crate::flags::FlagValue;
+use crate::refusal::Refusal;
 
 /// The port of the `c10d` backend if the endpoint has none.
 const C10D_PORT: u16 = 29400;
 
 impl RendezvousFlags {
-    pub(super) fn check_contradictions(&self, kind: Kind, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    pub(super) fn check_contradictions(&self, kind: Kind, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         match kind {
-            Kind::Alone if self.standalone => self.check_standalone(warnings),
-            Kind::Alone => self.check_one_node(warnings),
+            Kind::OneMachine if self.standalone => self.check_standalone(warnings),
+            Kind::OneMachine => self.check_one_node(warnings),
             Kind::Static => self.check_static(warnings),
             Kind::Dynamic => self.check_dynamic(warnings),
         }
     }
 
-    fn check_standalone(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    fn check_standalone(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         if self.max_nodes > 1 {
             // Torchrun waits for nodes that can't reach it.
-            return Err(Refused::usage(format!(
+            return Err(Refusal::usage(format!(
                 "--standalone is a job on this machine alone, and {} asks for more nodes; leave one of them out",
                 self.nnodes
             )));
         }
-        let mut refuse = |given: Option<&Given<String>>, why: &str| match given {
-            Some(given) => given.refuse(why, warnings),
+        let mut refuse = |flag_value: Option<&FlagValue<String>>, why: &str| match flag_value {
+            Some(flag_value) => flag_value.refuse(why, warnings),
             None => Ok(()),
         };
         refuse(
@@ -54,16 +54,16 @@ impl RendezvousFlags {
         }
     }
 
-    fn nonzero_rank(&self) -> Option<&Given<i64>> {
+    fn nonzero_rank(&self) -> Option<&FlagValue<i64>> {
         self.node_rank.as_ref().filter(|rank| rank.value != 0)
     }
 
-    fn remote_master_addr(&self) -> Option<&Given<String>> {
+    fn remote_master_addr(&self) -> Option<&FlagValue<String>> {
         self.master_addr.as_ref().filter(|addr| !is_loopback(&addr.value))
     }
 
     /// Checks a job of one node for which no rendezvous flag is given, except perhaps its address.
-    fn check_one_node(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    fn check_one_node(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         if let Some(addr) = self.remote_master_addr() {
             addr.warn("one node without --master-port meets on a free port of this machine", warnings);
         }
@@ -76,7 +76,7 @@ impl RendezvousFlags {
         }
     }
 
-    fn check_static(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    fn check_static(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         if self.min_nodes != self.max_nodes {
             let why = format!(
                 "the static rendezvous has a fixed number of nodes; say --nnodes {}, or --rdzv-backend c10d for nodes that \
@@ -86,19 +86,19 @@ impl RendezvousFlags {
             self.nnodes.refuse(&why, warnings)?;
         }
         if let Some(endpoint) = &self.endpoint {
-            if parse_rendezvous_endpoint(&endpoint.value, 1).is_ok_and(|place| place.port == 0) {
-                return Err(Refused::value(format!(
+            if parse_rendezvous_endpoint(&endpoint.value, 1).is_ok_and(|parsed| parsed.port == 0) {
+                return Err(Refusal::value(format!(
                     "{endpoint}: a static rendezvous needs a port that all nodes know; --standalone takes a free one"
                 )));
             }
             let why = format!("{endpoint} says already where rank 0 is; name one place");
-            for master in self.master_beside(&endpoint.value) {
+            for master in self.conflicting_master(&endpoint.value) {
                 master.refuse(&why, warnings)?;
             }
         }
         let rank = self.conf_value("rank").map(|rank| rank.to_string());
         match rank {
-            Some(rank) if rank != self.rank().to_string() => Err(Refused::usage(format!(
+            Some(rank) if rank != self.rank().to_string() => Err(Refusal::usage(format!(
                 "--rdzv-conf rank={rank} is not this node's rank, which is {}; say --node-rank {rank}, and that alone",
                 self.rank()
             ))),
@@ -106,7 +106,7 @@ impl RendezvousFlags {
         }
     }
 
-    fn check_dynamic(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    fn check_dynamic(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         let backend = self.backend_name();
         if let Some(rank) = self.nonzero_rank() {
             let why = format!("{backend} gives ranks itself; --rdzv-backend static takes them");
@@ -115,11 +115,13 @@ impl RendezvousFlags {
         match &self.endpoint {
             Some(endpoint) => {
                 let why = format!("{backend} meets at {endpoint}, and tells the workers where rank 0 is");
-                self.master_beside(&endpoint.value).iter().for_each(|master| master.warn(&why, warnings));
+                self.conflicting_master(&endpoint.value)
+                    .iter()
+                    .for_each(|master| master.warn(&why, warnings));
             }
             None => {
                 let why = format!("{backend} meets at --rdzv-endpoint HOST:PORT, which is missing");
-                for master in self.master_beside(&format!("localhost:{C10D_PORT}")) {
+                for master in self.conflicting_master(&format!("localhost:{C10D_PORT}")) {
                     master.refuse(&why, warnings)?;
                 }
             }
@@ -142,24 +144,27 @@ impl RendezvousFlags {
     }
 
     /// Returns those of `--master-addr` and `--master-port` that differ from the endpoint.
-    fn master_beside(&self, endpoint: &str) -> Vec<Given<String>> {
+    fn conflicting_master(&self, endpoint: &str) -> Vec<FlagValue<String>> {
         // A text that is no endpoint is refused elsewhere.
-        let Ok(place) = parse_rendezvous_endpoint(endpoint, C10D_PORT) else { return Vec::new() };
-        let addr = self.master_addr.as_ref().filter(|addr| !is_same_host(&addr.value, &place.host));
-        let port = self.master_port.as_ref().filter(|port| port.value != i64::from(place.port));
-        let port =
-            port.map(|port| Given { value: port.value.to_string(), flag: port.flag, typed: port.typed });
+        let Ok(parsed) = parse_rendezvous_endpoint(endpoint, C10D_PORT) else { return Vec::new() };
+        let addr = self.master_addr.as_ref().filter(|addr| !is_same_host(&addr.value, &parsed.host));
+        let port = self.master_port.as_ref().filter(|port| port.value != i64::from(parsed.port));
+        let port = port.map(|port| FlagValue {
+            value: port.value.to_string(),
+            flag: port.flag,
+            is_typed: port.is_typed,
+        });
         addr.cloned().into_iter().chain(port).collect()
     }
 }
 
 /// Returns whether two names mean one machine, as far as the names show.
-fn is_same_host(one: &str, other: &str) -> bool {
+fn is_same_host(a: &str, b: &str) -> bool {
     let bare = |host: &str| host.trim_matches(['[', ']']).to_ascii_lowercase();
-    bare(one) == bare(other) || is_loopback(one) && is_loopback(other)
+    bare(a) == bare(b) || is_loopback(a) && is_loopback(b)
 }
 
 /// Returns whether this is the endpoint of `--standalone`.
 fn is_any_port_here(endpoint: &str) -> bool {
-    parse_rendezvous_endpoint(endpoint, 0).is_ok_and(|place| place.port == 0 && is_loopback(&place.host))
+    parse_rendezvous_endpoint(endpoint, 0).is_ok_and(|parsed| parsed.port == 0 && is_loopback(&parsed.host))
 }

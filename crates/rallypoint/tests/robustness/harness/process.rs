@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 /// What the kernel counts in when it tells times to others, whatever it counts in itself.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A process by its number.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,7 @@ impl Process {
     }
 
     /// The most bytes of memory it has occupied at one time.
-    pub(crate) fn most_memory(self) -> usize {
+    pub(crate) fn peak_memory(self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the server is alive");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line with VmHWM");
         let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
@@ -40,7 +40,7 @@ impl Process {
     }
 
     /// Whether all its threads wait for something.
-    pub(crate) fn sleeps(self) -> bool {
+    pub(crate) fn is_sleeping(self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server is alive");
         let states =
             tasks.flatten().map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
@@ -48,7 +48,7 @@ impl Process {
     }
 
     /// How long its threads had something to do and no processor to do it on.
-    pub(crate) fn starved(self) -> Duration {
+    pub(crate) fn cpu_wait(self) -> Duration {
         self.schedule(1)
     }
 
@@ -69,6 +69,6 @@ impl Process {
         let after_name = stat.rsplit_once(')').expect("a name in parentheses").1;
         let ticks: u32 =
             after_name.split_whitespace().nth(11).and_then(|text| text.parse().ok()).expect("utime");
-        TICK * ticks
+        TICK_INTERVAL * ticks
     }
 }

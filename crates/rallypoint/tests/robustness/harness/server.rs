@@ -27,11 +27,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Server {
-        Server::with(&[])
+        Server::with_limits(&[])
     }
 
     /// With limits of its own, as `--limit` takes them.
-    pub(crate) fn with(limits: &[&str]) -> Server {
+    pub(crate) fn with_limits(limits: &[&str]) -> Server {
         Server::listening_on("127.0.0.1:0", limits)
     }
 
@@ -73,11 +73,11 @@ impl Server {
         for limit in limits {
             command.args(["--limit", limit]);
         }
-        Server::of(command)
+        Server::spawn(command)
     }
 
     /// The server that this command runs.
-    pub(crate) fn of(mut command: Command) -> Server {
+    pub(crate) fn spawn(mut command: Command) -> Server {
         let folder = tempfile::tempdir().expect("a folder for the log");
         let log = folder.path().join("log");
         command.env_remove("RALLYPOINT_LOG").stdin(Stdio::null()).stdout(Stdio::piped());
@@ -148,27 +148,27 @@ impl Server {
     }
 
     /// Memory above what it needed at the start.
-    pub(crate) fn growth(&self) -> usize {
+    pub(crate) fn memory_growth(&self) -> usize {
         self.process().memory().saturating_sub(self.memory)
     }
 
     /// Waits until it has nothing left to do: all that was sent has been read and handled.
     pub(crate) fn wait_until_idle(&self) {
         let mut before = self.process().cpu();
-        let mut slept = false;
+        let mut was_sleeping = false;
         eventually(Duration::from_secs(30), "the server has nothing left to do", || {
             // What it computes is measured over this time.
             std::thread::sleep(Duration::from_millis(20));
             let now = self.process().cpu();
             let is_quiet = now - std::mem::replace(&mut before, now) < Duration::from_micros(500);
             // Who has no processor computes nothing either, but does not sleep.
-            let sleeps = self.process().sleeps();
-            is_quiet && sleeps && std::mem::replace(&mut slept, sleeps)
+            let is_sleeping = self.process().is_sleeping();
+            is_quiet && is_sleeping && std::mem::replace(&mut was_sleeping, is_sleeping)
         });
     }
 
     /// The lines of its log about peers.
-    pub(crate) fn offences(&self) -> Vec<String> {
+    pub(crate) fn disconnects(&self) -> Vec<String> {
         self.log().into_iter().filter(|line| line.contains("closed ")).collect()
     }
 
@@ -184,27 +184,27 @@ impl Server {
     }
 
     /// The first line about a peer, when it is there: a thread of its own writes the log.
-    pub(crate) fn first_offence(&self) -> String {
-        eventually(Duration::from_secs(5), "a line in the log", || !self.offences().is_empty());
-        self.offences().remove(0)
+    pub(crate) fn first_disconnect(&self) -> String {
+        eventually(Duration::from_secs(5), "a line in the log", || !self.disconnects().is_empty());
+        self.disconnects().remove(0)
     }
 
     /// Waits for exactly one line about a peer; which.
-    pub(crate) fn only_offence(&self) -> String {
-        self.first_offence();
-        let lines = self.offences();
+    pub(crate) fn only_disconnect(&self) -> String {
+        self.first_disconnect();
+        let lines = self.disconnects();
         assert_eq!(lines.len(), 1, "{lines:#?}");
         lines[0].clone()
     }
 
     /// What every row demands in the end, with nobody connected any more: it lives, serves at once, has given back
     /// files and memory, and its log has not been flooded.
-    pub(crate) fn assert_unharmed(&mut self) {
-        self.assert_unharmed_holding(0);
+    pub(crate) fn assert_healthy(&mut self) {
+        self.assert_healthy_with_stored(0);
     }
 
     /// The same, with so many bytes of keys and values that are meant to stay.
-    pub(crate) fn assert_unharmed_holding(&mut self, stored: usize) {
+    pub(crate) fn assert_healthy_with_stored(&mut self, stored: usize) {
         assert!(
             self.child.try_wait().expect("our child").is_none(),
             "the server is gone:\n{:#?}",
@@ -216,13 +216,15 @@ impl Server {
         eventually(Duration::from_secs(20), "a probe takes less than 5 ms", || {
             probe(self.local()).expect("it serves") < Duration::from_millis(5)
         });
-        eventually(Duration::from_secs(2), "memory is given back", || self.growth() <= stored + 16 * MIB);
+        eventually(Duration::from_secs(2), "memory is given back", || {
+            self.memory_growth() <= stored + 16 * MIB
+        });
         let log = self.log();
         for line in &log {
             assert!(line.len() <= 256, "a line of {} bytes: {line}", line.len());
         }
         let seconds = closed.duration_since(self.started).as_secs() as usize;
-        let most = 10 * (seconds + 2);
-        assert!(log.len() <= most, "{} lines in {seconds} s", log.len());
+        let max_lines = 10 * (seconds + 2);
+        assert!(log.len() <= max_lines, "{} lines in {seconds} s", log.len());
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Agent {
 
 /// What was left of an agent that has ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct AgentOutput {
     pub(crate) status: ExitStatus,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -45,14 +45,14 @@ impl Agent {
     }
 
     /// The same through another command, which becomes the agent.
-    pub(crate) fn start_below(before: &[&str], arguments: &[&str]) -> Agent {
+    pub(crate) fn start_through(before: &[&str], arguments: &[&str]) -> Agent {
         Agent::spawn(before, arguments, |command| {
             command.env("RALLYPOINT_LOG", "info");
         })
     }
 
     /// The same without a word about how much it is to log.
-    pub(crate) fn start_as_usual(arguments: &[&str]) -> Agent {
+    pub(crate) fn start_with_default_log_level(arguments: &[&str]) -> Agent {
         Agent::spawn(&[], arguments, |command| {
             command.env_remove("RALLYPOINT_LOG").env_remove("LOGLEVEL");
         })
@@ -82,10 +82,10 @@ impl Agent {
     }
 
     /// Waits until its output has so many lines with this in them.
-    pub(crate) fn says(&self, what: &str, times: usize) {
-        let said = || self.out().lines().filter(|line| line.contains(what)).count();
-        let instead = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
-        eventually_or(WAIT_TIMEOUT, instead, || said() >= times);
+    pub(crate) fn wait_for_lines(&self, what: &str, times: usize) {
+        let count = || self.out().lines().filter(|line| line.contains(what)).count();
+        let message = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
+        eventually_or(WAIT_TIMEOUT, message, || count() >= times);
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -93,7 +93,7 @@ impl Agent {
     }
 
     /// The agent, once there is one: the child of the process that was started.
-    pub(crate) fn inner(&self) -> Option<Pid> {
+    pub(crate) fn agent_pid(&self) -> Option<Pid> {
         children(self.pid()).first().copied()
     }
 
@@ -111,32 +111,32 @@ impl Agent {
 
     fn wait_within(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
-        let instead = || format!("it does not end:\n{}\n{}", self.out.text(), self.err.text());
-        eventually_or(limit, instead, || {
+        let message = || format!("it does not end:\n{}\n{}", self.out.text(), self.err.text());
+        eventually_or(limit, message, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
         status.unwrap()
     }
 
-    pub(crate) fn ended(self) -> Ended {
+    pub(crate) fn ended(self) -> AgentOutput {
         self.ended_within(WAIT_TIMEOUT)
     }
 
     /// The same for one that has much to do.
-    pub(crate) fn ended_within(mut self, limit: Duration) -> Ended {
+    pub(crate) fn ended_within(mut self, limit: Duration) -> AgentOutput {
         let status = self.wait_within(limit);
-        Ended { status, out: self.out.all(), err: self.err.all() }
+        AgentOutput { status, out: self.out.all(), err: self.err.all() }
     }
 }
 
 /// The command lines of the living processes that have a mark.
-pub(crate) fn family(mark: &str) -> Vec<String> {
-    relatives(mark).iter().map(|(pid, line)| format!("{pid:?}: {line}")).collect()
+pub(crate) fn process_lines(mark: &str) -> Vec<String> {
+    marked_processes(mark).iter().map(|(pid, line)| format!("{pid:?}: {line}")).collect()
 }
 
 /// The living processes that have a mark, each with its command line.
-pub(crate) fn relatives(mark: &str) -> Vec<(Pid, String)> {
+pub(crate) fn marked_processes(mark: &str) -> Vec<(Pid, String)> {
     let mark = format!("{MARK}={mark}");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -160,7 +160,7 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
 }
 
 /// Kills all of these with one command, as close together as that can be done from outside.
-pub(crate) fn kill_at_once(pids: &[Pid]) {
+pub(crate) fn kill_together(pids: &[Pid]) {
     let pids = pids.iter().map(|pid| pid.as_raw_nonzero().to_string());
     let script = r#"kill -9 "$@""#;
     // One may be gone because another was killed before it.

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use crate::output;
 
 const ABSENT: u8 = 3;
-const TIMED_OUT: u8 = 4;
+const TIMEOUT: u8 = 4;
 const UNREACHABLE: u8 = 5;
-const OTHER_HELD: u8 = 6;
+const OTHER_VALUE: u8 = 6;
 
 /// What an operation came to.
-pub(super) enum Answer {
+pub(super) enum Outcome {
     /// A write is in the store.
     Done { key: String },
     /// A wait is over.
@@ -24,7 +24,7 @@ pub(super) enum Answer {
     /// A value was read.
     Value { key: String, value: Vec<u8>, raw: bool },
     /// Compare-and-set found another value.
-    Held { key: String, value: Vec<u8> },
+    OtherValue { key: String, value: Vec<u8> },
     /// This key is not there.
     Absent { key: String },
     /// This queue has no item.
@@ -32,29 +32,31 @@ pub(super) enum Answer {
     /// A number of something.
     Number { name: &'static str, number: i64 },
     /// How many keys were removed.
-    Deleted { gone: u64 },
+    Deleted { count: u64 },
     /// The number of keys that `clear` deleted.
-    Cleared { gone: u64 },
+    Cleared { count: u64 },
     /// Which keys are there.
-    States(Vec<(bool, String)>),
+    Presence(Vec<(bool, String)>),
     /// Names.
     Keys(Vec<String>),
     /// A sign of life.
     Pong { time: Duration, identity: Option<String> },
 }
 
-impl Answer {
+impl Outcome {
     /// Prints it; the exit code that goes with it.
     pub(super) fn print(self, as_json: bool) -> ExitCode {
         let code = self.code();
-        let text = if as_json { line(&self.json()) } else { self.text(std::io::stdout().is_terminal()) };
-        if let Err(failed) = output::say(&text) {
+        let text = if as_json { json_line(&self.json()) } else { self.text(std::io::stdout().is_terminal()) };
+        if let Err(failed) = output::write_stdout(&text) {
             return failed;
         }
         match &self {
             _ if as_json => {}
-            Answer::Absent { key } => output::complain(&format!("rallypoint store: {key} is not there")),
-            Answer::Empty { key } => output::complain(&format!("rallypoint store: queue {key} is empty")),
+            Outcome::Absent { key } => output::write_stderr(&format!("rallypoint store: {key} is not there")),
+            Outcome::Empty { key } => {
+                output::write_stderr(&format!("rallypoint store: queue {key} is empty"))
+            }
             _ => {}
         }
         ExitCode::from(code)
@@ -62,9 +64,9 @@ impl Answer {
 
     fn code(&self) -> u8 {
         match self {
-            Answer::Absent { .. } | Answer::Empty { .. } | Answer::Deleted { gone: 0 } => ABSENT,
-            Answer::States(states) if states.iter().any(|(there, _)| !there) => ABSENT,
-            Answer::Held { .. } => OTHER_HELD,
+            Outcome::Absent { .. } | Outcome::Empty { .. } | Outcome::Deleted { count: 0 } => ABSENT,
+            Outcome::Presence(states) if states.iter().any(|(is_present, _)| !is_present) => ABSENT,
+            Outcome::OtherValue { .. } => OTHER_VALUE,
             _ => 0,
         }
     }
@@ -72,59 +74,61 @@ impl Answer {
     /// What people read. On a terminal names and values are shown, not obeyed; into a file they go as they are.
     fn text(&self, terminal: bool) -> Vec<u8> {
         let name = |key: &str| match terminal {
-            true => output::shown(key.as_bytes(), &[]),
+            true => output::escape_control(key.as_bytes(), &[]),
             false => key.to_owned(),
         };
         match self {
-            Answer::Done { .. } | Answer::Waited | Answer::Absent { .. } | Answer::Empty { .. } => Vec::new(),
-            Answer::Value { value, raw: true, .. } => value.clone(),
-            Answer::Value { value, .. } | Answer::Held { value, .. } => match terminal {
+            Outcome::Done { .. } | Outcome::Waited | Outcome::Absent { .. } | Outcome::Empty { .. } => {
+                Vec::new()
+            }
+            Outcome::Value { value, raw: true, .. } => value.clone(),
+            Outcome::Value { value, .. } | Outcome::OtherValue { value, .. } => match terminal {
                 // A value may have several lines.
-                true => format!("{}\n", output::shown(value, &['\n', '\t'])).into_bytes(),
+                true => format!("{}\n", output::escape_control(value, &['\n', '\t'])).into_bytes(),
                 false => [value, &b"\n"[..]].concat(),
             },
-            Answer::Number { number, .. } => format!("{number}\n").into_bytes(),
-            Answer::Deleted { gone } | Answer::Cleared { gone } => format!("{gone}\n").into_bytes(),
-            Answer::States(states) => {
-                let line = |(there, key): &(bool, String)| {
-                    format!("{} {}\n", if *there { "present" } else { "absent " }, name(key))
+            Outcome::Number { number, .. } => format!("{number}\n").into_bytes(),
+            Outcome::Deleted { count } | Outcome::Cleared { count } => format!("{count}\n").into_bytes(),
+            Outcome::Presence(states) => {
+                let line = |(is_present, key): &(bool, String)| {
+                    format!("{} {}\n", if *is_present { "present" } else { "absent " }, name(key))
                 };
                 states.iter().map(line).collect::<String>().into_bytes()
             }
-            Answer::Keys(keys) => {
+            Outcome::Keys(keys) => {
                 keys.iter().map(|key| format!("{}\n", name(key))).collect::<String>().into_bytes()
             }
-            Answer::Pong { time, identity } => {
-                let who = identity.as_deref().map_or("not a rallypoint server".into(), |identity| {
+            Outcome::Pong { time, identity } => {
+                let server = identity.as_deref().map_or("not a rallypoint server".into(), |identity| {
                     format!("rallypoint, {}", name(identity))
                 });
-                format!("answered in {} µs ({who})\n", time.as_micros()).into_bytes()
+                format!("answered in {} µs ({server})\n", time.as_micros()).into_bytes()
             }
         }
     }
 
     fn json(&self) -> Value {
         match self {
-            Answer::Done { key } => json!({"key": key, "stored": true}),
-            Answer::Waited => json!({"waited": true}),
-            Answer::Value { key, value, .. } => with_value(json!({"key": key}), value),
-            Answer::Held { key, value } => with_value(json!({"key": key, "stored": false}), value),
-            Answer::Absent { key } => json!({"absent": [key]}),
-            Answer::Empty { key } => json!({"key": key, "empty": true}),
-            Answer::Number { name, number } => json!({*name: number}),
-            Answer::Deleted { gone } | Answer::Cleared { gone } => json!({"deleted": gone}),
-            Answer::States(states) => {
-                let pick = |wanted| {
+            Outcome::Done { key } => json!({"key": key, "stored": true}),
+            Outcome::Waited => json!({"waited": true}),
+            Outcome::Value { key, value, .. } => with_value(json!({"key": key}), value),
+            Outcome::OtherValue { key, value } => with_value(json!({"key": key, "stored": false}), value),
+            Outcome::Absent { key } => json!({"absent": [key]}),
+            Outcome::Empty { key } => json!({"key": key, "empty": true}),
+            Outcome::Number { name, number } => json!({*name: number}),
+            Outcome::Deleted { count } | Outcome::Cleared { count } => json!({"deleted": count}),
+            Outcome::Presence(states) => {
+                let keys_where = |is_wanted| {
                     states
                         .iter()
-                        .filter(|(there, _)| *there == wanted)
+                        .filter(|(is_present, _)| *is_present == is_wanted)
                         .map(|(_, key)| key)
                         .collect::<Vec<_>>()
                 };
-                json!({"present": pick(true), "absent": pick(false)})
+                json!({"present": keys_where(true), "absent": keys_where(false)})
             }
-            Answer::Keys(keys) => json!({"keys": keys}),
-            Answer::Pong { time, identity } => {
+            Outcome::Keys(keys) => json!({"keys": keys}),
+            Outcome::Pong { time, identity } => {
                 json!({"microseconds": time.as_micros() as u64, "server": identity})
             }
         }
@@ -133,7 +137,7 @@ impl Answer {
 
 /// An object on one line. JSON lets some control characters be that terminals obey (U+007F to U+009F); they stand in
 /// strings only, where they may be escaped.
-fn line(object: &Value) -> Vec<u8> {
+fn json_line(object: &Value) -> Vec<u8> {
     let mut line = String::new();
     for c in object.to_string().chars() {
         match c.is_control() {
@@ -163,11 +167,11 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
     let op = error.context().and_then(|context| context.op);
     let (code, kind, hint) = match error.failure() {
         Some(Failure::Timeout(Awaited::Keys(_))) => {
-            (TIMED_OUT, "timeout", "give it longer with --timeout, or look with `list`")
+            (TIMEOUT, "timeout", "give it longer with --timeout, or look with `list`")
         }
-        Some(Failure::Timeout(_)) => (TIMED_OUT, "timeout", "give it longer with --timeout"),
+        Some(Failure::Timeout(_)) => (TIMEOUT, "timeout", "give it longer with --timeout"),
         Some(Failure::NoAnswer) => (
-            TIMED_OUT,
+            TIMEOUT,
             "timeout",
             "the process there is stopped or overloaded, or the network drops its answers",
         ),
@@ -200,11 +204,11 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
     };
     if as_json {
         let failure = json!({"error": kind, "message": error.to_string(), "endpoint": endpoint.to_string()});
-        let _ = output::say(line(&failure));
+        let _ = output::write_stdout(json_line(&failure));
     }
-    output::complain_lines(&format!("rallypoint store: {error}"));
+    output::write_stderr_lines(&format!("rallypoint store: {error}"));
     if !hint.is_empty() {
-        output::complain(&format!("hint: {hint}"));
+        output::write_stderr(&format!("hint: {hint}"));
     }
     ExitCode::from(code)
 }

@@ -32,16 +32,16 @@ pub(crate) fn probe(address: SocketAddr) -> io::Result<Duration> {
 }
 
 /// A client that asks again and again, in a thread of its own.
-pub(crate) struct Bystander {
+pub(crate) struct LatencyProbe {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Duration>>,
 }
 
-impl Bystander {
+impl LatencyProbe {
     /// Pings over one connection, about a thousand times a second.
-    pub(crate) fn pinging(address: SocketAddr) -> Bystander {
+    pub(crate) fn ping_continuously(address: SocketAddr) -> LatencyProbe {
         let mut client = Client::connect(address);
-        Bystander::asking(Duration::from_millis(1), move || {
+        LatencyProbe::spawn(Duration::from_millis(1), move || {
             let start = Instant::now();
             client.ping();
             start.elapsed()
@@ -49,12 +49,12 @@ impl Bystander {
     }
 
     /// Visits with a new connection each time, about a hundred times a second.
-    pub(crate) fn visiting(address: SocketAddr) -> Bystander {
-        Bystander::asking(Duration::from_millis(10), move || probe(address).expect("a visitor is served"))
+    pub(crate) fn connect_continuously(address: SocketAddr) -> LatencyProbe {
+        LatencyProbe::spawn(Duration::from_millis(10), move || probe(address).expect("a visitor is served"))
     }
 
     /// `every` is the pause between two questions, not a wait for anything.
-    fn asking(every: Duration, mut ask: impl FnMut() -> Duration + Send + 'static) -> Bystander {
+    fn spawn(every: Duration, mut ask: impl FnMut() -> Duration + Send + 'static) -> LatencyProbe {
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Bystander {
                 std::thread::sleep(every);
             }
         });
-        Bystander { stop, thread }
+        LatencyProbe { stop, thread }
     }
 
     /// How long its requests took, shortest first. Fails if one was not answered.
@@ -86,14 +86,14 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 
 /// What bystanders of one server saw.
 #[derive(Debug)]
-struct Seen {
+struct Latencies {
     pings: Vec<Duration>,
     visits: Vec<Duration>,
 }
 
-impl Seen {
+impl Latencies {
     /// Waits that stay within `bound` of those on an idle server: of nearly all pings, and of most visits.
-    fn is_within(&self, bound: Duration, idle: &Seen, percent: usize) -> bool {
+    fn is_within(&self, bound: Duration, idle: &Latencies, percent: usize) -> bool {
         percentile(&self.pings, percent) < bound + percentile(&idle.pings, percent)
             && percentile(&self.visits, 50)
                 < bound.max(Duration::from_millis(5)) + percentile(&idle.visits, 50)
@@ -108,27 +108,31 @@ impl Seen {
 
 /// Runs `attack` while bystanders ping and visit the server: of their pings 99 in a hundred, and of their visits most,
 /// must not take longer than `bound` more than on an idle server. One run of several is enough.
-pub(crate) fn assert_undisturbed(server: &Server, bound: Duration, mut attack: impl FnMut()) {
+pub(crate) fn assert_latency_unaffected(server: &Server, bound: Duration, mut attack: impl FnMut()) {
     const RUNS: usize = 6;
     let idle = Server::start();
     let mut seen = String::new();
     for _ in 0..RUNS {
-        let watch =
-            |server: &Server| (Bystander::pinging(server.address()), Bystander::visiting(server.address()));
-        let (start, starved) = (Instant::now(), server.process().starved());
+        let watch = |server: &Server| {
+            (
+                LatencyProbe::ping_continuously(server.address()),
+                LatencyProbe::connect_continuously(server.address()),
+            )
+        };
+        let (start, cpu_wait) = (Instant::now(), server.process().cpu_wait());
         let both = [watch(server), watch(&idle)];
         attack();
         let [attacked, control] =
-            both.map(|(pings, visits)| Seen { pings: pings.finish(), visits: visits.finish() });
+            both.map(|(pings, visits)| Latencies { pings: pings.finish(), visits: visits.finish() });
         // Where other programs leave it no processor nearly all of its answers are late, by as much as it got less.
-        let starved = (server.process().starved() - starved).as_secs_f64() / start.elapsed().as_secs_f64();
-        let percent = if starved > 0.1 { 50 } else { 99 };
-        let allowed = bound.div_f64(1.0 - starved.min(0.9));
+        let cpu_wait = (server.process().cpu_wait() - cpu_wait).as_secs_f64() / start.elapsed().as_secs_f64();
+        let percent = if cpu_wait > 0.1 { 50 } else { 99 };
+        let allowed = bound.div_f64(1.0 - cpu_wait.min(0.9));
         seen += &format!(
             "\n  attacked: {}\n  idle:     {}\n  without a processor for {:.0} % of the time",
             attacked.summary(),
             control.summary(),
-            starved * 100.0
+            cpu_wait * 100.0
         );
         if attacked.is_within(allowed, &control, percent) {
             return println!("undisturbed:{seen}");
