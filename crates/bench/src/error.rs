@@ -52,22 +52,6 @@ pub enum ConnectionError {
 }
 
 impl BenchError {
-    /// Returns the exit code of the command, as its help lists them.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            BenchError::Usage(_) | BenchError::TooFewFiles { .. } => 2,
-            BenchError::TimedOut { .. } => 4,
-            BenchError::NotAStore { error, .. } | BenchError::Lost { error, .. } => match error {
-                ConnectionError::WrongReply { .. } | ConnectionError::UnexpectedBytes { .. } => 1,
-                ConnectionError::Timeout { .. } => 4,
-                ConnectionError::Closed { .. } | ConnectionError::Failed { .. } => 5,
-            },
-            BenchError::Unresolvable(_) | BenchError::Unreachable { .. } => 5,
-            BenchError::Poll(_) => 1,
-            BenchError::Interrupted { .. } => 130,
-        }
-    }
-
     /// Returns what the user can do about the error.
     pub fn hint(&self) -> &'static str {
         match self {

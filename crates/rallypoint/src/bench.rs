@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use clap::Args;
 use rallypoint_bench::{
-    Bench, BenchError, DEFAULT_WORKLOADS, Options, Outcome, Report, Until, Workload, table_header,
+    Bench, BenchError, ConnectionError, DEFAULT_WORKLOADS, Options, Outcome, Report, Until, Workload,
+    table_header,
 };
 use rallypoint_core::Quantity;
 use rallypoint_store::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::output;
+use crate::{exit_code, output};
 
 /// Puts load on a TCPStore server, torch's or ours, and tells its throughput and latencies.
 ///
@@ -102,7 +103,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     let code = measure_all(&args, &mut outcomes).unwrap_or_else(|failed| {
         report_error(&failed);
         error = Some(failed.to_string());
-        failed.exit_code()
+        exit_code_of(&failed)
     });
     if args.json {
         let report = Report { endpoint: &args.endpoint.to_string(), results: &outcomes, error };
@@ -126,10 +127,8 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
         // Without it Ctrl-C still ends the run, only the keys stay.
         let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
     }
-    // The run ends if its figures can't be written.
-    const WRITE_FAILURE: u8 = 1;
     if !args.json && output::write_stdout(format!("{}\n", table_header())).is_err() {
-        return Ok(WRITE_FAILURE);
+        return Ok(exit_code::FAILURE);
     }
     let mut code = 0;
     for workload in workloads {
@@ -137,13 +136,13 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
         for &in_flight in in_flight_counts {
             let (outcome, ended) = bench.measure(workload, in_flight as usize);
             if !args.json && output::write_stdout(format!("{}\n", outcome.row())).is_err() {
-                return Ok(WRITE_FAILURE);
+                return Ok(exit_code::FAILURE);
             }
             outcomes.push(outcome);
             if let Err(error) = ended {
                 report_error(&error);
                 if code == 0 {
-                    code = error.exit_code();
+                    code = exit_code_of(&error);
                 }
                 if error.ends_the_run() {
                     return Ok(code);
@@ -157,6 +156,21 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
 fn report_error(error: &BenchError) {
     output::write_stderr(&format!("rallypoint bench: {error}"));
     output::write_stderr(&format!("hint: {}", error.hint()));
+}
+
+fn exit_code_of(error: &BenchError) -> u8 {
+    match error {
+        BenchError::Usage(_) | BenchError::TooFewFiles { .. } => exit_code::USAGE,
+        BenchError::TimedOut { .. } => exit_code::TIMEOUT,
+        BenchError::NotAStore { error, .. } | BenchError::Lost { error, .. } => match error {
+            ConnectionError::Timeout { .. } => exit_code::TIMEOUT,
+            ConnectionError::Closed { .. } | ConnectionError::Failed { .. } => exit_code::UNREACHABLE,
+            _ => exit_code::FAILURE,
+        },
+        BenchError::Unresolvable(_) | BenchError::Unreachable { .. } => exit_code::UNREACHABLE,
+        BenchError::Interrupted { .. } => exit_code::INTERRUPTED,
+        _ => exit_code::FAILURE,
+    }
 }
 
 impl BenchArgs {

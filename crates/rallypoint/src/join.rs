@@ -20,10 +20,8 @@ use serde_json::json;
 pub(crate) use arguments::JoinArgs;
 
 use crate::progress::Progress;
-use crate::{live_line, output};
+use crate::{exit_code, live_line, output};
 
-/// The exit code of a node whose round was over before its command was.
-const ROUND_OVER: u8 = 6;
 /// Interval for polling the membership of the rendezvous.
 const MONITOR_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -38,7 +36,7 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
     let observer = Arc::new(JoinObserver { progress, run_id, is_printed: AtomicBool::new(false) });
     let outcome = rallypoint_agent::run(config(args, parameters), Arc::clone(&observer) as _);
     let stays = !has_command && observer.is_printed.load(Ordering::SeqCst);
-    ExitCode::from(exit_code(&outcome, stays))
+    ExitCode::from(code_of(&outcome, stays))
 }
 
 fn config(args: JoinArgs, rendezvous: RendezvousParameters) -> LaunchConfig {
@@ -56,18 +54,18 @@ fn config(args: JoinArgs, rendezvous: RendezvousParameters) -> LaunchConfig {
 
 /// Returns the exit code, and writes why the node ended if that was an error. `stays` says that the node has joined and has no
 /// command, so that it stays until a signal.
-fn exit_code(outcome: &Outcome, stays: bool) -> u8 {
+fn code_of(outcome: &Outcome, stays: bool) -> u8 {
     let command_code = match outcome.last_exit {
         Some(Exit::Code(code)) => code as u8,
-        Some(Exit::Signal(signal)) => 128u8.saturating_add(signal as u8),
+        Some(Exit::Signal(signal)) => exit_code::of_signal(signal),
         None => 0,
     };
     if let Some(error) = &outcome.error {
         return report_error(error);
     }
     match outcome.verdict {
-        Verdict::RoundOver if command_code != 0 => ROUND_OVER,
-        Verdict::Signalled(signal) if outcome.starts == 0 && !stays => 128u8.saturating_add(signal.0 as u8),
+        Verdict::RoundOver if command_code != 0 => exit_code::ROUND_OVER,
+        Verdict::Signalled(signal) if outcome.starts == 0 && !stays => exit_code::of_signal(signal.0),
         Verdict::Spare if outcome.starts > 0 => {
             tracing::info!("the rendezvous was closed");
             0
@@ -124,7 +122,11 @@ impl LaunchObserver for JoinObserver {
 fn report_error(error: &AgentError) -> u8 {
     if let AgentError::Start { program, source, .. } = error {
         output::write_stderr(&format!("rallypoint join: cannot run {program:?}: {source}"));
-        return if source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+        return if source.kind() == std::io::ErrorKind::NotFound {
+            exit_code::NOT_FOUND
+        } else {
+            exit_code::NOT_EXECUTABLE
+        };
     }
     for line in error.to_string().lines() {
         output::write_stderr(&format!("rallypoint join: {line}"));
@@ -132,13 +134,13 @@ fn report_error(error: &AgentError) -> u8 {
     let store_error = match error {
         AgentError::Rendezvous(RendezvousError::Parameters(_)) => {
             output::write_stderr("hint: `rallypoint join --help` shows the options with examples");
-            return 2;
+            return exit_code::USAGE;
         }
-        AgentError::Rendezvous(RendezvousError::Closed { .. }) => return 3,
+        AgentError::Rendezvous(RendezvousError::Closed { .. }) => return exit_code::CLOSED,
         AgentError::Rendezvous(RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. }) => {
-            return 4;
+            return exit_code::TIMEOUT;
         }
-        AgentError::NoRanks { .. } => return 5,
+        AgentError::NoRanks { .. } => return exit_code::UNREACHABLE,
         AgentError::Rendezvous(error) => error.store_error(),
         AgentError::Store { source, .. } => Some(source),
         _ => None,
@@ -146,9 +148,9 @@ fn report_error(error: &AgentError) -> u8 {
     match store_error {
         Some(source) => {
             output::write_stderr(&format!("hint: {}", store_hint(source)));
-            5
+            exit_code::UNREACHABLE
         }
-        None => 1,
+        None => exit_code::FAILURE,
     }
 }
 

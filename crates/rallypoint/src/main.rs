@@ -1,6 +1,7 @@
 //! The `rallypoint` command: what people type. The work is done in the crates below it.
 
 mod bench;
+mod exit_code;
 mod flags;
 mod join;
 mod live_line;
@@ -23,11 +24,13 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// tell from its own, and their tools
 #[derive(Debug, Parser)]
 #[command(name = "rallypoint", version, max_term_width = HELP_WIDTH, propagate_version = true)]
-#[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=error, warn, info or debug says how much.")]
+#[command(after_help = NOTES, after_long_help = format!("{NOTES}\n\n{}", exit_code::help()))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+const NOTES: &str = "Logs go to standard error; RALLYPOINT_LOG=error, warn, info or debug says how much.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

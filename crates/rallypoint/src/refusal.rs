@@ -1,5 +1,7 @@
 //! Why a command did nothing.
 
+use crate::exit_code;
+
 /// Why nothing was started.
 #[derive(Debug)]
 pub(crate) struct Refusal {
@@ -12,11 +14,11 @@ pub(crate) struct Refusal {
 impl Refusal {
     /// What was typed can't be understood.
     pub(crate) fn usage(text: String) -> Refusal {
-        Refusal { code: 2, text, hint: None }
+        Refusal { code: exit_code::USAGE, text, hint: None }
     }
 
     /// What was typed can't be done.
     pub(crate) fn value(text: String) -> Refusal {
-        Refusal { code: 1, text, hint: None }
+        Refusal { code: exit_code::FAILURE, text, hint: None }
     }
 }

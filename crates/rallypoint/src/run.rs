@@ -31,7 +31,7 @@ use tracing::level_filters::LevelFilter;
 use crate::flags::FlagEnvironment;
 use crate::join::store_hint;
 use crate::refusal::Refusal;
-use crate::{HELP_WIDTH, log, output};
+use crate::{HELP_WIDTH, exit_code, log, output};
 
 /// How long the last lines of the log may take to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -242,7 +242,7 @@ fn report_refusal(refusal: &Refusal, errors: ErrorWriter) -> ExitCode {
     if let Some(hint) = &refusal.hint {
         errors.write(&format!("hint: {hint}"));
     }
-    if refusal.code == 2 {
+    if refusal.code == exit_code::USAGE {
         errors.write(&format!("hint: `{} --help` shows the options with examples", errors.name));
     }
     ExitCode::from(refusal.code)

@@ -16,7 +16,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::{log, output};
+use crate::{exit_code, log, output};
 
 /// The server logs a warning if the file limit leaves room for fewer connections than this.
 const MIN_EXPECTED_CONNECTIONS: u64 = 256;
@@ -77,12 +77,12 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         if let Err(why) = set {
             output::write_stderr(&format!("rallypoint serve: {why}"));
             output::write_stderr("hint: `rallypoint serve --list-limits` shows them all");
-            return ExitCode::from(2);
+            return ExitCode::from(exit_code::USAGE);
         }
     }
     if let Some(Err(why)) = limits.as_ref().map(Limits::check) {
         output::write_stderr(&format!("rallypoint serve: {why}"));
-        return ExitCode::from(2);
+        return ExitCode::from(exit_code::USAGE);
     }
     let log = log::start_background();
     if let Some(why) = tuning_error {

@@ -14,7 +14,7 @@ use rallypoint_rendezvous::Connecting;
 use rallypoint_store::{Endpoint, Exchange, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use crate::wait_indicator::WaitIndicator;
-use crate::{live_line, output};
+use crate::{exit_code, live_line, output};
 use outcome::Outcome;
 
 /// Reads and writes a store: ours, or that of a live torch job
@@ -177,7 +177,7 @@ pub(crate) fn run(args: StoreArgs) -> ExitCode {
         output::write_stderr(
             "rallypoint store: which store? give --endpoint HOST:PORT, or set RALLYPOINT_ENDPOINT",
         );
-        return ExitCode::from(2);
+        return ExitCode::from(exit_code::USAGE);
     };
     if let Operation::Cas { expected, desired, .. } = &operation
         && expected == "-"

@@ -8,12 +8,8 @@ use rallypoint_core::wire::Op;
 use rallypoint_store::{Awaited, ConnectionFault, Endpoint, Failure, Oversized, StoreError};
 use serde_json::{Value, json};
 
+use crate::exit_code::{ABSENT, FAILURE, OTHER_VALUE, TIMEOUT, UNREACHABLE, USAGE};
 use crate::output;
-
-const ABSENT: u8 = 3;
-const TIMEOUT: u8 = 4;
-const UNREACHABLE: u8 = 5;
-const OTHER_VALUE: u8 = 6;
 
 /// What an operation came to.
 pub(super) enum Outcome {
@@ -188,19 +184,19 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
             (UNREACHABLE, "indeterminate", "read the key to see whether it was applied before you repeat it")
         }
         Some(Failure::Protocol(..)) => {
-            (1, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
+            (FAILURE, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
         }
-        Some(Failure::Unsupported(_)) => (1, "unsupported", ""),
+        Some(Failure::Unsupported(_)) => (FAILURE, "unsupported", ""),
         Some(Failure::TooLarge { what: Oversized::Reply, .. }) => {
-            (1, "failed", "this command takes no longer replies; ask for less at a time")
+            (FAILURE, "failed", "this command takes no longer replies; ask for less at a time")
         }
         Some(Failure::TooLarge { .. }) => {
-            (2, "usage", "store it in parts, or keep it in a file and store its path")
+            (USAGE, "usage", "store it in parts, or keep it in a file and store its path")
         }
         None if matches!(error, StoreError::InvalidArgument(_)) => {
-            (2, "usage", "see `rallypoint store --help`")
+            (USAGE, "usage", "see `rallypoint store --help`")
         }
-        _ => (1, "failed", ""),
+        _ => (FAILURE, "failed", ""),
     };
     if as_json {
         let failure = json!({"error": kind, "message": error.to_string(), "endpoint": endpoint.to_string()});

@@ -1,0 +1,28 @@
+//! The command line as a whole: help, exit codes, and flags that several commands share.
+
+use std::process::{Command, Output, Stdio};
+
+fn rallypoint(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+    command.args(arguments).env_remove("RALLYPOINT_LOG").stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn the_long_help_has_one_table_of_exit_codes() {
+    let help = stdout(&rallypoint(&["--help"]));
+    let (_, table) = help.split_once("\nExit codes:\n").unwrap();
+    for line in [
+        "  2      all: wrong usage",
+        "  3      store: the key is absent, or the queue is empty",
+        "  3      join: the rendezvous is closed",
+        "  128+N  join: signal N ended the node while it waited, or ended the command",
+    ] {
+        assert!(table.lines().any(|found| found == line), "{line:?} in {table}");
+    }
+    assert!(!stdout(&rallypoint(&["-h"])).contains("Exit codes:"));
+}
