@@ -16,63 +16,97 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{exit_code, output};
 
-/// Puts load on a TCPStore server, torch's or ours, and tells its throughput and latencies.
-///
-/// Workloads: add, get, set, check, wait (on keys that are there), compare_set, each over --connections with
-/// --in-flight requests sent together; get-8MiB and set-8MiB with another value size; wait-10000, check-10000,
-/// multi_get-10000 and multi_set-10000 with that many keys in one request; and gatherings of many clients: cancel-2000
-/// (each waits for 64 absent keys, all cancel), connect-10000 (all connect at once), bootstrap-1024 (each sets its key
-/// and gets everybody's), barrier-10000 (all count themselves, the last one lets them go). `all` is all of them.
-///
-/// What gets no reply (set, multi_set) counts as done when a PING sent behind it is answered, one PING for all requests
-/// sent together. A latency is the time from sending requests together to the last of their replies.
-///
-/// The keys it makes begin with /rallypoint-bench/ and are deleted afterwards.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
+const EXAMPLES: &str = "  \
   rallypoint bench --endpoint 127.0.0.1:29400
   rallypoint bench -e node0:29400 --workload get,set --in-flight 1 --seconds 10
   rallypoint bench -e node0:29400 --workload connect-1000,barrier-1000 --json
-  rallypoint bench -e [::1]:29400 --workload all          heavy: not for a server that others need
+  # Heavy: not for a server that is in use
+  rallypoint bench -e [::1]:29400 --workload all";
 
-Exit codes:
-  0    measured
-  1    the server answered wrongly, or is no TCPStore
-  2    wrong usage
-  4    a workload was not done in time
-  5    the server could not be reached, or a connection was lost
-  130  interrupted")]
+/// Measure the throughput and latencies of a TCPStore server, torch's or ours
+///
+/// Steady workloads send requests over --connections, --in-flight requests at a time: add, get, set, check, wait (for keys that
+/// are present) and compare_set. get-8MiB and set-8MiB have another value size. wait-10000, check-10000, multi_get-10000 and
+/// multi_set-10000 have that number of keys in one request.
+///
+/// Collective workloads run many clients once: cancel-2000 (each client waits for 64 absent keys, then all cancel), connect-10000
+/// (all connect together), bootstrap-1024 (each client sets its key and gets the keys of all) and barrier-10000 (all clients add
+/// to a counter, and the last one releases them). `all` runs all workloads.
+///
+/// The latency of a batch is the time from sending its requests to the last reply. Requests without a reply (set, multi_set) are
+/// complete when the server has answered a PING that follows them.
+///
+/// The keys of a run start with /rallypoint-bench/ and are deleted at its end.
+#[derive(Debug, Args)]
+#[command(after_help = exit_code::help_with_examples("bench", EXAMPLES))]
 pub(crate) struct BenchArgs {
-    /// The server
-    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT")]
+    /// Server to measure
+    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT", help_heading = "Connection")]
     endpoint: Endpoint,
-    /// What to do, with commas between; may be given several times
-    #[arg(long, value_name = "NAME[,NAME...]", default_value = DEFAULT_WORKLOADS)]
-    workload: Vec<String>,
-    /// Connections of the workloads that are not gatherings
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    connections: u32,
-    /// Requests a connection sends together; every workload is run with each of these numbers
-    #[arg(long, value_name = "N[,N...]", default_value = "1,32", value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    in_flight: Vec<u32>,
-    /// How long each workload that is not a gathering is kept up
-    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_seconds)]
-    seconds: Duration,
-    /// How many requests each of them makes, instead of --seconds
-    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = parse_request_count)]
-    requests: Option<u64>,
-    /// Length of the values
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=8 << 20))]
-    value_bytes: u32,
-    /// Keys over which the requests go
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=999_999))]
-    keys: u32,
-    /// After this long a workload is given up (10s, 5min)
-    #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = parse_timeout)]
+    /// Timeout of each workload (10s, 5min)
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "60s",
+        value_parser = parse_timeout,
+        help_heading = "Connection"
+    )]
     timeout: Duration,
-    /// Prints JSON instead of a table
-    #[arg(long)]
+    /// Workloads to run; can be repeated
+    #[arg(long, value_name = "NAME,…", default_value = DEFAULT_WORKLOADS, help_heading = "Load")]
+    workload: Vec<String>,
+    /// Number of connections of steady workloads
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=65_536),
+        help_heading = "Load"
+    )]
+    connections: u32,
+    /// Requests that a connection sends together; each workload runs once per number
+    #[arg(
+        long,
+        value_name = "N,…",
+        default_value = "1,32",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
+        help_heading = "Load"
+    )]
+    in_flight: Vec<u32>,
+    /// Duration of each steady workload
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_seconds, help_heading = "Load")]
+    seconds: Duration,
+    /// Number of requests of each steady workload, instead of --seconds
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "seconds",
+        value_parser = parse_request_count,
+        help_heading = "Load"
+    )]
+    requests: Option<u64>,
+    /// Size of the values
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=8 << 20),
+        help_heading = "Load"
+    )]
+    value_bytes: u32,
+    /// Number of keys that the requests use
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(1..=999_999),
+        help_heading = "Load"
+    )]
+    keys: u32,
+    /// Print the results as JSON instead of a table
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

@@ -21,40 +21,46 @@ use crate::{exit_code, log, output};
 /// The server logs a warning if the file limit leaves room for fewer connections than this.
 const MIN_EXPECTED_CONNECTIONS: u64 = 256;
 
-/// Runs a store server that torch's TCPStore clients can use as their own.
-///
-/// Once it is ready it prints one line `listening on HOST:PORT` per address to standard output; logs go to standard
-/// error. SIGTERM and SIGINT end it cleanly. With --health-check a line tells where, after those.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  rallypoint serve                                  this machine only, port 29400
-  rallypoint serve --listen 0.0.0.0:29400           open to the cluster, IPv4
-  rallypoint serve --listen :29400                  open to the cluster, IPv6 and IPv4
-  rallypoint serve --listen 127.0.0.1:0             any free port; the first line of output tells which
+const EXAMPLES: &str = "  \
+  # This machine only, port 29400
+  rallypoint serve
+  # Open to the cluster: all IPv4 addresses, or all IPv6 and IPv4 addresses
+  rallypoint serve --listen 0.0.0.0:29400
+  rallypoint serve --listen :29400
+  # A free port; the first line of output has its number
+  rallypoint serve --listen 127.0.0.1:0
+  # Other limits
   rallypoint serve --limit value_len=64MiB --limit handshake=30s
-  rallypoint serve --expire-idle-jobs 60min         forgets jobs that ended and left their keys behind
-  rallypoint serve --health-check 0.0.0.0:8080      `curl HOST:8080/healthz` tells how it is doing
+  # Delete the keys of jobs that have ended
+  rallypoint serve --expire-idle-jobs 60min
+  # Health checks: `curl HOST:8080/healthz`
+  rallypoint serve --health-check 0.0.0.0:8080";
 
-Exit codes: 0 ended by a signal, 1 could not listen or stopped by itself, 2 wrong usage")]
+/// Run a store server for torch's TCPStore clients and ours
+///
+/// When the server is ready, it prints one line `listening on HOST:PORT` per address to standard output, and then one line
+/// with the address of --health-check. SIGTERM and SIGINT stop it.
+#[derive(Debug, Args)]
+#[command(after_help = exit_code::help_with_examples("serve", EXAMPLES))]
 pub(crate) struct ServeArgs {
-    /// Where to listen; may be given several times
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:29400")]
+    /// Address to listen on; can be repeated
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:29400", help_heading = "Server")]
     listen: Vec<Endpoint>,
-    /// Changes a limit; --list-limits shows them all
-    #[arg(long, value_name = "NAME=VALUE")]
-    limit: Vec<String>,
-    /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1; `:PORT` is all]
-    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = parse_address)]
-    health_check: Option<SocketAddr>,
-    /// Deletes the keys of jobs that no client has used for this long (30min, 3600s) and that have no connection
+    /// Delete the keys of jobs that have no connection and were not used for this time (30min, 3600s)
     ///
     /// A job is a run id: its state, the keys of its rounds, and the keys under rallypoint.rendezvous/. A connection belongs to
     /// the job whose key it named last. Live agents name a key every 5 s. Keys outside of a rendezvous never expire.
-    #[arg(long, value_name = "TIME", value_parser = parse_idle_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_idle_time, help_heading = "Server")]
     expire_idle_jobs: Option<Duration>,
-    /// Prints every limit with its default and meaning, and ends
-    #[arg(long)]
+    /// Change a limit; can be repeated
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Limits")]
+    limit: Vec<String>,
+    /// Print every limit with its default and meaning, and exit
+    #[arg(long, help_heading = "Limits")]
     list_limits: bool,
+    /// Answer health checks over HTTP; PORT alone is on 127.0.0.1, :PORT on all addresses
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = parse_address, help_heading = "Observability")]
+    health_check: Option<SocketAddr>,
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {

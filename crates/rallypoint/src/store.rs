@@ -17,37 +17,45 @@ use crate::wait_indicator::WaitIndicator;
 use crate::{exit_code, live_line, output};
 use outcome::Outcome;
 
-/// Reads and writes a store: ours, or that of a live torch job
-///
-/// Keys are as torch's programs write them; the slash that travels before them is added and taken off.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
+const EXAMPLES: &str = "  \
   rallypoint store --endpoint node0:29400 ping
   rallypoint store -e node0:29400 list
-  rallypoint store -e node0:29400 clear --prefix my-job/
   rallypoint store -e node0:29400 set epoch 17
   rallypoint store -e node0:29400 get epoch
+  rallypoint store -e node0:29400 --json get epoch
   cat model.cfg | rallypoint store -e node0:29400 set config -
   rallypoint store -e node0:29400 --timeout 5min wait rank0/ready rank1/ready
-  rallypoint store -e node0:29400 --json get epoch
+  rallypoint store -e node0:29400 clear --prefix my-job/";
 
-Exit codes:
-  0  done
-  1  failed for another reason (standard error says which)
-  2  wrong usage
-  3  the key, or an item in the queue, is not there
-  4  the time ran out
-  5  the server could not be reached, the connection was lost, or it is not known whether it was done
-  6  compare-and-set: another value is held")]
+/// Read and write a store: ours, or that of a running torch job
+///
+/// Keys are those that programs use. The slash that torch puts before each key on the wire is added and removed.
+#[derive(Debug, Args)]
+#[command(after_help = exit_code::help_with_examples("store", EXAMPLES))]
 pub(crate) struct StoreArgs {
-    /// The store's server
-    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT", global = true)]
+    /// Server of the store
+    #[arg(
+        short,
+        long,
+        value_name = "HOST:PORT",
+        env = "RALLYPOINT_ENDPOINT",
+        global = true,
+        help_heading = "Connection"
+    )]
     endpoint: Option<Endpoint>,
-    /// How long to wait, connecting included (250ms, 10s, 5min; 0 is without end)
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = Duration::read, global = true)]
+    /// Timeout for connecting and the operation together (250ms, 10s, 5min; 0 for none)
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        value_parser = Duration::read,
+        global = true,
+        help_heading = "Connection"
+    )]
     timeout: Duration,
-    /// Answers in JSON, one object on one line; failures too, beside their text on standard error
-    #[arg(long, global = true)]
+    /// Print the result as one line of JSON; errors too, in addition to their text on standard error
+    #[arg(long, global = true, help_heading = "Output")]
     json: bool,
     #[command(subcommand)]
     operation: Operation,
@@ -55,119 +63,119 @@ pub(crate) struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 enum Operation {
-    /// Prints the value of a key
+    /// Print the value of a key
     Get {
-        /// The key
+        /// Key to read
         key: String,
-        /// Waits until the key is there
+        /// Wait until the key is present
         #[arg(long)]
         wait: bool,
-        /// Prints the bytes alone, without a line end
+        /// Print the bytes without a line end
         #[arg(long)]
         raw: bool,
     },
-    /// Stores a value
+    /// Store a value
     Set {
-        /// The key
+        /// Key to write
         key: String,
-        /// The value; `-` or nothing reads it from standard input
+        /// Value; `-` or nothing reads it from standard input
         #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
-    /// Adds to a number and prints the sum
+    /// Add to a number and print the sum
     Add {
-        /// The key
+        /// Key of the number
         key: String,
-        /// What to add; may be negative
+        /// Number to add; can be negative
         #[arg(default_value_t = 1, allow_negative_numbers = true)]
         delta: i64,
     },
-    /// Compare-and-set: stores DESIRED if the key holds EXPECTED (empty: or is absent)
+    /// Compare and set: store DESIRED if the value is EXPECTED
     Cas {
-        /// The key
+        /// Key to write
         key: String,
-        /// What it must hold; empty: or it must be absent; `-` reads it from standard input
+        /// Expected value; an empty one also matches an absent key; `-` reads it from standard input
         #[arg(allow_hyphen_values = true)]
         expected: OsString,
-        /// What it is to hold; `-` reads it from standard input, from which only one of the two can come
+        /// New value; `-` reads it from standard input, which only one of the two values can come from
         #[arg(allow_hyphen_values = true)]
         desired: OsString,
     },
-    /// Puts bytes after what a key holds
+    /// Append bytes to a value
     Append {
-        /// The key
+        /// Key to write
         key: String,
-        /// The bytes; `-` or nothing reads them from standard input
+        /// Bytes to append; `-` or nothing reads them from standard input
         #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
-    /// Tells which keys are there
+    /// Print which keys are present
     Check {
-        /// The keys
+        /// Keys to check
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Waits until all keys are there
+    /// Wait until all keys are present
     Wait {
-        /// The keys
+        /// Keys to wait for
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Removes keys and prints how many were there
+    /// Delete keys and print how many there were
     Delete {
-        /// The keys
+        /// Keys to delete
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Deletes all keys with a prefix and prints how many
+    /// Delete all keys with a prefix and print how many there were
     ///
     /// The keys of a rendezvous start with `torch.rendezvous.RUN_ID` and `rallypoint.rendezvous/RUN_ID/`. Queues are not deleted.
     Clear {
-        /// The prefix; an empty prefix ('') deletes every key of the store
+        /// Prefix of the keys; an empty prefix ('') deletes every key of the store
         #[arg(long, allow_hyphen_values = true)]
         prefix: String,
     },
-    /// Prints the names of all keys, sorted
+    /// Print the names of all keys, sorted
     List {
-        /// Only those that begin with this
+        /// Prefix of the keys
         #[arg(default_value = "")]
         prefix: String,
     },
-    /// Prints how many keys there are
+    /// Print the number of keys
     Count,
-    /// Puts an item at the end of a queue
+    /// Append an item to a queue
     Push {
-        /// The queue
+        /// Key of the queue
         key: String,
-        /// The item; `-` or nothing reads it from standard input
+        /// Item; `-` or nothing reads it from standard input
         #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
-    /// Takes the item at the head of a queue and prints it
+    /// Remove the first item of a queue and print it
     Pop {
-        /// The queue
+        /// Key of the queue
         key: String,
-        /// Waits until there is one
+        /// Wait until there is an item
         #[arg(long)]
         wait: bool,
-        /// Prints the bytes alone, without a line end
+        /// Print the bytes without a line end
         #[arg(long)]
         raw: bool,
     },
-    /// Prints how many items a queue holds
+    /// Print the number of items in a queue
     Len {
-        /// The queue
+        /// Key of the queue
         key: String,
     },
-    /// Waits until so many have come to a barrier
+    /// Wait at a barrier until WORLD_SIZE clients have arrived
     Barrier {
-        /// The key at which they meet; those of one barrier give the same
+        /// Key of the barrier; the same for all clients
         key: String,
-        /// How many must come
+        /// Number of clients
         #[arg(value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
         world_size: u64,
     },
-    /// Asks the server for a sign of life and who it is
+    /// Print the identity of the server and the time of one round trip
     Ping,
 }
 

@@ -8,56 +8,67 @@ use rallypoint_rendezvous::{
     RendezvousError, RendezvousParameters, is_address_of_another, read_rendezvous_config,
 };
 
-/// Joins a rendezvous: finds the other nodes of a job, torchrun's among them, and gets a rank
-///
-/// Once it has joined, it prints one line of JSON: run_id, round, rank, world_size, master_addr, master_port and
-/// participants. Without a command it then stays in the rendezvous until a signal, joining again (and printing another
-/// line) when other nodes want to come in. With a command it runs that as this node's one worker, with torch's environment
-/// (RANK, WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), and ends with its exit code.
-#[derive(Debug, Args)]
-#[command(
-    args_override_self = true,
-    after_help = "Examples:
-  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2
-  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2:8 -- python train.py
-  rallypoint join --rdzv-backend static --rdzv-endpoint node0:29500 --nnodes 4 --node-rank 2 -- ./worker
-  rallypoint join --rdzv-endpoint node0 --rdzv-id job1 --nnodes 4 --rdzv-conf join_timeout=120,last_call_timeout=5
+use crate::exit_code;
 
-Exit codes:
-  0    left on a signal after it had joined, or the job ended; with a command, the command succeeded
-  1    failed for another reason (standard error says which)
-  2    wrong usage
-  3    the rendezvous is closed
-  4    the time ran out before enough nodes were here
-  5    the store could not be reached, or was lost
-  6    other nodes started over while the command ran; run again to be in the next round
-  126, 127   the command could not be run, or was not found
-  128+N      ended by signal N while waiting; with a command, the command was ended by signal N
-  otherwise  the command's own"
-)]
+const EXAMPLES: &str = "  \
+  # Stay in the rendezvous until a signal
+  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2
+  # Run a command once the node has joined
+  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2:8 -- python train.py
+  # Fixed ranks
+  rallypoint join --rdzv-backend static --rdzv-endpoint node0:29500 --nnodes 4 --node-rank 2 -- ./worker
+  # Other timeouts
+  rallypoint join --rdzv-endpoint node0 --rdzv-id job1 --nnodes 4 --rdzv-conf join_timeout=120";
+
+/// Join a rendezvous as one node, and run at most one command
+///
+/// When the node has joined, it prints one line of JSON: run_id, round, rank, world_size, master_addr, master_port and
+/// participants. Without a command it stays until a signal, and rejoins (and prints another line) when other nodes wait to
+/// join. With a command it runs that as its only worker, with torch's environment (RANK, WORLD_SIZE, GROUP_RANK,
+/// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), and exits with its exit code.
+#[derive(Debug, Args)]
+#[command(args_override_self = true, after_help = exit_code::help_with_examples("join", EXAMPLES))]
 pub(crate) struct JoinArgs {
-    /// How nodes find each other: c10d (any number, coming and going) or static (fixed ranks)
-    #[arg(long, alias = "rdzv_backend", value_name = "NAME", default_value = "c10d")]
-    rdzv_backend: String,
-    /// Where they meet; the node that has this address hosts the store (c10d: port 29400 if none is given)
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", default_value = "")]
-    rdzv_endpoint: String,
-    /// Which job; the same on all its nodes
-    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
-    rdzv_id: String,
-    /// How many nodes: a number, or the least and the most
-    #[arg(long, value_name = "N or MIN:MAX", default_value = "1:1")]
+    /// Number of nodes, or the minimum and the maximum
+    #[arg(long, value_name = "N|MIN:MAX", default_value = "1:1", help_heading = "Nodes")]
     nnodes: String,
-    /// This node's rank; for the static rendezvous only
-    #[arg(long, alias = "node_rank", value_name = "N")]
+    /// Rank of this node; for the static rendezvous only
+    #[arg(long, alias = "node_rank", value_name = "N", help_heading = "Nodes")]
     node_rank: Option<u64>,
-    /// Further options of the rendezvous
-    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…", default_value = "")]
-    rdzv_conf: String,
-    /// The address of this node as the others reach it; found out if it isn't given
-    #[arg(long, alias = "local_addr", value_name = "ADDRESS")]
+    /// Address under which other nodes reach this node [default: detected]
+    #[arg(long, alias = "local_addr", value_name = "ADDRESS", help_heading = "Nodes")]
     local_addr: Option<String>,
-    /// A command to run once this node has joined
+    /// Backend: c10d (elastic) or static (fixed ranks)
+    #[arg(
+        long,
+        alias = "rdzv_backend",
+        value_name = "NAME",
+        default_value = "c10d",
+        help_heading = "Rendezvous"
+    )]
+    rdzv_backend: String,
+    /// Endpoint of the store; the node with this address hosts it [default port of c10d: 29400]
+    #[arg(
+        long,
+        alias = "rdzv_endpoint",
+        value_name = "HOST:PORT",
+        default_value = "",
+        help_heading = "Rendezvous"
+    )]
+    rdzv_endpoint: String,
+    /// Run id of the job; the same on all nodes
+    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none", help_heading = "Rendezvous")]
+    rdzv_id: String,
+    /// Further options, such as join_timeout and last_call_timeout
+    #[arg(
+        long,
+        alias = "rdzv_conf",
+        value_name = "KEY=VALUE,…",
+        default_value = "",
+        help_heading = "Rendezvous"
+    )]
+    rdzv_conf: String,
+    /// Command to run once this node has joined
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
