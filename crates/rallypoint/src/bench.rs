@@ -14,7 +14,11 @@ use rallypoint_core::Quantity;
 use rallypoint_store::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::{exit_code, output};
+use crate::log::LogArgs;
+use crate::{exit_code, log, output};
+
+/// The timeout of workloads without one: 31 years.
+const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 
 const EXAMPLES: &str = "  \
   rallypoint bench --endpoint 127.0.0.1:29400
@@ -43,13 +47,13 @@ pub(crate) struct BenchArgs {
     /// Server to measure
     #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT", help_heading = "Connection")]
     endpoint: Endpoint,
-    /// Timeout of each workload (10s, 5min)
+    /// Timeout of each workload (250ms, 10s, 5min; 0 for none)
     #[arg(
         short,
         long,
         value_name = "TIME",
         default_value = "60s",
-        value_parser = parse_timeout,
+        value_parser = Duration::read,
         help_heading = "Connection"
     )]
     timeout: Duration,
@@ -108,6 +112,8 @@ pub(crate) struct BenchArgs {
     /// Print the results as JSON instead of a table
     #[arg(long, help_heading = "Output")]
     json: bool,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -123,15 +129,8 @@ fn parse_request_count(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "it must be a whole number, 1 or more".into())
 }
 
-fn parse_timeout(text: &str) -> Result<Duration, String> {
-    match Duration::read(text) {
-        Ok(Duration::ZERO) => Err("a workload needs some time".into()),
-        Ok(time) => Ok(time),
-        Err(why) => Err(format!("it must be {why}")),
-    }
-}
-
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
+    log::start(&args.log);
     let mut outcomes = Vec::new();
     let mut error = None;
     let code = measure_all(&args, &mut outcomes).unwrap_or_else(|failed| {
@@ -215,7 +214,7 @@ impl BenchArgs {
             until: self.requests.map_or(Until::After(self.seconds), Until::Requests),
             value_bytes: self.value_bytes as usize,
             keys: self.keys as usize,
-            timeout: self.timeout,
+            timeout: if self.timeout.is_zero() { MAX_TIMEOUT } else { self.timeout },
         }
     }
 }

@@ -1,13 +1,15 @@
-//! Where the log goes: to standard error, as much of it as `RALLYPOINT_LOG` says.
+//! The log: lines on standard error, at the level of `--log-level` or `RALLYPOINT_LOG`.
 //!
-//! A server's goes there by way of a thread of its own. Standard error may be a pipe that nobody reads, and writing to
-//! that waits for ever: then lines are dropped and counted, and the server goes on.
+//! A server or a node logs through a thread of its own. Standard error can be a pipe that no process reads, and a write to it
+//! would block forever. Lines that don't fit into the queue of that thread are dropped and counted.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use rallypoint_core::counted;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
@@ -18,34 +20,62 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::live_line::Stderr;
 use crate::output;
 
-/// Lines that wait to be written. A burst of them passes; with more, nobody reads.
+/// Lines that are queued for the background thread. A burst fits; more lines mean that no process reads the log.
 const MAX_QUEUED_LINES: usize = 1024;
-/// How much is said unless told otherwise.
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
-/// Whether the log tells that it could not be written. It would do so where it could not be written, and end the program
-/// when that fails too, on a full disk say.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// Whether the subscriber reports its own write errors. It would print them to standard error, which is what failed, and panic
+/// if that fails too, for example on a full disk.
 const LOG_INTERNAL_ERRORS: bool = false;
 
-/// Starts the log of a command that may wait for whoever reads it.
-pub(crate) fn start() {
+/// The flag that sets the log level.
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// Log level [default: RALLYPOINT_LOG, or info]
+    #[arg(
+        long,
+        alias = "log_level",
+        value_name = "LEVEL",
+        value_parser = PossibleValuesParser::new(LEVELS).map(|name| parse_level(&name).expect("a level")),
+        ignore_case = true,
+        global = true,
+        help_heading = "Observability"
+    )]
+    log_level: Option<LevelFilter>,
+}
+
+impl LogArgs {
+    /// Returns the level of the flag.
+    pub(crate) fn level(&self) -> Option<LevelFilter> {
+        self.log_level
+    }
+
+    /// Returns the level of the flag, or else of `RALLYPOINT_LOG`, or else the default.
+    fn level_or_default(&self) -> LevelFilter {
+        self.level().unwrap_or_else(level_from_environment)
+    }
+}
+
+/// Starts a log whose writes may block.
+pub(crate) fn start(args: &LogArgs) {
     tracing_subscriber::fmt()
-        .with_max_level(level_from_environment())
+        .with_max_level(args.level_or_default())
         .with_writer(|| Stderr)
         .with_target(false)
         .log_internal_errors(LOG_INTERNAL_ERRORS)
         .init();
 }
 
-/// Starts the log of a server or of one node, which may not.
-pub(crate) fn start_background() -> BackgroundWriter {
-    start_agent_log(Some(level_from_environment()), false)
+/// Starts the log of a server or of one node, whose writes never block.
+pub(crate) fn start_background(args: &LogArgs) -> BackgroundWriter {
+    start_agent_log(Some(args.level_or_default()), false)
 }
 
-/// Starts the log of an agent, which may not wait either, as text or as JSON.
+/// Starts the log of an agent as text or as JSON. Its writes never block.
 pub(crate) fn start_agent_log(level: Option<LevelFilter>, json: bool) -> BackgroundWriter {
     let levels = match level {
         Some(level) => Targets::new().with_default(level),
-        // The agent tells of its world; how it came by it is more than most want to know.
+        // By default the agent logs its round, but not the steps of the rendezvous that led to it.
         None => Targets::new().with_default(DEFAULT_LEVEL).with_targets([
             ("rallypoint_rendezvous", LevelFilter::WARN),
             ("rallypoint_store", LevelFilter::WARN),
@@ -62,37 +92,35 @@ pub(crate) fn start_agent_log(level: Option<LevelFilter>, json: bool) -> Backgro
     log_writer
 }
 
-/// Writes a line as a log in JSON has it, at once.
+/// Writes an error to standard error as a line of a JSON log, without the background thread.
 pub(crate) fn write_json_error(text: &str) {
     let format = tracing_subscriber::fmt().json().flatten_event(true).with_target(false);
     let line = format.with_writer(io::stderr).log_internal_errors(LOG_INTERNAL_ERRORS).finish();
     tracing::subscriber::with_default(line, || tracing::error!("{text}"));
 }
 
-/// As much as is asked for; a word that is none is told, and taken for the usual.
+/// Returns the level of `RALLYPOINT_LOG`. A value that is not a level is reported and replaced by the default.
 fn level_from_environment() -> LevelFilter {
-    let Some(text) = std::env::var_os("RALLYPOINT_LOG").filter(|text| !text.is_empty()) else {
+    let text = std::env::var_os("RALLYPOINT_LOG").unwrap_or_default();
+    if text.is_empty() {
         return DEFAULT_LEVEL;
-    };
+    }
     let text = text.to_string_lossy();
     parse_level(&text).unwrap_or_else(|| {
-            output::write_stderr(&format!(
-                "rallypoint: RALLYPOINT_LOG={text:?} is none of off, error, warn, info, debug, trace; it is taken for info"
-            ));
+        output::write_stderr(&format!("rallypoint: {}; using info", wrong_level(&text)));
         DEFAULT_LEVEL
     })
 }
 
+/// Returns the error for a value of `RALLYPOINT_LOG` that is not a level.
+pub(crate) fn wrong_level(text: &str) -> String {
+    format!("RALLYPOINT_LOG={text:?} is not one of {}", LEVELS.join(", "))
+}
+
 pub(crate) fn parse_level(name: &str) -> Option<LevelFilter> {
-    Some(match name.trim().to_ascii_lowercase().as_str() {
-        "off" => LevelFilter::OFF,
-        "error" => LevelFilter::ERROR,
-        "warn" => LevelFilter::WARN,
-        "info" => LevelFilter::INFO,
-        "debug" => LevelFilter::DEBUG,
-        "trace" => LevelFilter::TRACE,
-        _ => return None,
-    })
+    // `LevelFilter` also parses numbers.
+    let name = name.trim().to_ascii_lowercase();
+    LEVELS.contains(&&*name).then(|| name.parse().ok()).flatten()
 }
 
 fn dropped_notice(dropped: u64) -> String {

@@ -29,8 +29,7 @@ struct Cli {
     command: Command,
 }
 
-const NOTES: &str =
-    "Commands log to standard error. RALLYPOINT_LOG sets the level: off, error, warn, info, debug or trace.";
+const NOTES: &str = "Commands log to standard error. --log-level or RALLYPOINT_LOG sets the level.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -64,15 +63,10 @@ fn main() -> ExitCode {
         return run::run_as_torchrun(&line);
     }
     let command = Cli::parse_from(&line).command;
-    // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say; and a
-    // node may not wait for whoever reads it.
-    if matches!(command, Command::Bench(_) | Command::Store(_) | Command::Completions { .. }) {
-        log::start();
-    }
     match command {
         Command::Bench(args) => bench::run(args),
         Command::Join(args) => {
-            let log = log::start_background();
+            let log = log::start_background(&args.log);
             let code = join::run(args);
             log.finish(FLUSH_TIMEOUT);
             code

@@ -102,27 +102,27 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     code
 }
 
-/// Returns how much is logged, if the user has said so.
+/// Returns the log level of the flag, of `RALLYPOINT_LOG` or of `LOGLEVEL`.
 fn log_level(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<Option<LevelFilter>, Refusal> {
-    let level = args.log_level.clone().or_else(|| environment.variable("RALLYPOINT_LOG"));
-    let Some(level) = level.or_else(|| environment.variable("LOGLEVEL").map(|level| python_level(&level)))
-    else {
-        return Ok(None);
-    };
-    let unknown =
-        || Refusal::usage(format!("--log-level {level:?} is none of off, error, warn, info, debug, trace"));
-    log::parse_level(&level).map(Some).ok_or_else(unknown)
+    if let Some(level) = args.log.level() {
+        return Ok(Some(level));
+    }
+    match environment.variable("RALLYPOINT_LOG").filter(|text| !text.is_empty()) {
+        Some(text) => {
+            log::parse_level(&text).map(Some).ok_or_else(|| Refusal::usage(log::wrong_level(&text)))
+        }
+        None => Ok(environment.variable("LOGLEVEL").map(|level| python_level(&level))),
+    }
 }
 
-/// Python's names of levels, which `LOGLEVEL` has.
-fn python_level(level: &str) -> String {
+/// Returns the level for one of Python's names, which `LOGLEVEL` has.
+fn python_level(level: &str) -> LevelFilter {
     match level.trim().to_ascii_uppercase().as_str() {
-        "CRITICAL" | "FATAL" | "ERROR" => "error",
-        "WARNING" | "WARN" => "warn",
-        "DEBUG" | "NOTSET" => "debug",
-        _ => "info",
+        "CRITICAL" | "FATAL" | "ERROR" => LevelFilter::ERROR,
+        "WARNING" | "WARN" => LevelFilter::WARN,
+        "DEBUG" | "NOTSET" => LevelFilter::DEBUG,
+        _ => LevelFilter::INFO,
     }
-    .into()
 }
 
 /// How this command speaks of what went wrong, and under which name.

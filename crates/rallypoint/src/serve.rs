@@ -12,10 +12,11 @@ use rallypoint_http::{HealthServer, parse_address};
 use rallypoint_rendezvous::is_loopback;
 use rallypoint_store::{Endpoint, Failure, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
 use rustix::process::{Resource, getrlimit};
-use serde_json::json;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::log::LogArgs;
 use crate::{exit_code, log, output};
 
 /// The server logs a warning if the file limit leaves room for fewer connections than this.
@@ -58,9 +59,14 @@ pub(crate) struct ServeArgs {
     /// Print every limit with its default and meaning, and exit
     #[arg(long, help_heading = "Limits")]
     list_limits: bool,
+    /// Print --list-limits as one line of JSON
+    #[arg(long, requires = "list_limits", help_heading = "Limits")]
+    json: bool,
     /// Answer health checks over HTTP; PORT alone is on 127.0.0.1, :PORT on all addresses
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = parse_address, help_heading = "Observability")]
     health_check: Option<SocketAddr>,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
@@ -68,9 +74,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let tuning_error = tune_allocator();
     let defaults = TcpStoreServer::default_limits();
     if args.list_limits {
-        let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
-        let table: String = defaults.describe().into_iter().map(line).collect();
-        return output::write_stdout(table).err().unwrap_or(ExitCode::SUCCESS);
+        return print_limits(&defaults, args.json);
     }
     let mut limits = None;
     for change in &args.limit {
@@ -90,7 +94,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         output::write_stderr(&format!("rallypoint serve: {why}"));
         return ExitCode::from(exit_code::USAGE);
     }
-    let log = log::start_background();
+    let log = log::start_background(&args.log);
     if let Some(why) = tuning_error {
         tracing::debug!("{why}");
     }
@@ -177,6 +181,23 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
     log.finish(Duration::from_secs(1));
     end.exit_code()
+}
+
+/// Prints the limits as a table or as JSON.
+fn print_limits(limits: &Limits, as_json: bool) -> ExitCode {
+    let limits = limits.describe();
+    let text: String = match as_json {
+        true => {
+            let object =
+                |(name, default, meaning)| json!({"name": name, "default": default, "meaning": meaning});
+            format!("{}\n", Value::Array(limits.into_iter().map(object).collect()))
+        }
+        false => {
+            let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
+            limits.into_iter().map(line).collect()
+        }
+    };
+    output::write_stdout(text).err().unwrap_or(ExitCode::SUCCESS)
 }
 
 /// Parses the argument of --expire-idle-jobs.

@@ -13,8 +13,9 @@ use rallypoint_core::{Quantity, counted};
 use rallypoint_rendezvous::Connecting;
 use rallypoint_store::{Endpoint, Exchange, Store, StoreError, TcpStore, TcpStoreOptions};
 
+use crate::log::LogArgs;
 use crate::wait_indicator::WaitIndicator;
-use crate::{exit_code, live_line, output};
+use crate::{exit_code, live_line, log, output};
 use outcome::Outcome;
 
 const EXAMPLES: &str = "  \
@@ -57,6 +58,8 @@ pub(crate) struct StoreArgs {
     /// Print the result as one line of JSON; errors too, in addition to their text on standard error
     #[arg(long, global = true, help_heading = "Output")]
     json: bool,
+    #[command(flatten)]
+    log: LogArgs,
     #[command(subcommand)]
     operation: Operation,
 }
@@ -180,7 +183,8 @@ enum Operation {
 }
 
 pub(crate) fn run(args: StoreArgs) -> ExitCode {
-    let StoreArgs { endpoint, timeout, json, operation } = args;
+    let StoreArgs { endpoint, timeout, json, log, operation } = args;
+    log::start(&log);
     let Some(endpoint) = endpoint else {
         output::write_stderr(
             "rallypoint store: which store? give --endpoint HOST:PORT, or set RALLYPOINT_ENDPOINT",

@@ -166,6 +166,13 @@ fn a_silent_server_is_given_up_after_the_timeout() {
 }
 
 #[test]
+fn a_timeout_of_zero_is_no_timeout() {
+    let (_server, endpoint) = serve();
+    let output = bench(&endpoint, &["--workload", "get,connect-10", "--requests", "10", "--timeout", "0"]);
+    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+}
+
+#[test]
 fn a_server_that_stops_answering_is_given_up_after_the_timeout() {
     let (server, endpoint) = serve();
     let (mut running, ..) = start(&endpoint, &["--workload", "get", "--timeout", "1s"]);
@@ -229,7 +236,7 @@ fn wrong_usage_exits_with_2_and_names_valid_values() {
         (&["--workload", "get-9MiB"], "8MiB"),
         (&["--in-flight", "0"], "in-flight"),
         (&["--seconds", "soon"], "a number of seconds"),
-        (&["--timeout", "0s"], "some time"),
+        (&["--timeout", "soon"], "10s"),
         (&["--requests", "0"], "a whole number, 1 or more"),
         (&["--seconds", "1", "--requests", "5"], "cannot be used with"),
     ] {

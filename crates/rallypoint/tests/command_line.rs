@@ -26,3 +26,31 @@ fn the_long_help_has_one_table_of_exit_codes() {
     }
     assert!(!stdout(&rallypoint(&["-h"])).contains("Exit codes:"));
 }
+
+#[test]
+fn every_command_that_logs_refuses_a_wrong_log_level() {
+    for command in
+        [&["run", "train.py"][..], &["serve"], &["store", "ping"], &["join"], &["bench", "-e", "node0:1"]]
+    {
+        let output = rallypoint(&[command, &["--log-level", "loud"]].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {stderr}");
+        assert!(
+            stderr.contains("[possible values: off, error, warn, info, debug, trace]"),
+            "{command:?}: {stderr}"
+        );
+    }
+}
+
+#[test]
+fn the_log_level_flag_wins_over_the_variable() {
+    let port = rallypoint_testkit::held_port();
+    let endpoint = format!("127.0.0.1:{port}");
+    for (flag, variable, is_logged) in [("info", "off", true), ("Error", "info", false)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
+        command.args(["store", "-e", &endpoint, "--timeout", "3s", "get", "k", "--log-level", flag]);
+        let output = command.env("RALLYPOINT_LOG", variable).stdin(Stdio::null()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(stderr.contains("INFO connecting to"), is_logged, "{flag}, {variable}: {stderr}");
+    }
+}

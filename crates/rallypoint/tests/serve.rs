@@ -307,6 +307,17 @@ fn every_listed_limit_can_be_set_to_its_listed_value() {
 }
 
 #[test]
+fn limits_are_listed_as_json_too() {
+    let listed: serde_json::Value =
+        serde_json::from_slice(&run(&["--list-limits", "--json"]).stdout).unwrap();
+    let names: Vec<_> =
+        listed.as_array().unwrap().iter().map(|limit| limit["name"].as_str().unwrap()).collect();
+    let table = text(&run(&["--list-limits"]).stdout);
+    assert!(table.lines().map(|line| line.split_whitespace().next().unwrap()).eq(names), "{table}");
+    assert_eq!(run(&["--json"]).status.code(), Some(2));
+}
+
+#[test]
 fn the_listed_limits_are_those_of_this_machine_in_plain_text() {
     let listed = text(&run(&["--list-limits"]).stdout);
     let line = |name: &str| {

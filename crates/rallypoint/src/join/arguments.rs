@@ -9,6 +9,7 @@ use rallypoint_rendezvous::{
 };
 
 use crate::exit_code;
+use crate::log::LogArgs;
 
 const EXAMPLES: &str = "  \
   # Stay in the rendezvous until a signal
@@ -68,6 +69,8 @@ pub(crate) struct JoinArgs {
         help_heading = "Rendezvous"
     )]
     rdzv_conf: String,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     /// Command to run once this node has joined
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
+use crate::log::LogArgs;
 use crate::{exit_code, python};
 
 const EXAMPLES: &str = "  \
@@ -155,9 +156,8 @@ pub(crate) struct RunArgs {
     #[arg(long, alias = "logs_specs", value_name = "NAME", help_heading = "Logs")]
     pub(super) logs_specs: Option<String>,
 
-    /// Log level: error, warn, info, debug or trace [default: RALLYPOINT_LOG, or LOGLEVEL, or info]
-    #[arg(long, alias = "log_level", value_name = "LEVEL", help_heading = "Observability")]
-    pub(super) log_level: Option<String>,
+    #[command(flatten)]
+    pub(super) log: LogArgs,
     /// Format of the agent's log and errors
     #[arg(
         long,
