@@ -19,6 +19,7 @@ use serde_json::json;
 
 pub(crate) use arguments::JoinArgs;
 
+use crate::flags::FlagEnvironment;
 use crate::progress::Progress;
 use crate::{exit_code, live_line, output};
 
@@ -26,10 +27,13 @@ use crate::{exit_code, live_line, output};
 const MONITOR_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: JoinArgs) -> ExitCode {
-    let parameters = match args.parameters() {
+    let variable = |name: &str| std::env::var_os(name);
+    let mut warnings = Vec::new();
+    let parameters = match args.parameters(&FlagEnvironment(&variable), &mut warnings) {
         Ok(parameters) => parameters,
         Err(error) => return ExitCode::from(report_error(&error.into())),
     };
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let run_id = parameters.run_id.clone();
     let has_command = !args.command.is_empty();
     let progress = Arc::new(Progress::new(&run_id));

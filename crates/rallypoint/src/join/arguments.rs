@@ -9,6 +9,7 @@ use rallypoint_rendezvous::{
 };
 
 use crate::exit_code;
+use crate::flags::FlagEnvironment;
 use crate::log::LogArgs;
 
 const EXAMPLES: &str = "  \
@@ -27,48 +28,33 @@ const EXAMPLES: &str = "  \
 /// participants. Without a command it stays until a signal, and rejoins (and prints another line) when other nodes wait to
 /// join. With a command it runs that as its only worker, with torch's environment (RANK, WORLD_SIZE, GROUP_RANK,
 /// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), and exits with its exit code.
+///
+/// The flags can also be set by the variables of `rallypoint run`: PET_NNODES, PET_NODE_RANK, PET_LOCAL_ADDR, PET_RDZV_BACKEND,
+/// PET_RDZV_ENDPOINT, PET_RDZV_ID and PET_RDZV_CONF. The command line wins.
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = exit_code::help_with_examples("join", EXAMPLES))]
 pub(crate) struct JoinArgs {
-    /// Number of nodes, or the minimum and the maximum
-    #[arg(long, value_name = "N|MIN:MAX", default_value = "1:1", help_heading = "Nodes")]
-    nnodes: String,
+    /// Number of nodes, or the minimum and the maximum [default: 1:1]
+    #[arg(long, value_name = "N|MIN:MAX", help_heading = "Nodes")]
+    nnodes: Option<String>,
     /// Rank of this node; for the static rendezvous only
     #[arg(long, alias = "node_rank", value_name = "N", help_heading = "Nodes")]
     node_rank: Option<u64>,
     /// Address under which other nodes reach this node [default: detected]
     #[arg(long, alias = "local_addr", value_name = "ADDRESS", help_heading = "Nodes")]
     local_addr: Option<String>,
-    /// Backend: c10d (elastic) or static (fixed ranks)
-    #[arg(
-        long,
-        alias = "rdzv_backend",
-        value_name = "NAME",
-        default_value = "c10d",
-        help_heading = "Rendezvous"
-    )]
-    rdzv_backend: String,
+    /// Backend: c10d (elastic) or static (fixed ranks) [default: c10d]
+    #[arg(long, alias = "rdzv_backend", value_name = "NAME", help_heading = "Rendezvous")]
+    rdzv_backend: Option<String>,
     /// Endpoint of the store; the node with this address hosts it [default port of c10d: 29400]
-    #[arg(
-        long,
-        alias = "rdzv_endpoint",
-        value_name = "HOST:PORT",
-        default_value = "",
-        help_heading = "Rendezvous"
-    )]
-    rdzv_endpoint: String,
-    /// Run id of the job; the same on all nodes
-    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none", help_heading = "Rendezvous")]
-    rdzv_id: String,
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", help_heading = "Rendezvous")]
+    rdzv_endpoint: Option<String>,
+    /// Run id of the job; the same on all nodes [default: none]
+    #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = "Rendezvous")]
+    rdzv_id: Option<String>,
     /// Further options, such as join_timeout and last_call_timeout
-    #[arg(
-        long,
-        alias = "rdzv_conf",
-        value_name = "KEY=VALUE,…",
-        default_value = "",
-        help_heading = "Rendezvous"
-    )]
-    rdzv_conf: String,
+    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…", help_heading = "Rendezvous")]
+    rdzv_conf: Option<String>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
     /// Command to run once this node has joined
@@ -77,35 +63,56 @@ pub(crate) struct JoinArgs {
 }
 
 impl JoinArgs {
-    pub(super) fn parameters(&self) -> Result<RendezvousParameters, RendezvousError> {
-        let (mut config, mut errors) = read_rendezvous_config(&self.rdzv_conf);
-        match (self.rdzv_backend.as_str(), self.node_rank) {
-            ("static", Some(rank)) => {
-                drop(config.insert("rank".into(), i64::try_from(rank).unwrap_or(i64::MAX).into()))
+    /// Returns the parameters of the rendezvous. Adds a warning for each variable that has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`], which has all wrong arguments.
+    pub(super) fn parameters(
+        &self,
+        environment: &FlagEnvironment<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<RendezvousParameters, RendezvousError> {
+        let text =
+            |typed, flag, default: &str| environment.text(typed, flag).unwrap_or_else(|| default.into());
+        let nnodes = text(&self.nnodes, "--nnodes", "1:1");
+        let backend = text(&self.rdzv_backend, "--rdzv-backend", "c10d");
+        let endpoint = text(&self.rdzv_endpoint, "--rdzv-endpoint", "");
+        let run_id = text(&self.rdzv_id, "--rdzv-id", "none");
+        let local_addr = environment.text(&self.local_addr, "--local-addr");
+        let (mut config, mut errors) = read_rendezvous_config(&text(&self.rdzv_conf, "--rdzv-conf", ""));
+        let rank = environment.number_value(self.node_rank, "--node-rank", parse_rank).and_then(|rank| {
+            match (backend.as_str(), rank) {
+                ("static", Some(rank)) => {
+                    config.insert("rank".into(), i64::try_from(rank.value).unwrap_or(i64::MAX).into());
+                }
+                (_, Some(rank)) => {
+                    rank.refuse(
+                        &format!("it is for --rdzv-backend static; {backend} assigns ranks"),
+                        warnings,
+                    )?;
+                }
+                (_, None) => {}
             }
-            (_, None) => {}
-            (backend, Some(_)) => {
-                errors.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
-            }
-        }
-        if let Some(address) = self.local_addr.as_deref().filter(|address| is_address_of_another(address)) {
+            Ok(())
+        });
+        errors.extend(rank.err().map(|refusal| refusal.text));
+        if let Some(address) = local_addr.as_deref().filter(|address| is_address_of_another(address)) {
             errors.push(format!("--local-addr {address}: this machine does not have that address"));
         }
-        let (min, max) = parse_nodes(&self.nnodes).unwrap_or_else(|text| {
+        let (min, max) = parse_nodes(&nnodes).unwrap_or_else(|text| {
             errors.push(text);
             (1, 1)
         });
-        let new = |min, max| {
-            RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)
-        };
-        // If the numbers of nodes are wrong, the rest is checked without them.
+        let new = |min, max| RendezvousParameters::new(&backend, &endpoint, &run_id, min, max);
+        // If the numbers of nodes are wrong, the other arguments are checked without them.
         let parameters = new(min, max).or_else(|error| {
             add_messages(&mut errors, &error);
             new(1, 1)
         });
         match parameters.and_then(|parameters| parameters.with_config(config)) {
             Ok(parameters) => {
-                let parameters = parameters.with_local_addr(self.local_addr.clone());
+                let parameters = parameters.with_local_addr(local_addr);
                 errors.extend(parameters.check());
                 if errors.is_empty() {
                     return Ok(parameters);
@@ -115,6 +122,10 @@ impl JoinArgs {
         }
         Err(RendezvousError::Parameters(errors))
     }
+}
+
+fn parse_rank(text: &str) -> Result<u64, String> {
+    text.trim().parse().map_err(|_| format!("invalid int value: '{text}'"))
 }
 
 /// Adds what the error says, except what is there already.
@@ -139,6 +150,62 @@ fn parse_nodes(text: &str) -> Result<(u64, u64), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        join: JoinArgs,
+    }
+
+    fn parameters(
+        line: &str,
+        variables: &[(&str, &str)],
+    ) -> (Result<RendezvousParameters, String>, Vec<String>) {
+        let line = std::iter::once("join").chain(line.split_whitespace());
+        let args = <Cli as clap::Parser>::try_parse_from(line).unwrap().join;
+        let lookup = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+        let mut warnings = Vec::new();
+        let result = args.parameters(&FlagEnvironment(&lookup), &mut warnings);
+        (result.map_err(|error| error.to_string()), warnings)
+    }
+
+    #[test]
+    fn variables_are_defaults_and_the_command_line_wins() {
+        let variables = [
+            ("PET_NNODES", "2:3"),
+            ("PET_RDZV_BACKEND", "static"),
+            ("PET_RDZV_ENDPOINT", "127.0.0.1:29500"),
+            ("PET_RDZV_ID", "job1"),
+            ("PET_RDZV_CONF", "timeout=7"),
+            ("PET_NODE_RANK", "1"),
+            ("PET_LOCAL_ADDR", "127.0.0.1"),
+        ];
+        let made = parameters("", &variables).0.unwrap();
+        assert_eq!((made.min_nodes, made.max_nodes), (2, 3));
+        assert_eq!((made.backend.as_str(), made.endpoint.as_str()), ("static", "127.0.0.1:29500"));
+        assert_eq!((made.run_id.as_str(), made.local_addr.as_deref()), ("job1", Some("127.0.0.1")));
+        assert_eq!(
+            (made.get_as_int("timeout").unwrap(), made.get_as_int("rank").unwrap()),
+            (Some(7), Some(1))
+        );
+        let made = parameters("--nnodes 4 --node-rank 3 --rdzv-id job2", &variables).0.unwrap();
+        assert_eq!((made.max_nodes, made.run_id.as_str()), (4, "job2"));
+        assert_eq!(made.get_as_int("rank").unwrap(), Some(3));
+        let error = parameters("", &[("PET_NODE_RANK", "x")]).0.unwrap_err();
+        assert!(error.contains("PET_NODE_RANK (--node-rank): invalid int value: 'x'"), "{error}");
+    }
+
+    #[test]
+    fn a_node_rank_for_c10d_is_refused_as_a_flag_and_causes_a_warning_as_a_variable() {
+        let error = parameters("--node-rank 1", &[]).0.unwrap_err();
+        assert!(error.starts_with("--node-rank 1 can't be hono"), "{error}");
+        let (made, warnings) = parameters("", &[("PET_NODE_RANK", "1")]);
+        assert_eq!(made.unwrap().backend, "c10d");
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with("PET_NODE_RANK=1 has no effect"),
+            "{warnings:?}"
+        );
+    }
 
     #[test]
     fn nnodes_is_one_number_or_a_range() {

@@ -302,7 +302,7 @@ fn all_wrong_arguments_are_reported_together() {
         "did you mean 'join_timeout'?",
         "The last_call timeout (0:00:00) must be positive.",
         "The hostname of the rendezvous endpoint 'a b:1'",
-        "--node-rank is for --rdzv-backend static",
+        "it is for --rdzv-backend static; c10d assigns ranks",
         "--local-addr 192.0.2.1: this machine does not have that address",
         "--help",
     ] {
@@ -313,6 +313,22 @@ fn all_wrong_arguments_are_reported_together() {
     let output = run(&["--rdzv-backend", "etcd"]);
     assert!(text(&output.stderr).contains("is not registered"), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("c10d, static"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_node_takes_its_flags_from_the_variables_of_torchrun() {
+    let server = server();
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let mut node = command(&["--rdzv-id", "job", "--", "sh", "-c", "echo $TORCHELASTIC_RUN_ID $WORLD_SIZE"]);
+    let variables = [
+        ("PET_RDZV_ENDPOINT", endpoint.as_str()),
+        ("PET_RDZV_ID", "other"),
+        ("PET_NNODES", "1"),
+        ("PET_NODE_RANK", "3"),
+    ];
+    let output = node.envs(variables).output().unwrap();
+    assert!(text(&output.stdout).ends_with("job 1\n"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("PET_NODE_RANK=3 has no effect"), "{}", text(&output.stderr));
 }
 
 /// An option that is malformed does not hide what is wrong with the others.

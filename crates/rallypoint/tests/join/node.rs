@@ -10,6 +10,11 @@ use serde_json::Value;
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
     command.arg("join").args(arguments).env_remove("RALLYPOINT_LOG").env_remove("SLURM_JOB_NODELIST");
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PET_") {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
