@@ -1,6 +1,7 @@
 //! `rallypoint store`: one operation on any TCPStore, for people and scripts. A live torch job's store will do.
 
 mod outcome;
+mod state;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
@@ -67,6 +68,8 @@ pub(crate) struct StoreArgs {
 #[derive(Debug, Subcommand)]
 enum Operation {
     /// Print the value of a key
+    ///
+    /// On a terminal, the state of a rendezvous (`torch.rendezvous.RUN_ID`) is decoded.
     Get {
         /// Key to read
         key: String,

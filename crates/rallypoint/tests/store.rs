@@ -249,6 +249,44 @@ fn terminal() -> (File, File) {
     (ours.into(), theirs)
 }
 
+/// Runs the command with its standard output on a terminal and returns what the terminal shows.
+fn on_terminal(server: &Server, args: &[&str]) -> String {
+    let (mut ours, theirs) = terminal();
+    let mut command = server.command(args);
+    let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().expect("it starts");
+    drop(command);
+    let mut bytes = Vec::new();
+    // Reading from a terminal whose other end is closed fails.
+    let _ = ours.read_to_end(&mut bytes);
+    child.wait().expect("our own child");
+    String::from_utf8(bytes).expect("text").replace("\r\n", "\n")
+}
+
+#[test]
+fn a_terminal_shows_the_decoded_state_of_a_rendezvous_and_a_pipe_gets_the_value() {
+    use rallypoint_core::rendezvous::{NodeDesc, State, WallTime, cell, pickle};
+    const KEY: &str = "torch.rendezvous.job";
+    let server = Server::start();
+    let node = NodeDesc::new("node\u{1b}[31m", 4242, 0);
+    let state = State {
+        round: 2,
+        complete: true,
+        participants: [(node.clone(), 0)].into(),
+        last_heartbeats: [(node, WallTime::UNIX_EPOCH)].into(),
+        ..State::default()
+    };
+    let value = cell::encode(&pickle::encode(&state, &rallypoint_core::Limits::default()).unwrap());
+    server.client().set(KEY, &value).expect("the server accepts a state");
+    let shown = on_terminal(&server, &["get", KEY]);
+    assert!(shown.starts_with("rendezvous job: round 2, complete\nparticipants: 1\n"), "{shown}");
+    assert!(shown.contains("  rank 0: node\\u{1b}[31m (pid 4242, local id 0), heartbeat 1970-"), "{shown}");
+    assert!(shown.ends_with("wait list: 0\nredundancy list: 0\n"), "{shown}");
+    let text = String::from_utf8(value.clone()).unwrap();
+    assert_eq!(on_terminal(&server, &["get", "--raw", KEY]), text);
+    assert!(on_terminal(&server, &["--json", "get", KEY]).contains(&text));
+    assert_eq!(server.run(&["get", KEY]).stdout, [&value[..], b"\n"].concat());
+}
+
 #[test]
 fn control_characters_are_escaped_on_a_terminal() {
     let server = Server::start();
@@ -264,15 +302,7 @@ fn control_characters_are_escaped_on_a_terminal() {
         (&["--json", "list"], "k\\u001b[31m\\u009b2J"),
         (&["get", "plain"], "zwei\nZeilen\tüber"),
     ] {
-        let (mut ours, theirs) = terminal();
-        let mut command = server.command(args);
-        let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().expect("it starts");
-        drop(command);
-        let mut bytes = Vec::new();
-        // A terminal whose other end is closed says so with an error.
-        let _ = ours.read_to_end(&mut bytes);
-        child.wait().expect("our own child");
-        let text = String::from_utf8(bytes).expect("text").replace("\r\n", "\n");
+        let text = on_terminal(&server, args);
         assert!(text.contains(expected), "{args:?}: {text:?}");
         assert!(!text.chars().any(|c| c.is_control() && !"\n\t".contains(c)), "{args:?}: {text:?}");
     }

@@ -2,12 +2,14 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rallypoint_core::rendezvous::WallTime;
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Awaited, ConnectionFault, Endpoint, Failure, Oversized, StoreError};
 use serde_json::{Value, json};
 
+use super::state;
 use crate::exit_code::{ABSENT, FAILURE, OTHER_VALUE, TIMEOUT, UNREACHABLE, USAGE};
 use crate::output;
 
@@ -78,9 +80,15 @@ impl Outcome {
                 Vec::new()
             }
             Outcome::Value { value, raw: true, .. } => value.clone(),
-            Outcome::Value { value, .. } | Outcome::OtherValue { value, .. } => match terminal {
-                // A value may have several lines.
-                true => format!("{}\n", output::escape_control(value, &['\n', '\t'])).into_bytes(),
+            Outcome::Value { key, value, .. } | Outcome::OtherValue { key, value } => match terminal {
+                true => {
+                    let state = state::describe(key, value, now());
+                    let text = state.as_deref().map_or(&value[..], str::as_bytes);
+                    // A value can have several lines.
+                    let text = output::escape_control(text, &['\n', '\t']);
+                    let end = if state.is_some() { "" } else { "\n" };
+                    format!("{text}{end}").into_bytes()
+                }
                 false => [value, &b"\n"[..]].concat(),
             },
             Outcome::Number { number, .. } => format!("{number}\n").into_bytes(),
@@ -129,6 +137,11 @@ impl Outcome {
             }
         }
     }
+}
+
+fn now() -> WallTime {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallTime::UNIX_EPOCH.checked_add(elapsed).unwrap_or(WallTime::MAX)
 }
 
 /// An object on one line. JSON lets some control characters be that terminals obey (U+007F to U+009F); they stand in
