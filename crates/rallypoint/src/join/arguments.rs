@@ -73,8 +73,9 @@ impl JoinArgs {
         environment: &FlagEnvironment<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<RendezvousParameters, RendezvousError> {
-        let text =
-            |typed, flag, default: &str| environment.text(typed, flag).unwrap_or_else(|| default.into());
+        let text = |typed: &Option<String>, flag, default: &str| {
+            environment.text(typed, flag).unwrap_or_else(|| default.into())
+        };
         let nnodes = text(&self.nnodes, "--nnodes", "1:1");
         let backend = text(&self.rdzv_backend, "--rdzv-backend", "c10d");
         let endpoint = text(&self.rdzv_endpoint, "--rdzv-endpoint", "");
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn variables_are_defaults_and_the_command_line_wins() {
         let variables = [
-            ("PET_NNODES", "2:3"),
+            ("PET_NNODES", "3:3"),
             ("PET_RDZV_BACKEND", "static"),
             ("PET_RDZV_ENDPOINT", "127.0.0.1:29500"),
             ("PET_RDZV_ID", "job1"),
@@ -181,7 +182,7 @@ mod tests {
             ("PET_LOCAL_ADDR", "127.0.0.1"),
         ];
         let made = parameters("", &variables).0.unwrap();
-        assert_eq!((made.min_nodes, made.max_nodes), (2, 3));
+        assert_eq!((made.min_nodes, made.max_nodes), (3, 3));
         assert_eq!((made.backend.as_str(), made.endpoint.as_str()), ("static", "127.0.0.1:29500"));
         assert_eq!((made.run_id.as_str(), made.local_addr.as_deref()), ("job1", Some("127.0.0.1")));
         assert_eq!(
