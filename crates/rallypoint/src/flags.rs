@@ -115,9 +115,28 @@ impl FlagEnvironment<'_> {
     }
 }
 
-/// `--nproc-per-node` is `PET_NPROC_PER_NODE`.
-pub(crate) fn variable_name(flag: &str) -> String {
+/// Returns the name of a flag's variable: `PET_NPROC_PER_NODE` for `--nproc-per-node`.
+fn variable_name(flag: &str) -> String {
     format!("PET_{}", flag.trim_start_matches('-').replace('-', "_").to_uppercase())
+}
+
+/// Flags of `run` and `join` that have no variable, by their ids.
+const WITHOUT_VARIABLE: [&str; 8] = [
+    "numa_binding",
+    "logs_specs",
+    "log_level",
+    "log_format",
+    "event_log",
+    "end_report",
+    "health_check",
+    "print_completion",
+];
+
+/// Returns the name of the variable of a command's flag, if it has one.
+pub(crate) fn variable_of(command: &str, arg: &clap::Arg) -> Option<String> {
+    let reads_variables = ["run", "join"].contains(&command);
+    let has_variable = reads_variables && !WITHOUT_VARIABLE.contains(&arg.get_id().as_str());
+    arg.get_long().filter(|_| has_variable).map(variable_name)
 }
 
 #[cfg(test)]

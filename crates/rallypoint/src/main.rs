@@ -9,6 +9,7 @@ mod log;
 mod output;
 mod progress;
 mod python;
+mod reference;
 mod refusal;
 mod run;
 mod serve;
@@ -43,6 +44,12 @@ enum Command {
     Completions {
         /// Shell to print the script for
         shell: clap_complete::Shell,
+    },
+    /// Print a reference page in Markdown
+    #[command(hide = true)]
+    Reference {
+        /// Page to print
+        page: reference::Page,
     },
 }
 
@@ -79,6 +86,7 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "rallypoint", &mut script);
             output::write_stdout(script).err().unwrap_or(ExitCode::SUCCESS)
         }
+        Command::Reference { page } => reference::run(page),
     }
 }
 

@@ -54,3 +54,18 @@ fn the_log_level_flag_wins_over_the_variable() {
         assert_eq!(stderr.contains("INFO connecting to"), is_logged, "{flag}, {variable}: {stderr}");
     }
 }
+
+#[test]
+fn reference_pages_are_printed_by_a_hidden_command() {
+    assert!(!stdout(&rallypoint(&["--help"])).contains("reference"));
+    for (page, line) in [
+        ("command-line", "## `rallypoint run`"),
+        ("environment", "| `PET_NNODES` | `--nnodes` | run, join |"),
+        ("exit-codes", "| 2 | all | wrong usage |"),
+        ("limits", "| limit | default | meaning |"),
+        ("rendezvous-options", "| `join_timeout` | `600` | Time that a node tries to join a round. |"),
+    ] {
+        let text = stdout(&rallypoint(&["reference", page]));
+        assert!(text.lines().any(|found| found == line), "{line:?} in {text}");
+    }
+}

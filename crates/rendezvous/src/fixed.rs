@@ -21,6 +21,7 @@ use crate::exit_barrier::nodes_that_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::machine::{is_loopback, is_this_machine, place_to_listen};
 use crate::observer::{ConnectReporter, Gathering, Observer};
+use crate::options::STATIC_OPTIONS;
 use crate::parameters::{RendezvousParameters, unknown_options};
 use crate::store_info::RendezvousStoreInfo;
 
@@ -74,7 +75,7 @@ pub fn create_static_handler(parameters: &RendezvousParameters) -> Result<Box<dy
 impl StaticRendezvousHandler {
     /// A handler as `parameters` ask for.
     pub fn create(parameters: &RendezvousParameters) -> Result<StaticRendezvousHandler> {
-        let mut wrong = unknown_options(parameters.config.keys(), &["rank", "timeout"]);
+        let mut wrong = unknown_options(parameters.config.keys(), &STATIC_OPTIONS.map(|option| option.name));
         wrong.extend(parameters.check_names());
         let mut take = |read: Result<Option<i64>>| {
             read.unwrap_or_else(|error| {

@@ -73,6 +73,7 @@ mod handler;
 mod hosts;
 mod machine;
 mod observer;
+mod options;
 mod parameters;
 mod patience;
 mod port;
@@ -97,6 +98,7 @@ pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
 pub use machine::{is_address_of_another, is_loopback, is_this_machine};
 pub use observer::{Connecting, Gathering, Observer, Waiting};
+pub use options::{C10D_OPTIONS, RendezvousOption, STATIC_OPTIONS};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
     unknown_c10d_options,

@@ -250,7 +250,7 @@ pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
 
 /// Returns a message for each of these options that the `c10d` backend doesn't know, with the nearest known option.
 pub fn unknown_c10d_options<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<String> {
-    unknown_options(names, &crate::settings::KNOWN)
+    unknown_options(names, &crate::options::C10D_OPTIONS.map(|option| option.name))
 }
 
 /// Returns a message for each of these options that is not among the known ones, with the nearest known option.

@@ -9,26 +9,6 @@ use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_c10d_options};
 
-/// What `--rdzv-conf` may say to the `c10d` backend. The last but two are for others: torch's launcher puts `timeout` and
-/// `rank` in for every backend.
-pub(crate) const KNOWN: [&str; 15] = [
-    "join_timeout",
-    "last_call_timeout",
-    "reform_last_call_timeout",
-    "store_outage_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "cas_backoff_max_seconds",
-    "store_type",
-    "is_host",
-    "read_timeout",
-    "expected_hosts",
-    "timeout",
-    "rank",
-];
-
 /// The settings that `parameters` ask for; everything that is wrong with them, if anything is.
 pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     let mut settings = Settings::new(&parameters.run_id, parameters.min_nodes, parameters.max_nodes);

@@ -197,6 +197,18 @@ mod tests {
     }
 
     #[test]
+    fn every_variable_that_is_read_is_documented() {
+        let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
+        let lookup = |name: &str| {
+            read.borrow_mut().insert(name.to_owned());
+            None
+        };
+        let args = <Cli as clap::Parser>::try_parse_from(["join"]).unwrap().join;
+        args.parameters(&FlagEnvironment(&lookup), &mut Vec::new()).unwrap();
+        crate::reference::environment::assert_documented("join", &read.into_inner());
+    }
+
+    #[test]
     fn a_node_rank_for_c10d_is_refused_as_a_flag_and_causes_a_warning_as_a_variable() {
         let error = parameters("--node-rank 1", &[]).0.unwrap_err();
         assert!(error.starts_with("--node-rank 1 can't be hono"), "{error}");

@@ -222,6 +222,23 @@ fn environment_variables_are_defaults() {
     assert_eq!(plan_for("tool", &[("PET_STANDALONE", "x")]).unwrap_err().code, 1);
 }
 
+#[test]
+fn every_variable_that_is_read_is_documented() {
+    let dir = folder();
+    let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    let lookup = |name: &str| {
+        read.borrow_mut().insert(name.to_owned());
+        (name == "PATH").then(|| dir.path().as_os_str().to_owned())
+    };
+    let environment = FlagEnvironment(&lookup);
+    let line: Vec<OsString> = ["run", "-m", "pkg"].map(OsString::from).into();
+    let args = Cli::try_parse_from(&line).unwrap().run;
+    let plan = plan(&args, &line, &environment).unwrap();
+    crate::run::script::check(&plan.config, &environment).unwrap();
+    crate::run::log_level(&args, &environment).unwrap();
+    crate::reference::environment::assert_documented("run", &read.into_inner());
+}
+
 fn config_of(environment: &[(&str, &str)]) -> LaunchConfig {
     plan_for("tool", environment).unwrap().config
 }
