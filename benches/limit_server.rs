@@ -1,7 +1,8 @@
-//! The limit: a server that reads requests, finds where each ends, and answers with fixed bytes. It is not a store: it
-//! keeps nothing, checks nothing, limits nothing. What it reaches is what sockets and the parsing of requests allow.
+//! A server that only finds the end of each request and answers with fixed bytes. It stores, checks and limits nothing,
+//! so its throughput is what sockets and request parsing allow.
 //!
-//! `limit_server [VALUE_BYTES]` prints `listening on HOST:PORT`; every value it answers with is that many times `v`.
+//! `limit_server [VALUE_BYTES]` prints `listening on HOST:PORT`. Every value in its replies is `v`, repeated
+//! VALUE_BYTES times.
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +15,7 @@ const READ_BYTES: usize = 256 * 1024;
 
 struct Connection {
     stream: TcpStream,
-    /// The beginning of a request whose end has not come.
+    /// An incomplete request.
     partial: Vec<u8>,
     replies: Vec<u8>,
 }
@@ -50,7 +51,7 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Reads, answers, sends. False once the connection is over.
+/// Reads requests and writes replies. Returns `false` if the connection has ended.
 fn serve(connection: &mut Connection, scratch: &mut [u8], value: &[u8]) -> bool {
     loop {
         match connection.stream.read(scratch) {
@@ -82,7 +83,7 @@ fn serve(connection: &mut Connection, scratch: &mut [u8], value: &[u8]) -> bool 
     true
 }
 
-/// Answers the whole requests in `bytes`; how many bytes they take.
+/// Answers the complete requests in `bytes` and returns their length.
 fn answer_all(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> usize {
     let mut used = 0;
     while let Some(len) = answer(&bytes[used..], value, replies) {
@@ -91,7 +92,7 @@ fn answer_all(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> usize {
     used
 }
 
-/// Answers the request at the front of `bytes`; its length, `None` if it isn't whole.
+/// Answers the first request in `bytes` and returns its length, or `None` if it is incomplete.
 fn answer(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> Option<usize> {
     let number = |at: usize| {
         Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().expect("eight bytes")) as usize)

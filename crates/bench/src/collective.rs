@@ -1,4 +1,4 @@
-//! The gatherings: many clients do one thing together, and it is over when the last of them has done it.
+//! Collective workloads: many clients run the same steps once, and the workload ends when the last client has finished.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -13,17 +13,16 @@ use crate::keys::Keys;
 use crate::latencies::Latencies;
 use crate::monitor::Progress;
 
-/// Keys that each client of `cancel` waits for.
+/// Number of keys that each client of `cancel` waits for.
 const KEYS_PER_WAIT: usize = 64;
 
-/// What one client does, step by step.
+/// Returns the exchange of a client's step, given the client, the step and the last number that the client received.
 type Steps = Box<dyn Fn(usize, usize, i64) -> Option<Rc<Exchange>>>;
 
-/// A gathering while it runs.
+/// A collective workload while it runs.
 pub(crate) struct Collective {
-    /// What client `who` does as its step `n`, given the number it got last.
     steps: Steps,
-    /// How many steps each has begun, and when its first.
+    /// The number of steps that each client has started, and the time of its first step.
     clients: Vec<(usize, Instant)>,
     pub(crate) started: Instant,
     pub(crate) ended: Instant,
@@ -37,7 +36,7 @@ impl Collective {
         Collective { steps, clients, started: now, ended: now, latencies: Latencies::default() }
     }
 
-    /// Each waits for keys of its own that are not there. Nobody is answered.
+    /// Makes each client wait for absent keys of its own. The server sends no replies.
     pub(crate) fn wait_for_absent_keys(clients: usize, names: &Keys) -> Collective {
         let prefix = names.prefix().to_owned();
         Collective::new(
@@ -52,13 +51,14 @@ impl Collective {
         )
     }
 
-    /// Each gives up its wait.
+    /// Makes each client cancel its wait.
     pub(crate) fn cancel(clients: usize) -> Collective {
         let cancel = Rc::new(Exchange::new("cancel_wait").with_reply(Request::CancelWait, &Reply::Canceled));
         Collective::new(clients, Box::new(move |_, step, _| (step == 0).then(|| Rc::clone(&cancel))))
     }
 
-    /// Each sets its key, then gets the keys of all: waits for them, and asks for their values, as torch's client does.
+    /// Makes each client set its key and get the keys of all clients. Torch's client does the same: it waits for the
+    /// keys, then requests their values.
     pub(crate) fn bootstrap(clients: usize, names: &Keys, value: &[u8]) -> Collective {
         let keys = names.names(0, clients);
         let list: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
@@ -81,7 +81,7 @@ impl Collective {
         )
     }
 
-    /// Each counts itself; the last one sets a key that all wait for.
+    /// Makes each client add to a counter. The last client sets a key that all clients wait for.
     pub(crate) fn barrier(clients: usize, names: &Keys) -> Collective {
         let (count, last) = (names.name(0), names.name(1));
         let add = Rc::new(Exchange::new("add").with_number_reply(Request::Add { key: &count, delta: 1 }));

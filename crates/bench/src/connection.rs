@@ -1,4 +1,4 @@
-//! One client connection: it carries one exchange after the other and never waits.
+//! One client connection. It carries one exchange at a time and never blocks.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use socket2::SockRef;
 use crate::error::ConnectionError;
 use crate::exchange::{Exchange, Expected};
 
-/// A connection, and how far its exchange has come.
+/// A connection with the progress of its exchange.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -20,23 +20,23 @@ pub(crate) struct Connection {
     is_busy: bool,
     sent: usize,
     received: usize,
-    /// The last eight bytes of a reply in numbers.
+    /// The last 8 bytes of a reply that consists of numbers.
     number: [u8; 8],
     started: Instant,
 }
 
-/// An exchange is over.
+/// A finished exchange.
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) requests: u64,
-    /// The last number, if numbers were expected.
+    /// The last number, if the reply consists of numbers.
     pub(crate) number: i64,
     pub(crate) latency: Duration,
     pub(crate) at: Instant,
 }
 
 impl Connection {
-    /// Begins to connect, with a first exchange that is sent as soon as that is done.
+    /// Starts to connect. `first` is sent once the connection is established.
     pub(crate) fn open(
         address: SocketAddr,
         registry: &Registry,
@@ -58,12 +58,12 @@ impl Connection {
         })
     }
 
-    /// Whether an exchange is under way.
+    /// Returns whether an exchange is in progress.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// Begins the next exchange.
+    /// Starts the next exchange.
     pub(crate) fn start(&mut self, exchange: Rc<Exchange>, now: Instant) {
         debug_assert!(!self.is_busy, "one exchange at a time");
         self.exchange = exchange;
@@ -72,7 +72,7 @@ impl Connection {
         self.started = now;
     }
 
-    /// Sends what is to be sent. The answer, if the exchange is over with that.
+    /// Sends what is left of the request. Returns the completion if the exchange is finished.
     pub(crate) fn send(&mut self) -> Result<Option<Completion>, ConnectionError> {
         while self.is_busy && self.sent < self.exchange.request.len() {
             match self.stream.write(&self.exchange.request[self.sent..]) {
@@ -85,13 +85,13 @@ impl Connection {
         Ok(self.completion())
     }
 
-    /// Takes what has come. The answer, if the exchange is over with that.
+    /// Reads the reply. Returns the completion if the exchange is finished.
     pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Completion>, ConnectionError> {
         loop {
             let len = match self.stream.read(scratch) {
                 Ok(0) => return Err(ConnectionError::Closed { during: self.exchange.name }),
                 Ok(len) => len,
-                // Not connected yet, or drained.
+                // The connection is not established yet, or everything was read.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected) =>
                 {
@@ -101,7 +101,7 @@ impl Connection {
                 Err(source) => return Err(ConnectionError::Failed { during: self.exchange.name, source }),
             };
             self.check(&scratch[..len])?;
-            // A whole reply is all there can be; and less than was offered means drained.
+            // Nothing follows a complete reply, and a short read means that everything was read.
             let completion = self.completion();
             if completion.is_some() || len < scratch.len() {
                 return Ok(completion);
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Compares what came with what is expected.
+    /// Compares received bytes with the expected ones.
     fn check(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let during = self.exchange.name;
         let left = if self.is_busy { self.exchange.reply.len() - self.received } else { 0 };
@@ -160,7 +160,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Closed abruptly, or ten thousand ports would be held for a minute each.
+        // Reset the connection on close. Otherwise 10,000 ports would stay in TIME_WAIT for a minute.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 }

@@ -1,6 +1,6 @@
-//! Many connections on one thread: tells a script what each has finished, and does what the script says next.
+//! Many connections on one thread. The pool reports each finished exchange to a load, which returns the next one.
 //!
-//! It decides nothing about the load. A connection that breaks is counted, and the others go on.
+//! A connection that fails is counted, and the others continue.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,15 +14,16 @@ use crate::exchange::Exchange;
 use crate::latencies::Latencies;
 use crate::monitor::{Monitor, Progress};
 
-/// Room for replies; one that fills it is read in several goes.
+/// Size of the read buffer. A larger reply takes several reads.
 const READ_BYTES: usize = 256 * 1024;
 
-/// What a load consists of.
+/// A source of exchanges for connections.
 pub(crate) trait Load {
-    /// What this connection does next; `None`: it is done. `answer` is what it has just got, `None` at the start.
+    /// Returns the next exchange of this connection, or `None` if it has no more. `completion` is the exchange that the
+    /// connection has finished, or `None` at the start.
     fn next(&mut self, index: usize, completion: Option<&Completion>) -> Option<Rc<Exchange>>;
 
-    /// How far it has come.
+    /// Returns the progress of the load.
     fn progress(&self) -> Progress;
 }
 
@@ -37,8 +38,8 @@ pub(crate) struct ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// Opens so many connections, at most `at_once` of them on their way at a time, and notes how long each took from
-    /// the first packet to the answered PING.
+    /// Opens `count` connections, at most `max_connecting` of them at a time. Records how long each took from the first
+    /// packet to the reply to its PING.
     pub(crate) fn open(
         address: SocketAddr,
         count: usize,
@@ -69,7 +70,8 @@ impl ConnectionPool {
                     Ok(connection) => {
                         pool.connections[index] = Some(connection);
                         connecting += 1;
-                        // On one machine it is connected by now; elsewhere this finds out that it isn't.
+                        // On one machine the connection is established by now. Otherwise this step finds that it is
+                        // not.
                         connecting -= pool.step(index, false, &mut handshakes);
                     }
                 }
@@ -80,7 +82,7 @@ impl ConnectionPool {
         Ok(pool)
     }
 
-    /// Runs a script on all connections until it has nothing more for any of them.
+    /// Runs a load until it has no exchange left for any connection.
     pub(crate) fn run(&mut self, load: &mut impl Load, monitor: &mut Monitor) -> Result<(), BenchError> {
         let mut busy = 0;
         for index in 0..self.connections.len() {
@@ -97,13 +99,13 @@ impl ConnectionPool {
         self.check_errors(monitor)
     }
 
-    /// Waits for sockets and serves them; how many connections were done with that.
+    /// Waits for sockets and serves them. Returns the number of connections that have finished.
     fn poll_once(&mut self, monitor: &mut Monitor, load: &mut impl Load) -> Result<usize, BenchError> {
         match self.poll.poll(&mut self.events, Some(monitor.poll_timeout())) {
             Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return Err(error.into()),
             _ => {}
         }
-        // Taken out so that the connections can be changed while walking through them.
+        // Taken out, because the loop changes the connections.
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         let mut finished = 0;
         for event in &events {
@@ -115,7 +117,7 @@ impl ConnectionPool {
         Ok(finished)
     }
 
-    /// Moves one connection on as far as it goes; 1 if it was busy and is no more.
+    /// Advances one connection as far as possible. Returns 1 if it was busy and has finished.
     fn step(&mut self, index: usize, mut readable: bool, load: &mut impl Load) -> usize {
         let Some(connection) = &mut self.connections[index] else { return 0 };
         let was_busy = connection.is_busy();
@@ -147,7 +149,7 @@ impl ConnectionPool {
         self.first_error.get_or_insert(error);
     }
 
-    /// Connections lost so far.
+    /// Returns the number of lost connections.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -165,7 +167,7 @@ impl ConnectionPool {
     }
 }
 
-/// The script of connections that only come.
+/// The load of connections that only complete the handshake.
 struct Handshakes<'a> {
     ready: &'a mut Latencies,
     total: u64,

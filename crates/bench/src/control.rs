@@ -1,5 +1,5 @@
-//! The connection beside the load: finds the server, puts keys there before, takes them away after. It may block, with
-//! a deadline; nothing is measured on it.
+//! The control connection of a run. It finds the server, sets keys before a workload and deletes them afterwards. It
+//! blocks with a deadline, and nothing is measured on it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,9 +12,9 @@ use crate::error::{BenchError, ConnectionError};
 use crate::exchange::{Exchange, Expected};
 use crate::keys::Keys;
 
-/// Keys set or deleted before their acknowledgement is awaited.
+/// Keys that are set or deleted before the run waits for an acknowledgement.
 const KEYS_PER_BATCH: usize = 1000;
-/// A server that answers a PING so quickly, so many times in a row, has nothing else to do.
+/// A server is idle if it answers this number of PINGs in a row within this interval each.
 const IDLE_PING_INTERVAL: Duration = Duration::from_millis(2);
 const IDLE_PINGS: usize = 5;
 
@@ -27,7 +27,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Connects to the first address of a host that answers as a store does.
+    /// Connects to the first address of the host that answers as a store does.
     pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
         let started = Instant::now();
         let addresses = endpoint.resolve_within(timeout)?;
@@ -42,7 +42,7 @@ impl Control {
     ) -> Result<Control, BenchError> {
         let (mut tried, mut not_a_store) = (Vec::new(), None);
         for (address, more) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
-            // One that never answers leaves the others their part of the time.
+            // An address that does not answer leaves the other addresses their share of the timeout.
             let share = timeout.saturating_sub(started.elapsed()) / more;
             let share = share.max(Duration::from_millis(1));
             match TcpStream::connect_timeout(address, share) {
@@ -68,7 +68,6 @@ impl Control {
         self.exchange(&Exchange::handshake())
     }
 
-    /// Where it is connected to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -85,7 +84,7 @@ impl Control {
         Ok(())
     }
 
-    /// Deletes these keys, whether they are there or not.
+    /// Deletes these keys, whether they are present or not.
     pub(crate) fn delete(&mut self, keys: &Keys, count: usize) -> Result<(), ConnectionError> {
         for keys in keys.names(0, count).chunks(KEYS_PER_BATCH) {
             let mut chunk = Exchange::new("delete_key");
@@ -97,7 +96,7 @@ impl Control {
         Ok(())
     }
 
-    /// Waits until the server has worked through what others sent it: until it answers at once.
+    /// Waits until the server has processed the requests of all connections.
     pub(crate) fn await_idle(&mut self) -> Result<(), ConnectionError> {
         let ping = Exchange::new("ping").ping();
         let started = Instant::now();
@@ -127,7 +126,7 @@ impl Control {
         let mut reply = vec![0; exchange.reply.len()];
         let mut received = 0;
         while received < reply.len() {
-            // A peer that dribbles is cut off too, not only a silent one.
+            // This also ends the wait for a peer that sends one byte at a time.
             if started.elapsed() > self.timeout {
                 return Err(ConnectionError::Timeout { during, waited: started.elapsed() });
             }
@@ -169,7 +168,7 @@ mod tests {
         Control::connect_to_any(&Endpoint::new("somewhere", 1), addresses, TIMEOUT, Instant::now())
     }
 
-    /// A port nobody listens on, one where nobody answers, and one where something else does.
+    /// Returns an address that refuses connections, one that accepts them silently, and one of another kind of server.
     fn non_stores() -> (TcpListener, [SocketAddr; 3]) {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,11 +1,11 @@
-//! How long things took: counts in buckets that grow with the time they stand for. It keeps no single measurement.
+//! A histogram of latencies. Bucket widths grow with the latency, and single measurements are not kept.
 
 use std::time::Duration;
 
-/// Buckets for each doubling of time: neighbours are at most 1.6 % apart.
+/// Buckets for each doubling of the latency, so that adjacent buckets differ by at most 1.6 %.
 const BUCKETS_PER_DOUBLING: u64 = 64;
 
-/// Times, counted. It takes a few kilobytes however many there are.
+/// Latencies, counted in buckets. Uses a few KiB for any number of measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
     counts: Vec<u64>,
@@ -13,7 +13,7 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// Notes that `times` things took this long each.
+    /// Records a latency `times` times.
     pub(crate) fn record(&mut self, latency: Duration, times: u64) {
         let bucket = bucket(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
         if bucket >= self.counts.len() {
@@ -23,12 +23,12 @@ impl Latencies {
         self.total += times;
     }
 
-    /// How many there are.
+    /// Returns the number of recorded latencies.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The time within which this share of them, from 0 to 1, was done.
+    /// Returns the latency that this share of all measurements, from 0 to 1, does not exceed.
     pub(crate) fn percentile(&self, share: f64) -> Option<Duration> {
         let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -40,7 +40,8 @@ impl Latencies {
     }
 }
 
-/// Below `STEPS` each nanosecond has its own; above, each doubling is cut into `STEPS` parts.
+/// Returns the bucket of a latency. Below `BUCKETS_PER_DOUBLING` each nanosecond has a bucket of its own; above, each
+/// doubling is divided into that number of buckets.
 fn bucket(nanos: u64) -> usize {
     let doublings = (nanos / BUCKETS_PER_DOUBLING).checked_ilog2().map_or(0, |log| u64::from(log) + 1);
     match doublings {
@@ -49,7 +50,7 @@ fn bucket(nanos: u64) -> usize {
     }
 }
 
-/// The longest time that falls into this bucket.
+/// Returns the longest latency of a bucket.
 fn upper_end(bucket: usize) -> u64 {
     let (doublings, step) = (bucket as u64 / BUCKETS_PER_DOUBLING, bucket as u64 % BUCKETS_PER_DOUBLING);
     match doublings {

@@ -1,4 +1,4 @@
-//! One workload from beginning to end: keys put there, connections opened, the load, keys taken away.
+//! One workload from start to end: set keys, open connections, run the load, delete the keys.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,9 +18,9 @@ use crate::report::Outcome;
 use crate::steady::{Batches, SteadyLoad};
 use crate::workload::{Kind, SizeUnit, Workload};
 
-/// Connections on their way at a time, where opening them is not what is measured.
+/// Connections that are established at the same time, if opening them is not measured.
 const MAX_CONNECTING: usize = 256;
-/// Files used beside the connections.
+/// Files that the process needs in addition to the connections.
 const OTHER_FILES: usize = 16;
 
 /// A run against one server.
@@ -33,14 +33,17 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Connects to the server. The run ends soon after `interrupted` becomes true.
+    /// Connects to the server. The run ends within 100 ms after `interrupted` becomes true.
     ///
     /// # Errors
     ///
     /// Fails if the server can't be reached, or if the peer is not a TCPStore server.
     pub fn connect(options: Options, interrupted: Arc<AtomicBool>) -> Result<Bench, BenchError> {
         if options.endpoint.port == 0 {
-            return Err(BenchError::Usage(format!("{}: port 0 is not a server's", options.endpoint)));
+            return Err(BenchError::Usage(format!(
+                "{}: port 0 is not the port of a server",
+                options.endpoint
+            )));
         }
         let files = raise_file_limit();
         let control = Control::connect(&options.endpoint, options.timeout)?;
@@ -49,7 +52,7 @@ impl Bench {
         Ok(Bench { options, control, keys: Keys::of_run(run), interrupted, files })
     }
 
-    /// An outcome with nothing measured yet.
+    /// Returns an outcome without measurements.
     fn empty_outcome(&self, workload: Workload, in_flight: usize) -> Outcome {
         let size = |size_unit| workload.size.filter(|_| workload.size_unit() == size_unit);
         Outcome {
@@ -67,8 +70,8 @@ impl Bench {
         }
     }
 
-    /// Runs a workload with this number of requests in flight on each connection. The outcome has what was measured also if
-    /// the workload ended early.
+    /// Runs a workload with this number of requests in flight on each connection. If the workload ends early, the
+    /// outcome has the measurements up to that point.
     pub fn measure(&mut self, workload: Workload, in_flight: usize) -> (Outcome, Result<(), BenchError>) {
         let mut outcome = self.empty_outcome(workload, in_flight);
         let ended = self.run_workload(workload, in_flight, &mut outcome);
@@ -96,7 +99,7 @@ impl Bench {
             }
             _ => self.run_steady(workload, in_flight, outcome, &mut created_keys),
         };
-        // Also after a failure; then it is a best effort.
+        // The keys are deleted after a failure, too.
         let deleted = self.clean_up(created_keys);
         match result {
             Err(BenchError::Interrupted { .. }) => {
@@ -182,7 +185,7 @@ impl Bench {
         ended
     }
 
-    /// Deletes the keys this run made. If the control connection is gone too, on a new one.
+    /// Deletes the keys of this run. Connects again if the control connection was lost.
     fn clean_up(&mut self, created_keys: usize) -> Result<(), BenchError> {
         if created_keys == 0 || self.control.delete(&self.keys, created_keys).is_ok() {
             return Ok(());
@@ -195,13 +198,13 @@ impl Bench {
                 });
         if deleted.is_err() {
             let prefix = self.keys.prefix();
-            tracing::warn!("keys that begin with {prefix} may be left");
+            tracing::warn!("keys that start with {prefix} may be left on the server");
         }
         deleted
     }
 
     fn control_error(&self, error: ConnectionError) -> BenchError {
-        let during = format!("the connection beside the load, to {}", self.control.address());
+        let during = format!("the control connection to {}", self.control.address());
         BenchError::Lost { during, error, lost: 1, connections: 1 }
     }
 }

@@ -1,4 +1,4 @@
-//! The steady loads: every connection sends a batch, awaits its replies, and sends the next, until the time is over.
+//! Steady workloads: every connection sends a batch, waits for the replies and sends the next batch, until the end.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::latencies::Latencies;
 use crate::monitor::Progress;
 use crate::workload::{Kind, SizeUnit, Workload};
 
-/// When a steady load has done enough.
+/// When a steady workload ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
     /// After this time.
@@ -23,21 +23,21 @@ pub enum Until {
     Requests(u64),
 }
 
-/// The batches of a load, ready to be sent, and the keys that must be there before.
+/// The encoded batches of a steady workload, and the keys that it needs.
 #[derive(Debug)]
 pub(crate) struct Batches {
     pub(crate) batches: Vec<Rc<Exchange>>,
-    /// Keys it uses.
+    /// The number of keys.
     pub(crate) keys: usize,
-    /// What they must hold at the start.
+    /// The value that all keys have at the start, if they must be present.
     pub(crate) preset: Option<Vec<u8>>,
 }
 
-/// Large values are few, so that the batches of all keys together stay small.
+/// Limit for the size of all batches together. Workloads with large values use fewer keys.
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
 impl Batches {
-    /// Prints the batches of `in_flight` requests each, over so many keys.
+    /// Encodes batches of `in_flight` requests each.
     pub(crate) fn of(
         workload: Workload,
         in_flight: usize,
@@ -70,7 +70,7 @@ impl Batches {
     }
 }
 
-/// Puts one request of this kind behind the others.
+/// Adds a request of this kind to an exchange.
 fn with_request(exchange: Exchange, kind: Kind, keys: &[Vec<u8>], value: &[u8]) -> Exchange {
     let key = keys[0].as_slice();
     let list: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
@@ -81,7 +81,7 @@ fn with_request(exchange: Exchange, kind: Kind, keys: &[Vec<u8>], value: &[u8]) 
         Kind::Set => exchange.without_reply(Request::Set { key, value: value.into() }),
         Kind::Check => exchange.with_reply(Request::Check { keys: list }, &Reply::Checked(true)),
         Kind::Wait => exchange.with_reply(Request::Wait { keys: list }, &Reply::Stop),
-        // Puts the same value again, so that it succeeds whoever was there before.
+        // Stores the same value again, so that every request succeeds.
         Kind::CompareSet => exchange.with_reply(
             Request::CompareSet { key, expected: value.into(), desired: value.into() },
             &value_reply(value),
@@ -95,12 +95,12 @@ fn with_request(exchange: Exchange, kind: Kind, keys: &[Vec<u8>], value: &[u8]) 
             exchange.without_reply(Request::MultiSet { pairs: PairList::new(&pairs) })
         }
         Kind::Cancel | Kind::Connect | Kind::Bootstrap | Kind::Barrier => {
-            unreachable!("gatherings are not steady")
+            unreachable!("collective workloads are not steady")
         }
     }
 }
 
-/// A steady load while it runs.
+/// A steady workload while it runs.
 #[derive(Debug)]
 pub(crate) struct SteadyLoad {
     batches: Vec<Rc<Exchange>>,
@@ -113,7 +113,7 @@ pub(crate) struct SteadyLoad {
 }
 
 impl SteadyLoad {
-    /// Each connection begins with another batch, so that they don't all ask for the same key.
+    /// Starts a workload. Each connection starts with another batch, so that they don't all use the same key.
     pub(crate) fn new(batches: &Batches, connections: usize, until: Until) -> SteadyLoad {
         let now = Instant::now();
         SteadyLoad {
@@ -127,7 +127,7 @@ impl SteadyLoad {
         }
     }
 
-    /// Since the load began, up to its last answer.
+    /// Returns the time from the start to the last reply.
     pub(crate) fn elapsed(&self) -> Duration {
         self.ended.duration_since(self.started)
     }

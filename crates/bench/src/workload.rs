@@ -1,4 +1,4 @@
-//! The names of the loads, with their sizes. What each of them does is elsewhere.
+//! The workloads by name and size.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use rallypoint_core::Quantity;
 
 use crate::error::BenchError;
 
-/// A kind of load.
+/// The kind of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Add,
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Barrier,
 }
 
-/// What the number after a name counts.
+/// The unit of the number after a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SizeUnit {
     Nothing,
@@ -33,15 +33,15 @@ pub(crate) enum SizeUnit {
     Clients,
 }
 
-/// A load and its size.
+/// A workload with its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     pub(crate) kind: Kind,
-    /// As given after the name; `None`: the plain form.
+    /// The size after the name, or the default of the kind.
     pub(crate) size: Option<usize>,
 }
 
-/// Name, kind, what a size means, and the size if none is given.
+/// Name, kind, unit of the size, and default size.
 type Row = (&'static str, Kind, SizeUnit, Option<usize>);
 
 const WORKLOADS: [Row; 12] = [
@@ -59,18 +59,18 @@ const WORKLOADS: [Row; 12] = [
     ("barrier", Kind::Barrier, SizeUnit::Clients, Some(10_000)),
 ];
 
-/// The workloads that are run by default. They are light enough for a server that is in use.
+/// The default workloads. They are light enough for a server that is in use.
 pub const DEFAULT_WORKLOADS: &str = "add,get,set,check,wait,compare_set";
 
 const ALL: &str = "add,get,set,check,wait,compare_set,multi_get-10000,wait-10000,check-10000,multi_set-10000,cancel-2000,\
                    connect-10000,bootstrap-1024,barrier-10000,get-8MiB,set-8MiB";
 
-/// Largest number of keys in one request, and largest value, that torch's server takes.
+/// The largest number of keys in one request, and the largest value, that torch's server accepts.
 const MAX_KEYS: usize = 131_072;
 const MAX_VALUE_BYTES: usize = 8 << 20;
 
 impl Workload {
-    /// Returns whether the workload has a size of its own. A connection sends such requests one at a time.
+    /// Returns whether the workload has a size. A connection sends such requests one at a time.
     pub fn is_large(self) -> bool {
         self.size.is_some()
     }
@@ -79,17 +79,17 @@ impl Workload {
         WORKLOADS.iter().find(|row| row.1 == self.kind).expect("every kind has a row")
     }
 
-    /// Its name, without a size.
+    /// Returns the name without the size.
     pub(crate) fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// What the number after its name counts.
+    /// Returns the unit of the size.
     pub(crate) fn size_unit(self) -> SizeUnit {
         self.row().2
     }
 
-    /// Parses a list of names with commas between them; `all` is all of them.
+    /// Parses a comma-separated list of names. `all` stands for all workloads.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl FromStr for Workload {
             None => (text, None),
         };
         let Some(&(_, kind, size_unit, default)) = WORKLOADS.iter().find(|row| row.0 == name) else {
-            return Err(format!("there is no workload {text:?}; there are {ALL}, and `all`"));
+            return Err(format!("unknown workload {text:?}; the workloads are {ALL}, and `all`"));
         };
         let size = match (size, size_unit) {
             (None, _) => default,
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_wrong_name_or_size_is_refused_with_the_valid_ones() {
         for (text, why) in [
-            ("put", "there are add,get"),
+            ("put", "the workloads are add,get"),
             ("add-3", "has no size"),
             ("get-9MiB", "8MiB"),
             ("wait-0", "from 1 to 131072 keys"),

@@ -1,4 +1,4 @@
-//! `rallypoint bench`: the command line of `rallypoint_bench`, and the table or JSON it prints.
+//! `rallypoint bench`: the command line of `rallypoint_bench`, and the table or JSON that it prints.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::log::LogArgs;
 use crate::{exit_code, log, output};
 
-/// The timeout of workloads without one: 31 years.
+/// The timeout that stands for none: 31 years.
 const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 
 const EXAMPLES: &str = "  \
@@ -121,12 +121,12 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .filter(|time| (Duration::from_millis(1)..=Duration::from_secs(86_400)).contains(time))
-        .ok_or_else(|| "it must be a number of seconds from 0.001 to 86400".into())
+        .ok_or_else(|| "must be a number of seconds from 0.001 to 86400".into())
 }
 
 fn parse_request_count(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|&number| number > 0);
-    number.ok_or_else(|| "it must be a whole number, 1 or more".into())
+    number.ok_or_else(|| "must be a whole number, 1 or more".into())
 }
 
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
@@ -140,7 +140,8 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     });
     if args.json {
         let report = Report { endpoint: &args.endpoint.to_string(), results: &outcomes, error };
-        let report = serde_json::to_string_pretty(&report).expect("plain numbers and strings print");
+        let report = serde_json::to_string_pretty(&report)
+            .expect("the report has no maps with other keys than strings");
         if let Err(failed) = output::write_stdout(report + "\n") {
             return failed;
         }
@@ -148,7 +149,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs one workload after the other and returns the exit code. Fails if no workload could be started.
+/// Runs the workloads one by one and returns the exit code. Fails if no workload could be started.
 fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, BenchError> {
     let mut workloads = Vec::new();
     for names in &args.workload {
@@ -157,7 +158,7 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
     let interrupted = Arc::new(AtomicBool::new(false));
     let mut bench = Bench::connect(args.options(), Arc::clone(&interrupted))?;
     for signal in [SIGINT, SIGTERM] {
-        // Without it Ctrl-C still ends the run, only the keys stay.
+        // Without the handler, Ctrl-C still ends the run, but the keys stay.
         let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
     }
     if !args.json && output::write_stdout(format!("{}\n", table_header())).is_err() {

@@ -1,5 +1,6 @@
-//! The value of a flag or of its environment variable, and what happens if it has no effect. No typed flag is ignored. A
-//! variable may have been set for other commands, so it only causes a warning.
+//! The values of flags, from the command line or from environment variables. A flag on the command line is never
+//! ignored: if it can't have an effect, it is refused. A variable may have been set for other commands, so it only
+//! causes a warning.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,7 +8,7 @@ use std::fmt;
 use crate::python::int;
 use crate::refusal::Refusal;
 
-/// A value that the user gave.
+/// The value of a flag.
 #[derive(Debug, Clone)]
 pub(crate) struct FlagValue<T> {
     pub(crate) value: T,
@@ -17,10 +18,10 @@ pub(crate) struct FlagValue<T> {
 }
 
 impl<T: fmt::Display> FlagValue<T> {
-    /// Refuses the flag, or warns about the variable, because it can't be honoured beside other flags.
+    /// Refuses the flag, or warns about the variable, because it conflicts with other flags.
     pub(crate) fn refuse(&self, why: &str, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         match self.is_typed {
-            true => Err(Refusal::usage(format!("{self} can't be honoured: {why}"))),
+            true => Err(Refusal::usage(format!("{self} can't be honored: {why}"))),
             false => {
                 self.warn(why, warnings);
                 Ok(())
@@ -28,13 +29,14 @@ impl<T: fmt::Display> FlagValue<T> {
         }
     }
 
-    /// Warns that the value has no effect. For flags that launch scripts in common use combine, and that torchrun accepts.
+    /// Warns that the value has no effect. For combinations that are common in launch scripts, and that torchrun
+    /// accepts.
     pub(crate) fn warn(&self, why: &str, warnings: &mut Vec<String>) {
         warnings.push(format!("{self} has no effect: {why}"));
     }
 }
 
-/// As the user gave it: `--nnodes 2`, `PET_NNODES=2`.
+/// Prints the value as the user set it: `--nnodes 2` or `PET_NNODES=2`.
 impl<T: fmt::Display> fmt::Display for FlagValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.value.to_string();
@@ -47,16 +49,16 @@ impl<T: fmt::Display> fmt::Display for FlagValue<T> {
     }
 }
 
-/// The environment that flags have their defaults from.
+/// The environment variables that are the defaults of flags.
 pub(crate) struct FlagEnvironment<'a>(pub(crate) &'a dyn Fn(&str) -> Option<OsString>);
 
 impl FlagEnvironment<'_> {
-    /// A variable as text.
+    /// Returns a variable as text.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         (self.0)(name).map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// Returns a flag's text, or that of its variable.
+    /// Returns the text of a flag, or of its variable.
     pub(crate) fn flag(&self, typed: &Option<String>, flag: &'static str) -> Option<FlagValue<String>> {
         let value = typed.clone().or_else(|| self.variable(&variable_name(flag)))?;
         Some(FlagValue { value, flag, is_typed: typed.is_some() })
@@ -66,7 +68,7 @@ impl FlagEnvironment<'_> {
         self.flag(typed, flag).map(|flag| flag.value)
     }
 
-    /// Returns a flag's number, or that of its variable. A variable that is no number is wrong usage.
+    /// Returns the number of a flag, or of its variable. Refuses a variable that is not a number.
     pub(crate) fn number_value<T: Copy>(
         &self,
         typed: Option<T>,
@@ -93,7 +95,8 @@ impl FlagEnvironment<'_> {
         Ok(self.number_value(typed, flag, read)?.map(|flag| flag.value))
     }
 
-    /// Returns a flag without a value if it, or its variable, is set. A variable is set if it is a number other than 0.
+    /// Returns a flag without a value if the flag or its variable is set. A variable is set if it is a number other
+    /// than 0.
     pub(crate) fn switch_value(
         &self,
         typed: bool,
@@ -103,7 +106,7 @@ impl FlagEnvironment<'_> {
         let mut is_set = typed;
         if let Some(text) = self.variable(&name) {
             let number = int(&text).map_err(|_| {
-                Refusal::value(format!("{name}={text:?} ({flag}) is not a number; 1 is yes, 0 is no"))
+                Refusal::value(format!("{name}={text:?} ({flag}) is not a number; use 1 or 0"))
             })?;
             is_set |= number != 0;
         }
@@ -148,7 +151,7 @@ mod tests {
         let mut value = FlagValue { value: 2, flag: "--node-rank", is_typed: true };
         let mut warnings = Vec::new();
         let refused = value.refuse("why", &mut warnings).unwrap_err();
-        assert_eq!((refused.code, refused.text.as_str()), (2, "--node-rank 2 can't be honoured: why"));
+        assert_eq!((refused.code, refused.text.as_str()), (2, "--node-rank 2 can't be honored: why"));
         assert!(warnings.is_empty());
         value.is_typed = false;
         value.refuse("why", &mut warnings).unwrap();

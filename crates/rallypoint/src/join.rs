@@ -1,5 +1,5 @@
-//! `rallypoint join`: one node of a rendezvous, from the shell. It is an agent without a guard, with at most one worker that
-//! runs once, and prints a line of JSON for every round.
+//! `rallypoint join`: one node of a rendezvous. It is an agent without an outer process, with at most one worker that
+//! runs once. It prints a line of JSON for every round.
 
 mod arguments;
 
@@ -56,7 +56,7 @@ fn config(args: JoinArgs, rendezvous: RendezvousParameters) -> LaunchConfig {
     }
 }
 
-/// Returns the exit code, and writes why the node ended if that was an error. `stays` says that the node has joined and has no
+/// Returns the exit code, and prints the error if there is one. `stays` is whether the node has joined and has no
 /// command, so that it stays until a signal.
 fn code_of(outcome: &Outcome, stays: bool) -> u8 {
     let command_code = match outcome.last_exit {
@@ -78,7 +78,7 @@ fn code_of(outcome: &Outcome, stays: bool) -> u8 {
     }
 }
 
-/// Prints a line of JSON for every round, and shows what the node waits for.
+/// Prints a line of JSON for every round, and reports what the node waits for.
 struct JoinObserver {
     progress: Arc<Progress>,
     run_id: String,
@@ -109,7 +109,7 @@ impl LaunchObserver for JoinObserver {
         self.is_printed.store(true, Ordering::SeqCst);
         let mut out = std::io::stdout().lock();
         match writeln!(out, "{line}").and_then(|()| out.flush()) {
-            // A reader that has gone away has read what it wanted.
+            // The reader has closed the pipe, because it got what it wanted.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             written => written,
         }
@@ -122,7 +122,7 @@ impl LaunchObserver for JoinObserver {
     }
 }
 
-/// Writes what went wrong and returns the exit code for it.
+/// Prints an error and returns its exit code.
 fn report_error(error: &AgentError) -> u8 {
     if let AgentError::Start { program, source, .. } = error {
         output::write_stderr(&format!("rallypoint join: cannot run {program:?}: {source}"));
@@ -162,9 +162,9 @@ fn report_error(error: &AgentError) -> u8 {
 pub(crate) fn store_hint(error: &StoreError) -> &'static str {
     match (error, error.connection_fault()) {
         (StoreError::File { .. } | StoreError::FileTimeout { .. }, _) => {
-            "check that all nodes name the same file, and can read, write and lock it"
+            "check that all nodes use the same file, and can read, write and lock it"
         }
         (_, Some(fault)) => fault.hint(),
-        _ => "check that the node of the endpoint is up, and that all nodes name the same endpoint",
+        _ => "check that the node of the endpoint is up, and that all nodes use the same endpoint",
     }
 }

@@ -125,14 +125,14 @@ pub(crate) fn parse_level(name: &str) -> Option<LevelFilter> {
 
 fn dropped_notice(dropped: u64) -> String {
     let were = if dropped == 1 { "was" } else { "were" };
-    format!("{} of the log {were} dropped: nobody read them", counted(dropped, "line"))
+    format!("{} {were} dropped: no process read them", counted(dropped, "log line"))
 }
 
 fn dropped_notice_json(dropped: u64) -> String {
     serde_json::json!({"level": "WARN", "message": dropped_notice(dropped)}).to_string()
 }
 
-/// Lines on their way to a thread that writes them. Writing here never waits.
+/// A queue of lines for a thread that writes them. Writing to it never blocks.
 #[derive(Clone)]
 pub(crate) struct BackgroundWriter(Arc<Queue>);
 
@@ -145,13 +145,13 @@ struct Queue {
 #[derive(Default)]
 struct Lines {
     queued: VecDeque<Vec<u8>>,
-    /// Some are with the writer.
+    /// Whether the thread is writing lines that it has taken from the queue.
     is_writing: bool,
     dropped: u64,
 }
 
 impl BackgroundWriter {
-    /// Starts the thread. `notice` says how many lines were dropped.
+    /// Starts the thread. `notice` returns the line that reports dropped lines.
     fn start(mut out: impl Write + Send + 'static, dropped_notice: fn(u64) -> String) -> BackgroundWriter {
         let log_writer = BackgroundWriter(Arc::default());
         let queue = Arc::clone(&log_writer.0);
@@ -159,16 +159,16 @@ impl BackgroundWriter {
         log_writer
     }
 
-    /// Waits until all is written, but not for long: nobody may be reading.
+    /// Waits until all lines are written, at most for `within`.
     pub(crate) fn finish(&self, within: Duration) {
         let busy = |lines: &mut Lines| lines.is_writing || !lines.queued.is_empty();
-        // It is the end either way.
+        // Whether all lines were written makes no difference.
         drop(self.0.changed.wait_timeout_while(self.0.lock(), within, busy));
     }
 }
 
 impl Write for BackgroundWriter {
-    /// Takes a line, or drops it. The subscriber hands over whole ones.
+    /// Queues a line, or drops it. The subscriber passes whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut lines = self.0.lock();
         match lines.queued.len() < MAX_QUEUED_LINES {
@@ -189,7 +189,7 @@ impl Queue {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what comes, for as long as the process lives. The lock is not held while it does.
+    /// Writes queued lines until the process ends. The lock is not held during writes.
     fn write_to(&self, out: &mut impl Write, dropped_notice: fn(u64) -> String) {
         loop {
             let mut lines = self.lock();
@@ -200,7 +200,7 @@ impl Queue {
             lines.is_writing = true;
             let (queued, dropped) = (std::mem::take(&mut lines.queued), std::mem::take(&mut lines.dropped));
             drop(lines);
-            // A reader that has gone away is no reason to stop serving.
+            // A closed standard error does not stop the process.
             for line in queued {
                 let _ = out.write_all(&line);
             }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Writes only as far as it is let.
+    /// A writer that needs a permit for each write.
     struct GatedWriter(Receiver<()>, Sender<Vec<u8>>);
 
     impl Write for GatedWriter {
@@ -243,7 +243,7 @@ mod tests {
         for n in 0..MAX_QUEUED_LINES + 7 {
             log.write_all(format!("line {n}\n").as_bytes()).unwrap();
         }
-        // Nobody reads, and yet this returns.
+        // No permit was sent, so the writer is blocked.
         log.finish(Duration::from_millis(10));
         for _ in 0..MAX_QUEUED_LINES + 100 {
             permit.send(()).unwrap();
@@ -253,6 +253,6 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[..2], ["first", "line 0"]);
         assert_eq!(lines[MAX_QUEUED_LINES], format!("line {}", MAX_QUEUED_LINES - 1));
-        assert_eq!(lines[MAX_QUEUED_LINES + 1..], ["7 lines of the log were dropped: nobody read them"]);
+        assert_eq!(lines[MAX_QUEUED_LINES + 1..], ["7 log lines were dropped: no process read them"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The `rallypoint` command: what people type. The work is done in the crates below it.
+//! The `rallypoint` command line. The other crates do the work.
 
 mod bench;
 mod exit_code;
@@ -55,13 +55,13 @@ enum Command {
 
 const COMPLETIONS_EXAMPLE: &str = "  rallypoint completions bash > /etc/bash_completion.d/rallypoint";
 
-/// Columns of `--help` at most.
+/// The maximum width of `--help`.
 const HELP_WIDTH: usize = 110;
-/// How long a node that has ended waits for the last lines of its log to be written.
+/// Time that a command which has ended waits until its log is written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // The agent and its workers are started through this same program.
+    // This program also starts itself as the agent and as other parts of a job.
     let line = match rallypoint_agent::enter() {
         Ok(line) => line,
         Err(code) => return code,

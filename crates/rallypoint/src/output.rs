@@ -1,10 +1,10 @@
-//! Writing to standard output and standard error without panicking: a reader that has gone away has had what it wanted,
-//! but what could not be written anywhere is a failure.
+//! Writes to standard output and standard error without panicking. A closed pipe is not an error, because its reader
+//! got what it wanted. Every other failed write to standard output is.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Writes to standard output. `Err` is the exit code if that failed for another reason than a reader that went away.
+/// Writes to standard output. Returns the exit code as an error if that fails for another reason than a closed pipe.
 pub(crate) fn write_stdout(bytes: impl AsRef<[u8]>) -> Result<(), ExitCode> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
@@ -16,7 +16,7 @@ pub(crate) fn write_stdout(bytes: impl AsRef<[u8]>) -> Result<(), ExitCode> {
     }
 }
 
-/// Writes a line to standard error. If even that fails there is nobody left to tell.
+/// Writes a line to standard error. Errors are ignored, because there is no other place to report them.
 pub(crate) fn write_stderr(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", escape_control(line.as_bytes(), &[]));
 }
@@ -28,8 +28,8 @@ pub(crate) fn write_stderr_lines(text: &str) {
         .write_all(format!("{}\n", escape_control(text.as_bytes(), &['\n', '\t'])).as_bytes());
 }
 
-/// Bytes as text for a terminal, which is to show them and not to obey them: control characters, but for those to
-/// `keep`, and what isn't text are escaped. Nothing is cut.
+/// Returns bytes as text that a terminal prints as it is. Escapes control characters, except those to `keep`, and
+/// invalid UTF-8.
 pub(crate) fn escape_control(bytes: &[u8], keep: &[char]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! What a node waits for, said while it waits: as a live line on a terminal, in a log once for every change.
+//! Reports what a node waits for: as a live line on a terminal, and once per change in a log.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
@@ -9,15 +9,15 @@ use rallypoint_rendezvous::{Connecting, Gathering, NodeDesc, Observer, Reason, W
 use crate::live_line;
 use crate::output::escape_control;
 
-/// Tells it.
+/// Reports what a node waits for.
 pub(crate) struct Progress {
     run_id: String,
     is_terminal: bool,
-    /// What was logged last, without what changes by itself.
+    /// The summary that was logged last.
     logged: Mutex<Option<String>>,
 }
 
-/// So many nodes are named; a crowd is only counted.
+/// Nodes that are named. Further nodes are only counted.
 const MAX_NAMED_NODES: usize = 8;
 
 impl Progress {
@@ -26,13 +26,14 @@ impl Progress {
         Progress { run_id: run_id.into(), is_terminal, logged: Mutex::default() }
     }
 
-    /// Clears the live line, because the node waits no longer.
+    /// Clears the live line, because the node no longer waits.
     pub(crate) fn end(&self) {
         live_line::clear();
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// `what` changes when something happens, the rest by itself; a narrow terminal cuts the end of the line.
+    /// Shows `line` on a terminal, or logs `summary` if it has changed. `wait_end` has the time that is left, which
+    /// changes all the time.
     fn report(&self, kind: &str, summary: String, line: String, wait_end: &str) {
         match self.is_terminal {
             true => self.show(line, None),
@@ -40,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// Logs what the node waits for, unless that was logged last.
+    /// Logs the summary, unless it was logged last.
     fn log(&self, kind: &str, summary: String, wait_end: &str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.as_deref() != Some(&summary) {
@@ -77,16 +78,16 @@ impl Observer for Progress {
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
-        // Steps on the way are nothing to tell of.
+        // These are steps that take no time.
         if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
             return;
         }
-        // It waits no longer; the error says so.
+        // The join timeout has expired, and the error reports that.
         if waiting.reason.is_join_timeout() {
             return;
         }
         let (summary, wait_end) = (summary(waiting), wait_end(waiting));
-        // What ends the wait before who is here.
+        // A narrow terminal cuts the line, so the end of the wait comes before the participants.
         self.report(
             "rendezvous",
             summary,
@@ -96,7 +97,7 @@ impl Observer for Progress {
     }
 }
 
-/// What is waited for and who is here; it changes when something happens.
+/// Returns the reason and the participants. The summary changes only when the state changes.
 fn summary(waiting: &Waiting<'_>) -> String {
     format!("{}{}", reason(waiting), participants(waiting))
 }
@@ -110,7 +111,7 @@ fn reason(waiting: &Waiting<'_>) -> String {
     }
 }
 
-/// Who is here, and who is not.
+/// Returns the participants and the missing nodes.
 fn participants(waiting: &Waiting<'_>) -> String {
     let participants: Vec<&NodeDesc> =
         waiting.state.map(|state| state.participants.keys().collect()).unwrap_or_default();
@@ -126,7 +127,7 @@ fn participants(waiting: &Waiting<'_>) -> String {
     format!("{names}{}", waiting.missing.describe(MAX_NAMED_NODES))
 }
 
-/// What ends the wait, and when.
+/// Returns what ends the wait, and when.
 fn wait_end(waiting: &Waiting<'_>) -> String {
     let seconds = |time: Duration| time.as_secs_f64().ceil();
     let left = seconds(waiting.left);

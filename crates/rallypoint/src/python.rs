@@ -1,6 +1,7 @@
-//! Numbers as Python reads them, which is as torchrun reads them.
+//! Parses numbers as Python does, and so as torchrun does.
 
-/// As Python's `int(text)`: blanks around it, a sign, single underscores between digits.
+/// Parses a number like Python's `int(text)`: surrounding spaces, a sign, and single underscores between digits are
+/// allowed.
 pub(crate) fn int(text: &str) -> Result<i64, String> {
     let plain = text.trim();
     let digits = plain.strip_prefix(['+', '-']).unwrap_or(plain);
@@ -10,10 +11,10 @@ pub(crate) fn int(text: &str) -> Result<i64, String> {
     number.ok_or_else(|| format!("invalid int value: '{text}'"))
 }
 
-/// As Python's `float(text)`.
+/// Parses a number like Python's `float(text)`.
 pub(crate) fn float(text: &str) -> Result<f64, String> {
     let plain = text.trim();
-    // Rust reads the same numbers, but for underscores between digits.
+    // Rust parses the same numbers, except for underscores between digits.
     let bytes = plain.as_bytes();
     let digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_digit);
     let underscores = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'_');

@@ -1,23 +1,23 @@
-//! Why a command did nothing.
+//! Why a command refused to start.
 
 use crate::exit_code;
 
-/// Why nothing was started.
+/// An error that is found before any process is started.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// The exit code: torchrun's for it.
+    /// The exit code, which is the one of torchrun.
     pub(crate) code: u8,
     pub(crate) text: String,
     pub(crate) hint: Option<String>,
 }
 
 impl Refusal {
-    /// What was typed can't be understood.
+    /// Returns an error for a command line that is wrong by itself.
     pub(crate) fn usage(text: String) -> Refusal {
         Refusal { code: exit_code::USAGE, text, hint: None }
     }
 
-    /// What was typed can't be done.
+    /// Returns an error for a value that can't be used.
     pub(crate) fn value(text: String) -> Refusal {
         Refusal { code: exit_code::FAILURE, text, hint: None }
     }

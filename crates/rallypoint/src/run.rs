@@ -1,5 +1,5 @@
-//! `rallypoint run`: the workers of a node, in torchrun's place. What is asked for is found out here; the work is the
-//! agent's.
+//! `rallypoint run`: the workers of a node, in place of torchrun. This module reads the command line. The agent does
+//! the work.
 
 mod arguments;
 mod observer;
@@ -33,7 +33,7 @@ use crate::join::store_hint;
 use crate::refusal::Refusal;
 use crate::{HELP_WIDTH, exit_code, log, output};
 
-/// How long the last lines of the log may take to be written.
+/// Time that the agent waits until its log is written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The name of this command in usage and error messages.
@@ -41,7 +41,7 @@ pub(crate) const RUN: &str = "rallypoint run";
 /// The name of this command if a link named `torchrun` started it, as torchx and other tools do.
 const TORCHRUN: &str = "torchrun";
 
-/// Whether the user started this program under the name `torchrun`.
+/// Returns whether the user started this program under the name `torchrun`.
 pub(crate) fn is_torchrun(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == TORCHRUN)
 }
@@ -78,7 +78,7 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     let environment = FlagEnvironment(&own);
     let result = log_level(&args, &environment).and_then(|level| {
         let plan = plan(&args, line, &environment)?;
-        // The outer process has checked it before it started the agent.
+        // The outer process has checked this before it started the agent.
         if !rallypoint_agent::is_agent() {
             script::check(&plan.config, &environment)?;
         }
@@ -95,7 +95,7 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let observer = Arc::new(RunObserver::new(&config.rendezvous.run_id));
     let outcome = rallypoint_agent::run(config.clone(), observer);
-    // What was logged comes before what is reported.
+    // Log lines come before the report.
     log_writer.finish(FLUSH_TIMEOUT);
     let code = report_outcome(&config, &outcome, errors);
     log_writer.finish(FLUSH_TIMEOUT);
@@ -125,7 +125,7 @@ fn python_level(level: &str) -> LevelFilter {
     }
 }
 
-/// How this command speaks of what went wrong, and under which name.
+/// Prints errors of this command.
 #[derive(Clone, Copy)]
 struct ErrorWriter {
     format: ErrorFormat,
@@ -134,14 +134,14 @@ struct ErrorWriter {
 
 #[derive(Clone, Copy)]
 enum ErrorFormat {
-    /// As text on standard error.
+    /// Text on standard error.
     Text,
-    /// In the log, because that is to be read by a program: no line of another form stands in between.
+    /// A line of the JSON log, so that the output contains nothing but JSON.
     Json,
 }
 
 impl ErrorWriter {
-    /// Waits for whoever reads: it is the last that is said, and not to be lost.
+    /// Writes text. May block, because these are the last lines and must not be lost.
     fn write(self, text: &str) {
         match self.format {
             ErrorFormat::Json => log::write_json_error(text.trim()),
@@ -149,14 +149,14 @@ impl ErrorWriter {
         }
     }
 
-    /// Each line of it, with the name of the command before it.
+    /// Writes an error with the name of the command before each line.
     fn error(self, text: &str) {
         let lines: Vec<_> = text.lines().map(|line| format!("{}: {line}", self.name)).collect();
         self.write(&lines.join("\n"));
     }
 }
 
-/// Says what came of it, to everybody who wants to know.
+/// Prints how the run ended, writes the reports, and returns the exit code.
 fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter) -> ExitCode {
     if let Some(error) = &outcome.error {
         errors.error(&error.to_string());
@@ -166,11 +166,11 @@ fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter)
     }
     match outcome.verdict {
         Verdict::Unhealthy if outcome.failures.is_empty() => {
-            errors.error("a worker could not be interrupted for too long and was given up");
+            errors.error("a worker that could not be interrupted was given up after its timeout");
         }
         Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
             errors.error(&ended_elsewhere(&outcome.suspects));
-            errors.write("hint: the output of that node may say why");
+            errors.write("hint: check the output of that node");
         }
         Verdict::Failed | Verdict::FailedElsewhere | Verdict::Unhealthy => {
             let title = entry_point_name(config);
@@ -211,7 +211,7 @@ fn write_end_report(
     })
 }
 
-/// What may be the matter, where the error itself can't know.
+/// Returns a hint for an error whose cause the error itself does not know.
 fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
     let owner = |port: u16| {
         let (pid, name) = port_owner(port).filter(|(pid, _)| *pid != std::process::id())?;
@@ -254,7 +254,7 @@ fn print_completion(shell: &str, name: &'static str) -> ExitCode {
         "zsh" => clap_complete::Shell::Zsh,
         other => {
             let text = format!(
-                "--print-completion {other}: there is no script for it; `rallypoint completions` has bash, elvish, fish, \
+                "--print-completion {other} is not supported; `rallypoint completions` has bash, elvish, fish, \
                  powershell and zsh"
             );
             return report_refusal(&Refusal::usage(text), ErrorWriter { format: ErrorFormat::Text, name });

@@ -1,4 +1,4 @@
-//! `rallypoint serve`: the store server as a process of its own.
+//! `rallypoint serve`: the store server as a process.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -86,7 +86,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         };
         if let Err(why) = set {
             output::write_stderr(&format!("rallypoint serve: {why}"));
-            output::write_stderr("hint: `rallypoint serve --list-limits` shows them all");
+            output::write_stderr("hint: `rallypoint serve --list-limits` prints all limits");
             return ExitCode::from(exit_code::USAGE);
         }
     }
@@ -98,7 +98,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     if let Some(why) = tuning_error {
         tracing::debug!("{why}");
     }
-    // Before the server's thread starts, so that it inherits the handling of signals.
+    // Before the server's thread starts, so that the thread inherits the signal handlers.
     let signals = match Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
         Err(error) => {
@@ -106,7 +106,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Bound first: if this fails, no client was served yet.
+    // Bound before the server starts. If this fails, no client was served yet.
     let health = match args.health_check.map(|at| (at, TcpListener::bind(at))) {
         Some((at, Err(error))) => {
             output::write_stderr(&format!(
@@ -146,7 +146,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     };
     let mut out = std::io::stdout().lock();
     for address in server.addresses() {
-        // Nobody reading our output is no reason to stop serving.
+        // A closed standard output does not stop the server.
         let _ = writeln!(out, "listening on {address}");
     }
     if let Some(health) = &health {
@@ -175,9 +175,9 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let end = wait_for_end(signals, || server.is_running());
     server.stop();
     match end {
-        End::Signal(SIGINT) => tracing::info!("ending on SIGINT"),
-        End::Signal(_) => tracing::info!("ending on SIGTERM"),
-        End::Stopped => tracing::error!("the server has stopped by itself; the log says why"),
+        End::Signal(SIGINT) => tracing::info!("stopping on SIGINT"),
+        End::Signal(_) => tracing::info!("stopping on SIGTERM"),
+        End::Stopped => tracing::error!("the server stopped by itself; the log has the reason"),
     }
     log.finish(Duration::from_secs(1));
     end.exit_code()
@@ -208,7 +208,8 @@ fn parse_idle_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Answers health checks with the figures of the server. Its event loop gives them, so a loop that hangs is not healthy.
+/// Answers health checks with the figures of the server. They come from its event loop, so a server that hangs is not
+/// healthy.
 fn start_health_server(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
     let (query_stats, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
     HealthServer::start(listener, move |timeout| {
@@ -235,7 +236,7 @@ fn start_health_server(listener: TcpListener, server: &TcpStoreServer) -> std::i
     })
 }
 
-/// How serving ends.
+/// How the server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Signal(i32),
@@ -251,7 +252,7 @@ impl End {
     }
 }
 
-/// Waits for a signal. A server that has stopped by itself must not leave a process behind that looks like one.
+/// Waits for a signal, or until the server has stopped by itself. The process must not outlive its server.
 fn wait_for_end(mut signals: Signals, is_running: impl Fn() -> bool) -> End {
     let (sender, receiver) = channel();
     std::thread::spawn(move || signals.forever().next().map(|signal| sender.send(signal)));
@@ -292,7 +293,7 @@ fn tune_allocator() -> Option<String> {
         Ok(program) => std::process::Command::new(program).arg0(name).args(args).env(TUNABLES, tuned).exec(),
         Err(error) => error,
     };
-    Some(format!("could not start again with {TUNABLES}={tuned}: {error}"))
+    Some(format!("could not execute the program again with {TUNABLES}={tuned}: {error}"))
 }
 
 #[cfg(test)]
@@ -301,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_server_that_stops_by_itself_is_a_failure() {
-        // A signal that nobody sends to this process.
+        // No process sends this signal.
         let signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
         let end = wait_for_end(signals, || false);
         assert_eq!(end, End::Stopped);

@@ -1,4 +1,4 @@
-//! `rallypoint store`: one operation on any TCPStore, for people and scripts. A live torch job's store will do.
+//! `rallypoint store`: one operation on any TCPStore, also on that of a running torch job.
 
 mod outcome;
 mod state;
@@ -190,7 +190,7 @@ pub(crate) fn run(args: StoreArgs) -> ExitCode {
     log::start(&log);
     let Some(endpoint) = endpoint else {
         output::write_stderr(
-            "rallypoint store: which store? give --endpoint HOST:PORT, or set RALLYPOINT_ENDPOINT",
+            "rallypoint store: no endpoint; use --endpoint HOST:PORT, or set RALLYPOINT_ENDPOINT",
         );
         return ExitCode::from(exit_code::USAGE);
     };
@@ -212,14 +212,14 @@ pub(crate) fn run(args: StoreArgs) -> ExitCode {
     }
 }
 
-/// The time for all of a command together.
+/// The timeout of a whole command.
 struct Deadline {
     started: Instant,
     timeout: Duration,
 }
 
 impl Deadline {
-    /// What is left of it. A timeout of zero on the command line means without end.
+    /// Returns the time that is left, or `None` if there is no timeout, which is 0 on the command line.
     fn remaining(&self) -> Option<Duration> {
         let timeout = Some(self.timeout).filter(|timeout| !timeout.is_zero());
         timeout.map(|timeout| timeout.saturating_sub(self.started.elapsed()))
@@ -228,10 +228,10 @@ impl Deadline {
 
 fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<TcpStore, StoreError> {
     if endpoint.port == 0 {
-        return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is nobody's")));
+        return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is not the port of a server")));
     }
     let waiting = WaitIndicator::show(format!("connecting to {endpoint}"));
-    // A name that can't be resolved now is more likely a slip of the pen than one that will be soon.
+    // No retries: a name that does not resolve is most likely misspelled.
     endpoint.resolve_within(deadline.remaining())?;
     let options = TcpStoreOptions::new(endpoint.clone()).timeout(deadline.remaining());
     let mut logged = None;
@@ -256,7 +256,7 @@ fn perform(store: &TcpStore, operation: Operation, deadline: &Deadline) -> Resul
             let _waiting = WaitIndicator::show(format!("waiting for {key}"));
             match store.get(&key) {
                 Ok(value) => Outcome::Value { value, key, raw },
-                // It went between the two questions.
+                // The key was deleted after the check.
                 Err(error) if error.awaited().is_some() && !wait => Outcome::Absent { key },
                 Err(error) => return Err(error),
             }
@@ -307,7 +307,9 @@ fn perform(store: &TcpStore, operation: Operation, deadline: &Deadline) -> Resul
                 store.set_timeout(deadline.remaining());
                 count += u64::from(store.delete_key(key).inspect_err(|_| {
                     let all = counted(keys.len(), "key");
-                    output::write_stderr(&format!("rallypoint store: deleted {count} of {all}, then failed"));
+                    output::write_stderr(&format!(
+                        "rallypoint store: deleted {count} of {all} before the error"
+                    ));
                 })?);
             }
             Outcome::Cleared { count }
@@ -329,7 +331,7 @@ fn perform(store: &TcpStore, operation: Operation, deadline: &Deadline) -> Resul
         }
         Operation::Len { key } => Outcome::Number { name: "items", number: store.queue_len(&key)? as i64 },
         Operation::Barrier { key, world_size } => {
-            let _waiting = WaitIndicator::show(format!("waiting for {world_size} at barrier {key}"));
+            let _waiting = WaitIndicator::show(format!("waiting for {world_size} clients at barrier {key}"));
             store.barrier(&key, world_size)?;
             Outcome::Waited
         }
@@ -345,7 +347,7 @@ fn keys_with_prefix(store: &TcpStore, prefix: &str) -> Result<Vec<String>, Store
     Ok(keys)
 }
 
-/// A value from the command line or from standard input.
+/// Reads a value from the command line or from standard input.
 fn read_value(value: Option<OsString>) -> Result<Vec<u8>, StoreError> {
     match value {
         Some(value) if value != "-" => Ok(value.into_vec()),

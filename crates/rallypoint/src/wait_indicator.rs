@@ -1,4 +1,5 @@
-//! A sign of life on the terminal for what takes longer than a second. Scripts and logs see nothing of it.
+//! Shows on a terminal what a command waits for, if that takes longer than a second. Nothing is shown without a
+//! terminal.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::live_line;
 
-/// Shows what is being waited for, from the first second on until it is dropped.
+/// A live line that is shown after `SHOW_GRACE` and cleared when it is dropped.
 pub(crate) struct WaitIndicator(Option<(Sender<String>, JoinHandle<()>)>);
 
-/// How long a wait lasts before it is shown.
+/// Time before a wait is shown.
 const SHOW_GRACE: Duration = Duration::from_secs(1);
-/// How often the live line is drawn.
+/// Interval for drawing the live line.
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl WaitIndicator {
@@ -41,12 +42,12 @@ impl WaitIndicator {
         WaitIndicator(Some((updates, thread)))
     }
 
-    /// Whether there is a terminal to show the wait on.
+    /// Returns whether there is a terminal.
     pub(crate) fn is_shown(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Replaces the text that is shown.
+    /// Replaces the text.
     pub(crate) fn update(&self, text: String) {
         if let Some((updates, _)) = &self.0 {
             // The thread ends only after the sender is dropped.

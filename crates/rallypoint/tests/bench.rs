@@ -222,17 +222,21 @@ fn an_interrupted_run_reports_whether_the_keys_were_deleted() {
         running.signal(Signal::INT);
         let error = stderr.all();
         assert_eq!(running.ended().code(), Some(130), "{error}");
-        assert!(error.contains("hint: the last figures are of what was done by then"), "{error}");
-        assert_eq!(error.contains("keys that were made have been deleted"), !is_frozen, "{error}");
+        assert!(error.contains("hint: the last result is incomplete"), "{error}");
+        assert_eq!(error.contains("keys of the run have been deleted"), !is_frozen, "{error}");
         assert_eq!(error.contains("may be left"), is_frozen, "{error}");
-        assert_eq!(error.contains("did not say that it has deleted the keys"), is_frozen, "{error}");
+        assert_eq!(
+            error.contains("did not confirm that the keys of the run were deleted"),
+            is_frozen,
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn wrong_usage_exits_with_2_and_names_valid_values() {
     for (args, right) in [
-        (&["--workload", "put"][..], "there are add,get,set"),
+        (&["--workload", "put"][..], "the workloads are add,get,set"),
         (&["--workload", "get-9MiB"], "8MiB"),
         (&["--in-flight", "0"], "in-flight"),
         (&["--seconds", "soon"], "a number of seconds"),
@@ -255,7 +259,8 @@ fn the_help_names_every_workload() {
     let help = String::from_utf8(command(&["--help"]).output().expect("it runs").stdout).expect("text");
     let wrong = bench("127.0.0.1:1", &["--workload", "put"]);
     let names = error(&wrong);
-    let names = names.split_once("there are ").expect("a list").1.split_once(", and").expect("its end").0;
+    let names =
+        names.split_once("the workloads are ").expect("a list").1.split_once(", and").expect("its end").0;
     assert!(names.contains("check-10000"), "{names}");
     for name in names.split(',') {
         assert!(help.contains(name), "{name}: {help}");

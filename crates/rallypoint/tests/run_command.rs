@@ -366,7 +366,7 @@ fn impossible_requests_are_refused_with_one_line_before_any_process_starts() {
         (&["absent.py"], 1, "there is no script \"absent.py\""),
         (&["--log-dir", "file", "--no-python", "true"], 1, "is a file"),
         (&["--log-dir", "/proc/nothing", "--no-python", "true"], 1, "cannot create \"/proc/nothing"),
-        (&["--rdzv-backend", "etcd", "--no-python", "true"], 1, "there are c10d and static"),
+        (&["--rdzv-backend", "etcd", "--no-python", "true"], 1, "the backends are c10d and static"),
         (&["--local-addr", "192.0.2.1", "--no-python", "true"], 1, "does not have that address"),
         (&["--end-report", "no/where", "--no-python", "true"], 1, "--end-report"),
         (&["--event-log", "no/where", "--no-python", "true"], 1, "--event-log"),
@@ -378,8 +378,8 @@ fn impossible_requests_are_refused_with_one_line_before_any_process_starts() {
             2,
             "--rdzv-endpoint node0:1 can't be",
         ),
-        (&["--standalone", "--nnodes", "2", "--no-python", "true"], 2, "--nnodes 2 asks for more nodes"),
-        (&["--node-rank", "1", "--no-python", "true"], 2, "--node-rank 1 can't be honoured"),
+        (&["--standalone", "--nnodes", "2", "--no-python", "true"], 2, "--nnodes 2 has more nodes"),
+        (&["--node-rank", "1", "--no-python", "true"], 2, "--node-rank 1 can't be honored"),
         (&[], 2, "SCRIPT"),
     ] {
         let done = workspace.run(arguments);
@@ -401,8 +401,8 @@ fn contradictory_flags_are_refused_before_any_process_starts() {
     let script = r#""$0" run "$@" 2>&1; sh -c 'echo next: $$'"#;
     let isolated = ["--map-root-user", "--user", "--pid", "--fork", "--mount-proc", "sh", "-c", script];
     for (arguments, expected_stdout) in [
-        (&["--standalone", "--nnodes", "2", "true"][..], "asks for more nodes"),
-        (&["--node-rank", "1", "--log-format", "json", "true"], "can't be honoured"),
+        (&["--standalone", "--nnodes", "2", "true"][..], "has more nodes"),
+        (&["--node-rank", "1", "--log-format", "json", "true"], "can't be honored"),
         (&["--no-python", "absent"], "there is no program"),
     ] {
         let mut command = Command::new("unshare");
@@ -432,7 +432,7 @@ fn a_missing_module_is_refused_before_any_process_starts() {
         let lines: Vec<_> = stderr.lines().collect();
         let expected = format!("rallypoint run: there is no module \"nosuch_module\" for {python}");
         assert!(
-            lines.len() == 2 && lines[0] == expected && lines[1].starts_with("hint: `python -m` looks in"),
+            lines.len() == 2 && lines[0] == expected && lines[1].starts_with("hint: `python -m` searches"),
             "{stderr}"
         );
         assert!(

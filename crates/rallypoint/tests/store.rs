@@ -309,7 +309,7 @@ fn control_characters_are_escaped_on_a_terminal() {
     // What is no terminal gets them as they are.
     assert_eq!(server.run(&["get", name]).stdout, b"a\x1b]0;title\x07\xff\nb\n");
     let absent = error(&server.run(&["get", "no\u{1b}[31m"]));
-    assert_eq!(absent, "rallypoint store: no\\u{1b}[31m is not there\n");
+    assert_eq!(absent, "rallypoint store: no\\u{1b}[31m is absent\n");
 }
 
 // ---- time ----

@@ -1,5 +1,5 @@
-//! The command line of `rallypoint join`, and the parameters of a rendezvous that follow from it. All wrong arguments are
-//! reported together.
+//! The command line of `rallypoint join`, and the parameters of the rendezvous that follow from it. All wrong arguments
+//! are reported together.
 
 use std::ffi::OsString;
 
@@ -129,7 +129,7 @@ fn parse_rank(text: &str) -> Result<u64, String> {
     text.trim().parse().map_err(|_| format!("invalid int value: '{text}'"))
 }
 
-/// Adds what the error says, except what is there already.
+/// Adds the lines of an error, except those that are present.
 fn add_messages(errors: &mut Vec<String>, error: &RendezvousError) {
     for line in error.to_string().lines() {
         if !errors.iter().any(|known| known == line) {
@@ -138,7 +138,7 @@ fn add_messages(errors: &mut Vec<String>, error: &RendezvousError) {
     }
 }
 
-/// `N`, or `MIN:MAX`.
+/// Parses `N` or `MIN:MAX`.
 fn parse_nodes(text: &str) -> Result<(u64, u64), String> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let read = match text.split_once(':') {

@@ -1,4 +1,4 @@
-//! What a user sees of an agent: what it waits for and the world it forms, on the terminal or in the log.
+//! Shows what the agent waits for and the round that it formed, on the terminal or in the log.
 
 use std::io::IsTerminal;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! From flags, variables and defaults to what the agent is to do. Order and rules are torchrun's, except that flags without
-//! effect are refused.
+//! Turns flags, variables and defaults into the configuration of the agent. Order and rules are those of torchrun,
+//! except that flags without an effect are refused.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ use crate::flags::FlagEnvironment;
 use crate::python;
 use crate::refusal::Refusal;
 
-/// More workers on one machine were not meant.
+/// The limit for workers on one node. A larger number is a mistake.
 const MAX_WORKERS: i64 = 65_536;
-/// Longer than this is for ever.
+/// The limit for times. A longer time is shortened or refused.
 const MAX_SECONDS: f64 = 1e9;
 
-/// What the agent is to do, and warnings for the user.
+/// The configuration of the agent, and warnings for the user.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) config: LaunchConfig,
     pub(super) warnings: Vec<String>,
 }
 
-/// Returns what these flags ask for. `line` is the command line they came from.
+/// Returns the configuration for these flags. `line` is the command line.
 ///
-/// It starts nothing and writes nothing: the outer process and the agent both call it, with the same result.
+/// This function has no side effects: the outer process and the agent both call it and get the same result.
 pub(super) fn plan(
     args: &RunArgs,
     line: &[OsString],
@@ -40,7 +40,10 @@ pub(super) fn plan(
 ) -> Result<Plan, Refusal> {
     let mut warnings = Vec::new();
     let (target, worker_args) = args.script(line).ok_or_else(|| {
-        Refusal::usage("the following arguments are required: SCRIPT (what the workers are to run)".into())
+        Refusal::usage(
+            "the following arguments are required: SCRIPT (the script, module or program of the workers)"
+                .into(),
+        )
     })?;
     let rendezvous = RendezvousFlags::read(args, environment)?;
     let max_restarts = environment.number(args.max_restarts, "--max-restarts", python::int)?.unwrap_or(0);
@@ -51,8 +54,8 @@ pub(super) fn plan(
     let mut extra_environment = Vec::new();
     if nproc_per_node > 1 && environment.variable("OMP_NUM_THREADS").is_none() {
         warnings.push(
-            "OMP_NUM_THREADS is not set; each worker gets OMP_NUM_THREADS=1, so that several don't overload the \
-             machine. Set it to what suits your program."
+            "OMP_NUM_THREADS is not set; each worker gets OMP_NUM_THREADS=1, so that several workers don't \
+             overload the machine. Set it to tune your program."
                 .into(),
         );
         extra_environment.push(("OMP_NUM_THREADS".into(), "1".into()));
@@ -90,7 +93,7 @@ fn workers(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<u32, Ref
     match python::int(&text) {
         Ok(number @ 1..=MAX_WORKERS) => Ok(number as u32),
         Ok(number) => {
-            Err(Refusal::value(format!("--nproc-per-node {number}: it must be from 1 to {MAX_WORKERS}")))
+            Err(Refusal::value(format!("--nproc-per-node {number} must be from 1 to {MAX_WORKERS}")))
         }
         Err(_) => count_devices(&text).map_err(|error| Refusal::value(error.to_string())),
     }
@@ -101,7 +104,7 @@ fn monitor_interval(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result
         environment.number(args.monitor_interval, "--monitor-interval", python::float)?.unwrap_or(0.1);
     match seconds > 0.0 && seconds <= MAX_SECONDS {
         true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err(Refusal::value(format!("--monitor-interval {seconds}: it must be a time above 0"))),
+        false => Err(Refusal::value(format!("--monitor-interval {seconds} must be greater than 0"))),
     }
 }
 
@@ -111,7 +114,7 @@ fn max_restart_backoff(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Res
     match (0.0..=MAX_SECONDS).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
         false => {
-            Err(Refusal::value(format!("--max-restart-backoff {seconds}: it must be 0 or a time in seconds")))
+            Err(Refusal::value(format!("--max-restart-backoff {seconds} must be 0 or a number of seconds")))
         }
     }
 }
@@ -129,7 +132,7 @@ fn shutdown_grace(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<D
     })
 }
 
-/// The signals' numbers, and their names as the workers are told.
+/// Returns the numbers of the signals, and their names for the workers.
 fn signals(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<(Vec<i32>, String), Refusal> {
     let text = environment.text(&args.signals_to_handle, "--signals-to-handle");
     let text = text.unwrap_or_else(|| "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into());
@@ -137,27 +140,25 @@ fn signals(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<(Vec<i32
     for name in text.split(',').map(str::trim) {
         match signal_number(name) {
             Some(9 | 19) => {
-                return Err(Refusal::value(format!("--signals-to-handle: nobody can handle {name}")));
+                return Err(Refusal::value(format!("--signals-to-handle: no process can handle {name}")));
             }
             Some(number) if !reaches_agent(number) => {
                 return Err(Refusal::value(format!(
-                    "--signals-to-handle: {name} can't be handled here: it stops, resumes or breaks the process that gets it \
-                     instead of asking it to end; leave it out, or send SIGTERM, SIGINT, SIGUSR1 or the like"
+                    "--signals-to-handle: {name} can't be handled here: it stops, resumes or crashes a process; use SIGTERM, \
+                     SIGINT, SIGUSR1 or a similar signal"
                 )));
             }
             Some(number) => numbers.push(number),
             None => {
-                let hint = "names are written SIGTERM,SIGUSR1";
-                return Err(Refusal::usage(format!(
-                    "--signals-to-handle: there is no signal {name:?} ({hint})"
-                )));
+                let hint = "example: SIGTERM,SIGUSR1";
+                return Err(Refusal::usage(format!("--signals-to-handle: unknown signal {name:?} ({hint})")));
             }
         }
     }
     Ok((numbers, text))
 }
 
-/// How the workers' command is run.
+/// Returns how the workers are executed.
 fn mode(
     args: &RunArgs,
     invoked_as: &OsStr,
@@ -173,17 +174,17 @@ fn mode(
     let python = || script::interpreter(invoked_as, environment);
     if run_path.is_some() {
         for other in [&module, &no_python].into_iter().flatten() {
-            other.refuse("--run-path runs a script inside of Python; leave one of them out", warnings)?;
+            other.refuse("--run-path runs a script with runpy; leave one of them out", warnings)?;
         }
         return match method {
             None => Ok(CommandMode::RunPath { interpreter: python()? }),
-            Some(method) => Err(Refusal::usage(format!(
-                "{method} with --run-path: each worker is a process of its own, which can only be spawned"
-            ))),
+            Some(method) => {
+                Err(Refusal::usage(format!("{method} is not supported: --run-path can only spawn workers")))
+            }
         };
     }
     if let Some(method) = method {
-        method.refuse("it is for --run-path; other workers are programs of their own", warnings)?;
+        method.refuse("it is for --run-path only", warnings)?;
     }
     match (module.is_some(), no_python.is_some()) {
         (true, true) => Err(Refusal::value(
@@ -205,14 +206,14 @@ fn logs(
         None | Some("default") => {}
         Some(name) => {
             return Err(Refusal::value(format!(
-                "--logs-specs {name}: plug-ins in Python can't be loaded; there is only default"
+                "--logs-specs {name}: Python plug-ins are not supported; use default"
             )));
         }
     }
     let dir = match environment.text(&args.log_dir, "--log-dir").as_deref() {
         None | Some("") => LogDir::Temporary,
         Some("/dev/null") => LogDir::Nowhere,
-        // The workers may go elsewhere, and must still find it.
+        // Absolute, because workers may change their folder.
         Some(dir) => LogDir::At(std::path::absolute(dir).unwrap_or_else(|_| dir.into())),
     };
     let streams = |text: &Option<String>, flag| {
@@ -232,7 +233,7 @@ fn logs(
     if dir == LogDir::Nowhere {
         if !stdout_filters.is_empty() || !stderr_filters.is_empty() {
             return Err(Refusal::value(
-                "--log-dir /dev/null means no log files; --duplicate-stdout-filters and --duplicate-stderr-filters need one"
+                "--log-dir /dev/null means no log files; --duplicate-stdout-filters and --duplicate-stderr-filters need them"
                     .into(),
             ));
         }
@@ -244,11 +245,9 @@ fn logs(
         (&stdout_filters, "--duplicate-stdout-filters", (0..workers).any(|rank| tee.of(rank).stdout)),
         (&stderr_filters, "--duplicate-stderr-filters", (0..workers).any(|rank| tee.of(rank).stderr)),
     ] {
-        // Torchrun makes the file all the same, and so do we.
+        // Torchrun creates the file anyway, and so do we.
         if !filters.is_empty() && !is_teed {
-            warnings.push(format!(
-                "{flag} finds nothing: it looks at what --tee shows, and that is not asked for"
-            ));
+            warnings.push(format!("{flag} has no effect: it filters the output of --tee, which is not set"));
         }
     }
     let shown_ranks = environment.text(&args.local_ranks_filter, "--local-ranks-filter").unwrap_or_default();
@@ -273,19 +272,19 @@ fn events(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<EventLog,
         Some("console") => EventLog::Console,
         Some(name) => {
             return Err(Refusal::value(format!(
-                "--event-log-handler {name}: there are only null, console and dynamic_rendezvous"
+                "--event-log-handler {name} is unknown; use null, console or dynamic_rendezvous"
             )));
         }
     };
     let conflict = format!(
-        "--event-log and --event-log-handler {}: name one place for events",
+        "--event-log and --event-log-handler {} conflict; use one of them",
         handler.as_deref().unwrap_or_default()
     );
     match (args.event_log.as_deref(), log) {
         (None, log) => Ok(log),
         (Some(_), EventLog::Console) => Err(Refusal::usage(conflict)),
         (Some(_), _) if args.event_log_handler.is_some() => Err(Refusal::usage(conflict)),
-        // What torchrun would take for a shortened --event-log-handler means what it means there.
+        // These values are abbreviations of --event-log-handler in torchrun, and keep their meaning.
         (Some("null" | "dynamic_rendezvous"), _) => Ok(EventLog::None),
         (Some("-" | "console"), _) => Ok(EventLog::Console),
         (Some(file), _) => Ok(EventLog::File(file.into())),
@@ -307,7 +306,7 @@ fn watch(
         (None, Some(text)) => {
             let address = parse_address(&text);
             if let Err(why) = &address {
-                warnings.push(format!("TORCHELASTIC_HEALTH_CHECK_PORT: {why}; there is no health check"));
+                warnings.push(format!("TORCHELASTIC_HEALTH_CHECK_PORT: {why}; health checks are off"));
             }
             address.ok()
         }

@@ -1,9 +1,9 @@
-//! Who listens on a port of this machine, as far as the kernel tells us.
+//! Finds the process that listens on a port of this machine.
 
 use std::fs;
 use std::path::Path;
 
-/// The process that listens there: its number and its name. Somebody else's process may be hidden from us.
+/// Returns the id and the name of the process that listens on this port. The kernel hides processes of other users.
 pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -18,12 +18,12 @@ pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
     })
 }
 
-/// The sockets in the kernel's table that listen on this port.
+/// Returns the sockets in the kernel's table that listen on this port.
 fn listening_sockets(table: &str, port: u16) -> Vec<String> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (_, found) = words.get(1)?.rsplit_once(':')?;
-        // 0A is the state of a socket that listens.
+        // 0A is the state LISTEN.
         let listens = words.get(3) == Some(&"0A") && u16::from_str_radix(found, 16) == Ok(port);
         listens.then(|| words.get(9).map(|inode| format!("socket:[{inode}]")))?
     };

@@ -12,10 +12,10 @@ use crate::flags::{FlagEnvironment, FlagValue};
 use crate::python;
 use crate::refusal::Refusal;
 
-/// How long nodes of a static rendezvous wait for each other, in seconds, as in torchrun.
+/// The timeout of a static rendezvous in seconds, as in torchrun.
 const STATIC_TIMEOUT: i64 = 900;
 
-/// The flags about the rendezvous.
+/// The flags of the rendezvous.
 pub(super) struct RendezvousFlags {
     nnodes: FlagValue<String>,
     min_nodes: u64,
@@ -31,13 +31,13 @@ pub(super) struct RendezvousFlags {
     local_addr: Option<String>,
 }
 
-/// The kind of rendezvous that the flags ask for.
+/// The kind of rendezvous that the flags select.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// On this machine alone, because `--standalone` is given or because there is only one node.
+    /// On this machine only, because of `--standalone` or because there is only one node.
     OneMachine,
     Static,
-    /// Assigns ranks itself.
+    /// The backend assigns ranks.
     Dynamic,
 }
 
@@ -55,7 +55,7 @@ impl RendezvousFlags {
             nnodes,
             min_nodes,
             max_nodes,
-            // An empty name is none that could be known.
+            // An empty name is refused as an unknown backend.
             backend: environment.flag(&args.rdzv_backend, "--rdzv-backend"),
             endpoint: nonempty(&args.rdzv_endpoint, "--rdzv-endpoint"),
             id: environment.text(&args.rdzv_id, "--rdzv-id"),
@@ -96,7 +96,7 @@ impl RendezvousFlags {
         if !known.iter().any(|name| name == backend) {
             let known = known.join(" and ");
             return Err(Refusal::value(format!(
-                "--rdzv-backend {backend:?}: there is no such backend; there are {known}"
+                "--rdzv-backend {backend:?} is unknown; the backends are {known}"
             )));
         }
         let wrong = |error: RendezvousError| Refusal::value(error.to_string());
@@ -134,15 +134,15 @@ impl RendezvousFlags {
     }
 }
 
-/// The name of the run. Torchrun draws a random one for a job on this machine alone even if one was given; then logs and
-/// events have a name that nobody chose.
+/// Returns the run id. Torchrun replaces the given id of a job on one machine by a random one. We keep it, so that logs
+/// and events have it.
 fn run_id(id: Option<&str>, kind: Kind, warnings: &mut Vec<String>) -> String {
     match id {
         Some(id) if !id.is_empty() => id.into(),
         Some(_) => {
             let id = random_id();
             warnings.push(format!(
-                "--rdzv-id is empty; the id of this run is {id}, which no other node can know"
+                "--rdzv-id is empty; this run uses the random id {id}, which no other node knows"
             ));
             id
         }
@@ -151,7 +151,7 @@ fn run_id(id: Option<&str>, kind: Kind, warnings: &mut Vec<String>) -> String {
     }
 }
 
-/// `N`, or `MIN:MAX`.
+/// Parses `N` or `MIN:MAX`.
 fn parse_nodes(text: &str) -> Result<(u64, u64), Refusal> {
     let parts: Vec<&str> = text.split(':').collect();
     let numbers: Option<Vec<i64>> = parts.iter().map(|part| python::int(part).ok()).collect();
@@ -172,19 +172,19 @@ fn parse_nodes(text: &str) -> Result<(u64, u64), Refusal> {
     }
 }
 
-/// Port 0 is refused: the store would be on another port than the workers are told.
+/// Checks the master port. Port 0 is refused: the store would listen on another port than the one that workers get.
 fn check_port(port: i64) -> Result<u16, Refusal> {
     u16::try_from(port)
         .ok()
         .filter(|port| *port != 0)
-        .ok_or_else(|| Refusal::value(format!("--master-port {port}: it must be from 1 to 65535")))
+        .ok_or_else(|| Refusal::value(format!("--master-port {port} must be from 1 to 65535")))
 }
 
 fn host_of(endpoint: &str) -> &str {
     endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host)
 }
 
-/// That an address which is to be this machine's is. A name is believed.
+/// Refuses an IP address that this machine does not have. Host names are accepted.
 fn check_local_address(flag: &str, host: &str) -> Result<(), Refusal> {
     match is_address_of_another(host) {
         true => Err(Refusal::value(format!("{flag} {host}: this machine does not have that address"))),
@@ -192,7 +192,7 @@ fn check_local_address(flag: &str, host: &str) -> Result<(), Refusal> {
     }
 }
 
-/// A random name in the form of a UUID, as torchrun draws one.
+/// Returns a random UUID, as torchrun does.
 fn random_id() -> String {
     let mut bytes = [0u8; 16];
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {

@@ -1,4 +1,5 @@
-//! Looks for the interpreter, script, module or program of the workers, and for the files to write, before the agent starts.
+//! Finds the interpreter, script, module or program of the workers, and checks the output files, before the agent
+//! starts.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -11,11 +12,11 @@ use rallypoint_agent::{CommandMode, EventLog, LaunchConfig, check_workers, is_di
 use crate::flags::FlagEnvironment;
 use crate::refusal::Refusal;
 
-/// Returns the interpreter of the workers, the first of these that exists: `PYTHON_EXEC`; that of the activated
-/// environment; the one beside this program, which a package manager has installed with it; the first on the `PATH`.
+/// Returns the first of these interpreters that exists: `PYTHON_EXEC`, that of the activated environment, the one next
+/// to this program, and the first one on the `PATH`.
 ///
-/// `invoked_as` is this program's name as it was typed. Links are not followed: a user who links to a tool in some
-/// environment does not choose that environment for the workers.
+/// `invoked_as` is the name of this program as the user typed it. Links are not followed: a link to a tool in an
+/// environment does not select that environment for the workers.
 pub(super) fn interpreter(
     invoked_as: &OsStr,
     environment: &FlagEnvironment<'_>,
@@ -25,11 +26,11 @@ pub(super) fn interpreter(
     if let Some(named) = variable("PYTHON_EXEC") {
         return match program(&named, &path) {
             Some(_) => Ok(named),
-            None => Err(Refusal::value(format!("PYTHON_EXEC={named:?}: there is no such program"))),
+            None => Err(Refusal::value(format!("PYTHON_EXEC={named:?} was not found"))),
         };
     }
-    // Conda activates its base environment in every shell by default, so an active base is not a choice for this job. It is
-    // on the PATH, and found there if nothing else is.
+    // Conda activates its base environment in every shell by default, so an active base environment is not a choice for
+    // this job. It is on the `PATH` and is used if there is no other interpreter.
     let is_base = variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
     let conda = variable("CONDA_PREFIX").filter(|_| !is_base);
     let activated =
@@ -40,21 +41,21 @@ pub(super) fn interpreter(
         .chain(std::env::split_paths(&path))
         .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
         .find(|file| is_program(file));
-    // A relative path would change its meaning if a worker changed its folder.
+    // Absolute, because workers may change their folder.
     interpreter.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
-        let hint = Some("name an interpreter in PYTHON_EXEC, or run a program with --no-python".into());
+        let hint = Some("set PYTHON_EXEC to an interpreter, or run a program with --no-python".into());
         Refusal { hint, ..Refusal::value("there is no python3 or python on the PATH".into()) }
     })
 }
 
-/// Fails if the workers' command is not there or a file of the plan can't be written. A plan that is refused leaves no file.
+/// Checks that the workers' command exists and that the output files can be written. A refused plan leaves no file.
 pub(super) fn check(config: &LaunchConfig, environment: &FlagEnvironment<'_>) -> Result<(), Refusal> {
     let path = (environment.0)("PATH").unwrap_or_default();
     let targets = check_workers(config).map_err(|error| Refusal::value(error.to_string()))?;
     match &config.command.mode {
         CommandMode::Program => check_program(&config.command.target, &path)?,
         CommandMode::Module { interpreter } => check_modules(&targets, interpreter, environment)?,
-        // The local rank may be in its name.
+        // The name may contain the local rank.
         CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
             targets.iter().try_for_each(|target| check_script(target))?
         }
@@ -72,7 +73,7 @@ fn check_files(config: &LaunchConfig) -> Result<(), Refusal> {
     for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
         let existed = file.exists();
         if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
-            // The agent then runs without an event log, and warns about it.
+            // The agent runs without an event log then, and warns about it.
             if flag == "--event-log" && is_disk_full(&error) {
                 continue;
             }
@@ -84,17 +85,20 @@ fn check_files(config: &LaunchConfig) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Fails if there is no such program, looked up as the worker will look it up.
+/// Fails if the program does not exist, or can't be executed.
 fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refusal> {
     match (program(name, path), Path::new(name).exists()) {
         (Some(_), _) => Ok(()),
         (None, true) if name.as_encoded_bytes().contains(&b'/') => {
-            Err(Refusal::value(format!("{name:?} can't be executed: is it a program, with chmod +x?")))
+            Err(Refusal::value(format!("{name:?} can't be executed; make it executable with chmod +x")))
         }
         (None, is_in_current_dir) => {
-            let hint =
-                if is_in_current_dir { ". There is one in this folder: write ./ before it" } else { "" };
-            Err(Refusal::value(format!("there is no program {name:?} to run{hint}")))
+            let hint = if is_in_current_dir {
+                "; to run the one in this folder, write ./ before its name"
+            } else {
+                ""
+            };
+            Err(Refusal::value(format!("there is no program {name:?}{hint}")))
         }
     }
 }
@@ -104,25 +108,25 @@ fn check_script(name: &OsStr) -> Result<(), Refusal> {
     match std::fs::File::open(name) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let hint = Some("-m runs a module, --no-python a program".into());
+            let hint = Some("-m runs a module, and --no-python a program".into());
             Err(Refusal { hint, ..Refusal::value(format!("there is no script {name:?}")) })
         }
         Err(error) => Err(Refusal::value(format!("the script {name:?} can't be read: {error}"))),
     }
 }
 
-/// A Python program that prints those of its arguments that are not modules. `find_spec` of a name without dots imports
-/// nothing.
+/// A Python program that prints those of its arguments that are not modules. `find_spec` imports nothing for a name
+/// without dots.
 const FIND_MODULES: &str = "\
 import sys
 print('absent:', *[name for name in sys.argv[1:] if not any(finder.find_spec(name, None) for finder in sys.meta_path)])
 ";
 
-/// Fails if the interpreter does not find one of the modules. Of a name with dots only the first part is looked up, because
-/// the interpreter would have to import that to look further.
+/// Fails if the interpreter does not find one of the modules. Only the first part of a dotted name is looked up,
+/// because the interpreter would have to import that part to look further.
 ///
-/// A module in this folder is found without the interpreter, which takes 12 ms or more to start. If the interpreter gives no
-/// answer, because it is a wrapper for example, the check passes.
+/// A module in the current folder is found without the interpreter, which takes at least 12 ms to start. If the
+/// interpreter prints no answer, for example because it is a wrapper, the check passes.
 fn check_modules(
     modules: &[OsString],
     interpreter: &OsStr,
@@ -152,14 +156,14 @@ fn check_modules(
         Some(module) => {
             let interpreter = interpreter.display();
             let text = format!("there is no module {module:?} for {interpreter}");
-            let hint = "`python -m` looks in this folder, in PYTHONPATH and among the installed packages; PYTHON_EXEC names \
+            let hint = "`python -m` searches this folder, PYTHONPATH and the installed packages; PYTHON_EXEC selects \
                         another interpreter";
             Err(Refusal { hint: Some(hint.into()), ..Refusal::value(text) })
         }
     }
 }
 
-/// Where a program is, looked for as `execvp` does.
+/// Returns the path of a program, found as `execvp` finds it.
 fn program(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     match name.as_encoded_bytes().contains(&b'/') {
         true => Some(PathBuf::from(name)).filter(|file| is_program(file)),
@@ -180,7 +184,7 @@ mod tests {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A folder with this interpreter in it.
+    /// Creates a folder with this interpreter.
     fn with_python(folder: PathBuf, name: &str) -> PathBuf {
         std::fs::create_dir_all(&folder).unwrap();
         file(&folder.join(name), 0o755);
@@ -208,7 +212,7 @@ mod tests {
         file(&one.join("python"), 0o755);
         assert_eq!(found(&variables, "rallypoint").unwrap(), one.join("python"));
 
-        // Beside this program, however that was found; but not beside what a link leads to.
+        // The Python next to this program, but not next to the target of a link.
         let venv = with_python(dir.path().join("venv/bin"), "python");
         let typed = venv.join("rallypoint");
         file(&typed, 0o755);
@@ -216,7 +220,7 @@ mod tests {
         std::os::unix::fs::symlink(&typed, two.join("rallypoint")).unwrap();
         assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
 
-        // Conda's base environment is no choice, others are.
+        // Conda's base environment is ignored, other environments are not.
         let conda = with_python(dir.path().join("conda/bin"), "python3");
         variables.push(("CONDA_PREFIX", dir.path().join("conda").into()));
         variables.push(("CONDA_DEFAULT_ENV", "base".into()));

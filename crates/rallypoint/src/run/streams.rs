@@ -1,4 +1,4 @@
-//! The small grammars of the flags about output: which streams, which ranks, which texts.
+//! Parsers for the values of the flags about logs.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use rallypoint_agent::{PerRank, Streams};
 use crate::python;
 use crate::refusal::Refusal;
 
-/// `0` to `3`, or `RANK:0,RANK:3`. Torch takes ranks of one digit only; there is no reason to.
+/// Parses `0` to `3`, or `RANK:0,RANK:3`. Torch accepts only ranks of one digit.
 pub(super) fn parse_streams(flag: &str, text: &str) -> Result<PerRank<Streams>, Refusal> {
     if let Some(streams) = parse_digit(text) {
         return Ok(PerRank::All(streams));
@@ -20,7 +20,7 @@ pub(super) fn parse_streams(flag: &str, text: &str) -> Result<PerRank<Streams>, 
     match text.split(',').map(entry).collect::<Option<BTreeMap<u32, Streams>>>() {
         Some(ranks) => Ok(PerRank::Some(ranks)),
         None => Err(Refusal::value(format!(
-            "{flag} {text:?}: it must be 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or LOCAL_RANK:WHICH,… \
+            "{flag} {text:?} must be 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or LOCAL_RANK:STREAMS,… \
              (example: 0:3,1:2)"
         ))),
     }
@@ -31,7 +31,7 @@ fn parse_digit(text: &str) -> Option<Streams> {
     Some(Streams { stdout: number & 1 != 0, stderr: number & 2 != 0 })
 }
 
-/// Local ranks whose output is shown; `None` is all of them.
+/// Parses local ranks. `None` means all ranks.
 pub(super) fn parse_ranks(text: &str) -> Result<Option<Vec<u32>>, Refusal> {
     if text.is_empty() {
         return Ok(None);
@@ -44,18 +44,18 @@ pub(super) fn parse_ranks(text: &str) -> Result<Option<Vec<u32>>, Refusal> {
                 .into(),
         )
     })?;
-    // Nobody has a rank below 0, so nothing is shown of it.
+    // No worker has a rank below 0.
     Ok(Some(ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()))
 }
 
-/// Texts between commas; a doubled comma is one.
+/// Parses a comma-separated list. `,,` is a comma.
 pub(super) fn parse_list(text: &str) -> Vec<String> {
     let mut items = vec![String::new()];
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
             ',' if chars.next_if_eq(&',').is_none() => items.push(String::new()),
-            c => items.last_mut().expect("there is one").push(c),
+            c => items.last_mut().expect("the list has an item").push(c),
         }
     }
     items

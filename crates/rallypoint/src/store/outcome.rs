@@ -1,4 +1,4 @@
-//! How answers and failures are printed, for people and as JSON, and which exit code each has.
+//! The results and errors of operations: their text, their JSON and their exit codes.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -13,36 +13,36 @@ use super::state;
 use crate::exit_code::{ABSENT, FAILURE, OTHER_VALUE, TIMEOUT, UNREACHABLE, USAGE};
 use crate::output;
 
-/// What an operation came to.
+/// The result of an operation.
 pub(super) enum Outcome {
-    /// A write is in the store.
+    /// A value was written.
     Done { key: String },
-    /// A wait is over.
+    /// A wait has ended.
     Waited,
     /// A value was read.
     Value { key: String, value: Vec<u8>, raw: bool },
     /// Compare-and-set found another value.
     OtherValue { key: String, value: Vec<u8> },
-    /// This key is not there.
+    /// The key is absent.
     Absent { key: String },
-    /// This queue has no item.
+    /// The queue is empty.
     Empty { key: String },
-    /// A number of something.
+    /// A number, with its name in JSON.
     Number { name: &'static str, number: i64 },
-    /// How many keys were removed.
+    /// The number of keys that `delete` deleted.
     Deleted { count: u64 },
     /// The number of keys that `clear` deleted.
     Cleared { count: u64 },
-    /// Which keys are there.
+    /// The given keys, each with whether it is present.
     Presence(Vec<(bool, String)>),
-    /// Names.
+    /// The keys of the store.
     Keys(Vec<String>),
-    /// A sign of life.
+    /// The server answered a PING.
     Pong { time: Duration, identity: Option<String> },
 }
 
 impl Outcome {
-    /// Prints it; the exit code that goes with it.
+    /// Prints the result and returns its exit code.
     pub(super) fn print(self, as_json: bool) -> ExitCode {
         let code = self.code();
         let text = if as_json { json_line(&self.json()) } else { self.text(std::io::stdout().is_terminal()) };
@@ -51,7 +51,7 @@ impl Outcome {
         }
         match &self {
             _ if as_json => {}
-            Outcome::Absent { key } => output::write_stderr(&format!("rallypoint store: {key} is not there")),
+            Outcome::Absent { key } => output::write_stderr(&format!("rallypoint store: {key} is absent")),
             Outcome::Empty { key } => {
                 output::write_stderr(&format!("rallypoint store: queue {key} is empty"))
             }
@@ -69,7 +69,8 @@ impl Outcome {
         }
     }
 
-    /// What people read. On a terminal names and values are shown, not obeyed; into a file they go as they are.
+    /// Returns the text for users. On a terminal, control characters in names and values are escaped; elsewhere they
+    /// are printed as they are.
     fn text(&self, terminal: bool) -> Vec<u8> {
         let name = |key: &str| match terminal {
             true => output::escape_control(key.as_bytes(), &[]),
@@ -144,8 +145,8 @@ fn now() -> WallTime {
     WallTime::UNIX_EPOCH.checked_add(elapsed).unwrap_or(WallTime::MAX)
 }
 
-/// An object on one line. JSON lets some control characters be that terminals obey (U+007F to U+009F); they stand in
-/// strings only, where they may be escaped.
+/// Returns an object on one line. Escapes the control characters U+007F to U+009F, which JSON allows in strings and
+/// terminals interpret.
 fn json_line(object: &Value) -> Vec<u8> {
     let mut line = String::new();
     for c in object.to_string().chars() {
@@ -158,7 +159,7 @@ fn json_line(object: &Value) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// A value as text where it is text, in hexadecimal where it is not.
+/// Adds a value as text, or in hexadecimal if it is not UTF-8.
 fn with_value(mut object: Value, value: &[u8]) -> Value {
     match std::str::from_utf8(value) {
         Ok(text) => object["value"] = text.into(),
@@ -170,41 +171,47 @@ fn with_value(mut object: Value, value: &[u8]) -> Value {
     object
 }
 
-/// Prints a failure with what to do about it; its exit code.
+/// Prints an error with a hint, and returns its exit code.
 pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool) -> ExitCode {
     let fault = error.connection_fault();
     let op = error.context().and_then(|context| context.op);
     let (code, kind, hint) = match error.failure() {
         Some(Failure::Timeout(Awaited::Keys(_))) => {
-            (TIMEOUT, "timeout", "give it longer with --timeout, or look with `list`")
+            (TIMEOUT, "timeout", "use a longer --timeout; `list` prints the keys")
         }
-        Some(Failure::Timeout(_)) => (TIMEOUT, "timeout", "give it longer with --timeout"),
+        Some(Failure::Timeout(_)) => (TIMEOUT, "timeout", "use a longer --timeout"),
         Some(Failure::NoAnswer) => (
             TIMEOUT,
             "timeout",
-            "the process there is stopped or overloaded, or the network drops its answers",
+            "check whether the server is stopped or overloaded, and whether the network drops replies",
         ),
         Some(Failure::Unreachable(_)) => {
             (UNREACHABLE, "unreachable", fault.as_ref().map_or("", ConnectionFault::hint))
         }
         Some(Failure::ConnectionLost(_) | Failure::Reset(_)) => {
-            (UNREACHABLE, "unreachable", "the server went away; was the job stopped or restarted?")
+            (UNREACHABLE, "unreachable", "check whether the server or its job was stopped or restarted")
         }
-        Some(Failure::Indeterminate(_)) if op == Some(Op::Barrier) => {
-            (UNREACHABLE, "indeterminate", "the others may have passed; meet again at another key")
-        }
-        Some(Failure::Indeterminate(_)) => {
-            (UNREACHABLE, "indeterminate", "read the key to see whether it was applied before you repeat it")
-        }
-        Some(Failure::Protocol(..)) => {
-            (FAILURE, "protocol", "is that a TCPStore? torch's MASTER_PORT of the job is the one to use")
-        }
+        Some(Failure::Indeterminate(_)) if op == Some(Op::Barrier) => (
+            UNREACHABLE,
+            "indeterminate",
+            "other clients may have passed; use another key for the next barrier",
+        ),
+        Some(Failure::Indeterminate(_)) => (
+            UNREACHABLE,
+            "indeterminate",
+            "read the key to check whether it was carried out before you repeat it",
+        ),
+        Some(Failure::Protocol(..)) => (
+            FAILURE,
+            "protocol",
+            "check that this is the port of a TCPStore, such as the MASTER_PORT of a torch job",
+        ),
         Some(Failure::Unsupported(_)) => (FAILURE, "unsupported", ""),
         Some(Failure::TooLarge { what: Oversized::Reply, .. }) => {
-            (FAILURE, "failed", "this command takes no longer replies; ask for less at a time")
+            (FAILURE, "failed", "this command accepts no longer replies; request less at a time")
         }
         Some(Failure::TooLarge { .. }) => {
-            (USAGE, "usage", "store it in parts, or keep it in a file and store its path")
+            (USAGE, "usage", "store the value in parts, or store the path of a file")
         }
         None if matches!(error, StoreError::InvalidArgument(_)) => {
             (USAGE, "usage", "see `rallypoint store --help`")

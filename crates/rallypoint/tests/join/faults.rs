@@ -125,7 +125,7 @@ fn a_locked_file_store_is_given_up_after_the_read_timeout() {
     let output = run(&["--rdzv-endpoint", path.to_str().unwrap(), "--rdzv-conf", conf]);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{stderr}");
-    assert!(stderr.contains("hint: check that all nodes name the same file"), "{stderr}");
+    assert!(stderr.contains("hint: check that all nodes use the same file"), "{stderr}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 

@@ -1,4 +1,4 @@
-//! What flags, variables and defaults come to, beside torchrun's facts.
+//! Tests of the plan, against the behavior of torchrun.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ struct Cli {
     run: RunArgs,
 }
 
-/// A folder with a script, a program and an interpreter.
+/// Creates a folder with a script, a program and an interpreter.
 fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for name in ["s.py", "python3", "tool"] {
@@ -149,7 +149,7 @@ fn wrong_usage_exits_with_2_and_wrong_values_with_1_like_torchrun() {
         ("--log-dir /dev/null --duplicate-stdout-filters a DIR/s.py", 1, "/dev/null"),
         ("DIR/absent.py", 1, "there is no script"),
         ("--no-python absent", 1, "there is no program \"absent\""),
-        ("--event-log-handler console --event-log x DIR/s.py", 2, "one place"),
+        ("--event-log-handler console --event-log x DIR/s.py", 2, "use one of them"),
     ] {
         let (found, text) = refusal_of(line);
         assert!(found == code && text.contains(part), "{line}: {found}: {text}");
@@ -182,7 +182,7 @@ fn the_rendezvous_is_chosen_by_torchruns_rules() {
         (Some(1), Some(900))
     );
     assert_eq!(parameters.run_id, "none");
-    // Torchrun would draw a random one.
+    // Torchrun would use a random id.
     assert_eq!(config("--rdzv-id mine DIR/s.py").rendezvous.run_id, "mine");
 }
 

@@ -1,9 +1,9 @@
-//! Flags that can't be honoured beside each other: refused by name if they were typed, warned of if a variable says so or
-//! if scripts in common use have both.
+//! Contradictory flags are refused by name. Contradictory variables, and combinations that are common in launch
+//! scripts, cause a warning.
 
 use super::*;
 
-/// What is said about a line that is accepted.
+/// Returns the warnings for a command line that is accepted.
 fn warnings_for(line: &str, environment: &[(&str, &str)]) -> Vec<String> {
     let warnings =
         plan_for(line, environment).unwrap_or_else(|refusal| panic!("{line}: {}", refusal.text)).warnings;
@@ -114,7 +114,7 @@ fn typed_flags_win_over_contradicting_variables_with_a_warning() {
             "{line} {name}={value}: {warnings:?}"
         );
     }
-    // What was typed is not ignored for a variable either.
+    // A flag on the command line wins over a variable here, too.
     let refusal_with = |line: &str, variable| plan_for(line, &[variable]).unwrap_err();
     let refusal = refusal_with("--rdzv-endpoint h:1 DIR/s.py", ("PET_STANDALONE", "1"));
     assert!(refusal.code == 2 && refusal.text.starts_with("--rdzv-endpoint h:1 "), "{}", refusal.text);
