@@ -1,5 +1,4 @@
-//! `rallypoint bench` as people call it: what it measures and prints, what it leaves behind, how it ends. How fast
-//! anything is, is not tested.
+//! `rallypoint bench`: results, cleanup and exit codes. The figures themselves are not tested.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -11,7 +10,7 @@ use rustix::process::Signal;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_rallypoint");
 
-/// A server, and its endpoint.
+/// Starts a server and returns its endpoint.
 fn serve() -> (ServeProcess, String) {
     let server = ServeProcess::start(BINARY, &[]);
     let endpoint = server.endpoint();
@@ -32,7 +31,7 @@ fn error(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("text")
 }
 
-/// Starts a run that puts load on the server until it ends or is ended.
+/// Starts a run of 20 s.
 fn start(endpoint: &str, args: &[&str]) -> (Guarded, Lines, Lines) {
     let mut command = command(&[&["--endpoint", endpoint, "--seconds", "20"], args].concat());
     let mut running = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -79,7 +78,7 @@ fn every_workload_is_measured_without_errors_and_leaves_no_key() {
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let results = report["results"].as_array().expect("a list");
-    // The first six with one and with 32 in flight.
+    // The first six workloads run with 1 and with 32 requests in flight.
     assert_eq!(results.len(), ALL.len() + 6);
     for result in results {
         assert_eq!((&result["errors"], &result["error"]), (&0.into(), &serde_json::Value::Null), "{result}");

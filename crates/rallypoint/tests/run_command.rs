@@ -1,4 +1,4 @@
-//! `rallypoint run` at the front door: what it refuses, what it writes where, how it ends. No Python, no torch.
+//! `rallypoint run`: what it refuses, what it writes, and how it ends. Without Python and torch.
 
 use std::fs;
 use std::io::Read;
@@ -12,7 +12,7 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A place for a run: its folder for temporary files, and its scripts.
+/// The folder of a test, with temporary files and scripts.
 struct Workspace(TempDir);
 
 impl Workspace {
@@ -24,7 +24,7 @@ impl Workspace {
         self.0.path().join(name)
     }
 
-    /// A shell script that the workers run.
+    /// Creates a shell script for the workers.
     fn script(&self, text: &str) -> String {
         let path = self.path("script");
         fs::write(&path, text).unwrap();
@@ -52,14 +52,14 @@ impl Workspace {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs a shell script with so many workers.
+    /// Runs a shell script with `count` workers.
     fn workers(&self, count: &str, flags: &[&str], script: &str) -> Output {
         let script = self.script(script);
         let all = [&["--nproc-per-node", count, "--no-python"], flags, &["sh", &script]].concat();
         self.run(&all)
     }
 
-    /// What is left in the folder for temporary files.
+    /// Returns the names of the files in the folder for temporary files.
     fn temporary_files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("tmp")).unwrap().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -125,7 +125,7 @@ fn the_failure_report_does_not_repeat_lines_that_the_console_has_shown() {
         let stderr = text(&done.stderr);
         let lines: Vec<_> = stderr.lines().filter(|line| line.contains("last words")).collect();
         assert_eq!(lines, [if is_in_report { "    last words" } else { shown }], "{flags:?}: {stderr}");
-        // A program may want them all the same.
+        // The end report has them anyway.
         let report: Value = serde_json::from_slice(&fs::read(workspace.path("end.json")).unwrap()).unwrap();
         assert_eq!(report["failures"][0]["last_lines"][0], "last words", "{flags:?}");
     }
@@ -134,7 +134,7 @@ fn the_failure_report_does_not_repeat_lines_that_the_console_has_shown() {
 #[test]
 fn workers_that_the_agent_stopped_do_not_count_as_failures() {
     let workspace = Workspace::new();
-    // One ends by the agent's signal, one with an exit code of its own because of it.
+    // One worker is ended by the agent's signal, another one exits with its own code because of it.
     let script = "case $RANK in
         0) touch ready0; exec sleep 600;;
         1) trap 'exit 5' TERM; touch ready1; while :; do sleep 0.05; done;;
@@ -208,7 +208,7 @@ fn a_worker_inherits_the_terminal_of_the_agent() {
     assert!(text(&done.stderr).starts_with("no\nno end"), "{}", text(&done.stderr));
 }
 
-/// All that was written there until the last one closed it, which a terminal tells with an error.
+/// Returns everything that was written to a terminal. Reading fails when the other end is closed.
 fn read_terminal(terminal: OwnedFd) -> String {
     let (mut file, mut screen, mut bytes) = (fs::File::from(terminal), Vec::new(), [0; 4096]);
     while let Ok(read @ 1..) = file.read(&mut bytes) {
@@ -229,7 +229,7 @@ fn log_format_and_log_level_control_the_log() {
             .any(|line| line["level"] == "WARN"
                 && line["message"].as_str().unwrap().contains("OMP_NUM_THREADS"))
     );
-    // What went wrong is no exception.
+    // Errors are lines of JSON, too.
     let failed = workspace.workers("1", &["--log-format", "json"], "exit 3");
     assert_eq!(failed.status.code(), Some(1));
     let lines: Vec<Value> =
@@ -244,7 +244,7 @@ fn log_format_and_log_level_control_the_log() {
     assert!(text(&wrong.stderr).contains("'loud' for '--log-level"), "{}", text(&wrong.stderr));
 }
 
-/// Makes a folder of programs: a Python that says where it is, and this program under some name.
+/// Creates a folder with a Python that prints its own path, and a link to this program.
 fn create_programs(workspace: &Workspace, folder: &str, name: &str) -> PathBuf {
     let folder = workspace.path(folder);
     fs::create_dir_all(&folder).unwrap();
@@ -255,7 +255,7 @@ fn create_programs(workspace: &Workspace, folder: &str, name: &str) -> PathBuf {
     folder
 }
 
-/// The same command under another name, with only these folders of programs.
+/// Returns a command that starts this program under another name, with only these folders on the PATH.
 fn command_named(workspace: &Workspace, program: &str, path: &[&Path], arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     let usual = workspace.command(&[]);
@@ -308,7 +308,7 @@ fn a_link_named_torchrun_accepts_the_command_line_of_torchrun() {
         workspace.script("echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]");
     let run =
         |arguments: &[&str]| command_named(&workspace, "torchrun", &[&folder], arguments).output().unwrap();
-    // As torchx writes it.
+    // The command line of torchx.
     let flags =
         ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "job", "--nnodes", "1"];
     let more = ["--nproc_per_node", "2", "--role", "", "--max_restarts", "1", "--no_python", "sh", &script];
@@ -346,7 +346,7 @@ fn events_are_written_to_the_event_log() {
     for name in ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"] {
         assert!(names.iter().any(|found| found == &format!("torchelastic.worker.status.{name}")), "{events}");
     }
-    // Also of a rendezvous that came to nothing, as torch's agents do.
+    // Torch's agents also write events of a rendezvous that failed.
     let late = ["--rdzv-conf", "join_timeout=1", "--nnodes", "2", "--rdzv-backend", "c10d"];
     let endpoint = ["--rdzv-endpoint", "127.0.0.1:0", "--event-log", "late"];
     assert_eq!(workspace.workers("1", &[&late[..], &endpoint].concat(), "true").status.code(), Some(1));
@@ -441,7 +441,7 @@ fn a_missing_module_is_refused_before_any_process_starts() {
             workspace.temporary_files()
         );
     }
-    // Those that are there are found wherever they are: in this folder, as a package, with Python.
+    // Modules are found in this folder, in packages and among those of Python.
     fs::write(workspace.path("mine.py"), "print('it runs')").unwrap();
     fs::create_dir_all(workspace.path("package")).unwrap();
     fs::write(workspace.path("package/part.py"), "print('it runs')").unwrap();
@@ -516,7 +516,7 @@ fn the_last_lines_of_a_burst_are_not_lost_when_workers_end() {
     }
 }
 
-/// README's first command.
+/// The first command in README.md.
 #[test]
 fn the_quick_start_shows_a_failure_and_a_restart_within_5_s() {
     let workspace = Workspace::new();

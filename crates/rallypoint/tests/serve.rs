@@ -1,5 +1,4 @@
-//! `rallypoint serve` as people call it: what it prints, where it listens, how it ends. What it serves is tested
-//! elsewhere.
+//! `rallypoint serve`: output, addresses, limits and exit codes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +11,7 @@ use rallypoint_store::{Store, TcpStore};
 use rallypoint_testkit::{Client, End, Guarded, Lines, eventually, held_port};
 use rustix::process::Signal;
 
-/// A server.
+/// A server process.
 struct Serve {
     child: Guarded,
     stdout: Option<BufReader<ChildStdout>>,
@@ -24,7 +23,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs one that is expected to end by itself.
+/// Runs a server that is expected to end by itself.
 fn run(args: &[&str]) -> Output {
     command(args).output().expect("the binary starts")
 }
@@ -44,7 +43,7 @@ impl Serve {
         Serve { child, stdout }
     }
 
-    /// The next line it prints, which must name an address.
+    /// Returns the address in the next line of output.
     fn address(&mut self) -> SocketAddr {
         let mut line = String::new();
         self.stdout.as_mut().expect("a pipe").read_line(&mut line).expect("its output");
@@ -52,7 +51,7 @@ impl Serve {
         address.parse().expect("an address")
     }
 
-    /// Waits for its end; exit code, the rest of its output, its log.
+    /// Waits for the end. Returns the exit code, the rest of the output, and the log.
     fn end(mut self) -> (Option<i32>, String, String) {
         let status = self.child.ended();
         let (mut rest, mut log) = (String::new(), String::new());
@@ -63,7 +62,7 @@ impl Serve {
         (status.code(), rest, log)
     }
 
-    /// The addresses it listens on, as the system knows them.
+    /// Returns the addresses on which the process listens, from the kernel.
     fn listening(&self) -> BTreeSet<SocketAddr> {
         let own: BTreeSet<String> = fs::read_dir(format!("/proc/{}/fd", self.child.id()))
             .expect("it is alive")
@@ -86,7 +85,7 @@ impl Serve {
     }
 }
 
-/// An address as the kernel prints it: words of four bytes in the machine's order, and the port.
+/// Parses an address of the kernel's table: words of 4 bytes in native byte order, and the port.
 fn address_in_table(text: &str) -> SocketAddr {
     let (ip, port) = text.split_once(':').expect("an address and a port");
     let words: Vec<u8> = ip
@@ -102,7 +101,7 @@ fn address_in_table(text: &str) -> SocketAddr {
     (ip, u16::from_str_radix(port, 16).expect("digits")).into()
 }
 
-/// A connection that has been answered.
+/// Returns a client that has completed the handshake.
 fn try_connect(address: SocketAddr) -> Option<Client> {
     Client::try_connect(address).ok()
 }
@@ -183,7 +182,7 @@ fn r12_a_loopback_name_listens_on_loopback_only() {
     let listening = serve.listening();
     assert!(listening.contains(&first));
     assert!(listening.iter().all(|address| address.ip().is_loopback()), "{listening:?}");
-    // However many addresses the name has, there is one port to tell others.
+    // All addresses of the name have the same port.
     assert!(listening.iter().all(|address| address.port() == first.port()), "{listening:?}");
 }
 
@@ -355,14 +354,14 @@ fn a_wrong_log_level_variable_is_reported_once_and_replaced_by_info() {
 fn a_log_without_a_reader_does_not_stop_the_server() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
     let address = serve.address();
-    // A line each, in all far more than a pipe and the lines kept back hold.
+    // One log line each: more than the pipe and the queue can hold.
     for _ in 0..5000 {
         let mut stranger = TcpStream::connect(address).expect("it listens");
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     assert!(is_served(address));
-    // A reader that comes late is told how many lines it missed, and receives the later ones.
+    // A reader that starts late is told how many lines were dropped, and receives the later ones.
     let log = Lines::read(serve.child.stderr.take().expect("a pipe"));
     let missed = log.find("were dropped");
     let missed: u32 = missed.split_whitespace().next().and_then(|n| n.parse().ok()).expect("how many");
@@ -392,7 +391,7 @@ fn a_failure_to_print_the_limits_exits_with_1() {
     assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
 }
 
-// ---- jobs that expire ----
+// ---- idle jobs ----
 
 #[test]
 fn the_keys_of_an_idle_job_expire_and_other_keys_stay() {
@@ -410,7 +409,7 @@ fn the_keys_of_an_idle_job_expire_and_other_keys_stay() {
     watcher.set(plain, b"v").unwrap();
     drop(job);
     let start = Instant::now();
-    // The list names no key, so it is no use of the job.
+    // LIST_KEYS names no key, so it does not use the job.
     eventually("the job has expired", || !watcher.list_keys().unwrap().iter().any(|key| key == gone));
     assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
     // The other job has a connection, and a key outside of every job never expires.

@@ -1,5 +1,4 @@
-//! `rallypoint store` as people and scripts call it: what it reads, prints and ends with. What the operations do is
-//! tested elsewhere.
+//! `rallypoint store`: arguments, output and exit codes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -23,7 +22,7 @@ impl Server {
         Server::with_limits(&[])
     }
 
-    /// With these limits.
+    /// Starts a server with these limits.
     fn with_limits(limits: &[&str]) -> Server {
         let arguments: Vec<&str> = limits.iter().flat_map(|limit| ["--limit", limit]).collect();
         let process = ServeProcess::start(BINARY, &arguments);
@@ -44,17 +43,17 @@ impl Server {
         self.command(args).output().expect("the binary starts")
     }
 
-    /// Runs it with this on its standard input.
+    /// Runs the command with this standard input.
     fn run_with_input(&self, input: &[u8], args: &[&str]) -> Output {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
-        // It may have ended without reading, which is then for the test to say.
+        // The command may have ended without reading. The test checks that.
         let _ = child.stdin.take().expect("a pipe").write_all(input);
         child.wait_with_output().expect("our own child")
     }
 
-    /// What it prints, all being well.
+    /// Returns the standard output of a command that succeeds.
     fn stdout_of(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
@@ -164,7 +163,7 @@ fn a_wrong_log_level_variable_is_reported_in_one_line_and_replaced_by_info() {
     assert_eq!(error(&output), "");
 }
 
-// ---- answers ----
+// ---- results ----
 
 #[test]
 fn an_empty_queue_is_reported_as_empty() {
@@ -208,7 +207,7 @@ fn a_key_list_larger_than_output_pause_arrives_completely() {
     assert!(listed.lines().eq(&names), "{} of {} names", listed.lines().count(), names.len());
 }
 
-// ---- where the output goes ----
+// ---- output ----
 
 #[test]
 fn a_failure_to_write_the_output_is_reported() {
@@ -225,7 +224,7 @@ fn a_failure_to_write_the_output_is_reported() {
 #[test]
 fn a_closed_output_pipe_is_not_an_error() {
     let server = Server::start();
-    // More than a pipe holds, so that it is met while writing.
+    // More than a pipe can hold, so that the command gets the error while it writes.
     server.client().set("k", &[b'x'; 1 << 20]).expect("it fits");
     let mut child = server
         .command(&["get", "k"])
@@ -239,7 +238,7 @@ fn a_closed_output_pipe_is_not_an_error() {
     assert_eq!(output.status.code(), Some(0), "it has had what it wanted");
 }
 
-/// Both ends of a terminal.
+/// Returns both ends of a new terminal.
 fn terminal() -> (File, File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
@@ -306,15 +305,15 @@ fn control_characters_are_escaped_on_a_terminal() {
         assert!(text.contains(expected), "{args:?}: {text:?}");
         assert!(!text.chars().any(|c| c.is_control() && !"\n\t".contains(c)), "{args:?}: {text:?}");
     }
-    // What is no terminal gets them as they are.
+    // Without a terminal they are printed as they are.
     assert_eq!(server.run(&["get", name]).stdout, b"a\x1b]0;title\x07\xff\nb\n");
     let absent = error(&server.run(&["get", "no\u{1b}[31m"]));
     assert_eq!(absent, "rallypoint store: no\\u{1b}[31m is absent\n");
 }
 
-// ---- time ----
+// ---- timeouts ----
 
-/// A way to a server on which every connection is delayed.
+/// Returns the endpoint of a relay that delays every connection.
 fn delayed(to: SocketAddr, delay: Duration) -> String {
     let relay = serve_connections(move |near| {
         std::thread::sleep(delay);
@@ -379,7 +378,7 @@ fn clear_deletes_the_keys_with_a_prefix_and_no_others() {
     }
     assert_eq!(server.stdout_of(&["clear", "--prefix", "job/"]), "2\n");
     assert_eq!(server.stdout_of(&["list"]), "job\nother/job/1\n");
-    // What is clear already is no failure.
+    // No matching key is not an error.
     assert_eq!(server.stdout_of(&["clear", "--prefix", "job/"]), "0\n");
     assert_eq!(server.stdout_of(&["--json", "clear", "--prefix", ""]), "{\"deleted\":2}\n");
     assert_eq!(server.stdout_of(&["count"]), "0\n");
@@ -413,7 +412,7 @@ fn a_server_without_list_keys_is_an_error_with_a_hint() {
     }
 }
 
-/// Answers what a client asks when it connects, and closes at anything else.
+/// Answers the requests that a client sends when it connects, and closes the connection at any other request.
 fn serve_without_list_keys(mut stream: TcpStream) -> Option<()> {
     use rallypoint_core::wire::{Reply, Request, RequestDecoder};
     let (mut decoder, mut bytes) = (RequestDecoder::default(), [0; 4096]);

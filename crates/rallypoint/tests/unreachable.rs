@@ -1,4 +1,4 @@
-//! What `rallypoint run`, `join` and `store` say while there is no store at the endpoint, and when they give up.
+//! What `rallypoint run`, `join` and `store` log while there is no store at the endpoint, and when they fail.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use rallypoint_testkit::{held_port, serve_connections};
 
-/// How long the commands try to connect, in seconds.
+/// Timeout of the commands, in seconds.
 const TIMEOUT: u64 = 6;
 
 /// A reason why there is no store at an endpoint.
@@ -15,11 +15,11 @@ struct Cause {
     endpoint: String,
     fault: &'static str,
     hint: &'static str,
-    /// Whether a later attempt may succeed, so that the command says the reason and tries until its timeout.
+    /// Whether a later attempt may succeed, so that the command logs the reason and retries until its timeout.
     is_transient: bool,
 }
 
-/// Starts a server that treats every connection like this.
+/// Starts a server that handles every connection with this function.
 fn serve(handler: fn(TcpStream) -> std::io::Result<()>) -> String {
     serve_connections(handler).to_string()
 }
@@ -100,7 +100,7 @@ fn start(arguments: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Starts a command for each cause, and checks what each has logged by its end.
+/// Starts a command for each cause, and checks its log.
 fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String>) {
     let started = causes().into_iter().map(|cause| {
         let arguments = arguments(&cause.endpoint);
@@ -118,7 +118,7 @@ fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String
             assert!(progress_lines.is_empty(), "it fails at the first attempt: {log}");
             continue;
         }
-        // One line per reason. A slow name server gives two reasons, one after the other.
+        // One line per reason. A slow name server causes two reasons, one after the other.
         let reason = |line: &&'_ str| {
             line.split_once(waiting)?.1.split_once("; gives up").map(|(why, _)| why.to_owned())
         };
@@ -128,7 +128,7 @@ fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String
         for part in [&cause.endpoint, cause.fault, cause.hint] {
             assert!(line.contains(part), "{part}: {log}");
         }
-        // The line was logged less than five seconds after the first attempt.
+        // The line was logged less than 5 s after the first attempt.
         if let Some((_, left)) = line.split_once("gives up in ") {
             let left: u64 = left.split(' ').next().unwrap().parse().unwrap();
             assert!(left > TIMEOUT - 5, "{log}");

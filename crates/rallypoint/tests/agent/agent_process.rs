@@ -1,4 +1,4 @@
-//! Agents as a user starts them, each with a mark that all of its descendants carry in their environment.
+//! Agents, started as a user starts them. A variable marks all processes of an agent.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,14 +9,14 @@ use std::time::Duration;
 use rallypoint_testkit::{Guarded, Lines, WAIT_TIMEOUT, eventually_or};
 use rustix::process::{Pid, Signal};
 
-/// The variable that marks all that comes of one agent.
+/// The variable that marks all processes of one agent.
 pub(crate) const MARK: &str = "RALLYPOINT_TEST_MARK";
 
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// An agent that runs.
+/// A running agent.
 pub(crate) struct Agent {
     child: Guarded,
     mark: String,
@@ -24,7 +24,7 @@ pub(crate) struct Agent {
     err: Lines,
 }
 
-/// What was left of an agent that has ended.
+/// The exit status and the output of an agent that has ended.
 #[derive(Debug)]
 pub(crate) struct AgentOutput {
     pub(crate) status: ExitStatus,
@@ -37,21 +37,21 @@ impl Agent {
         Agent::start_with(arguments, &[])
     }
 
-    /// `rallypoint run` with these arguments and further environment variables.
+    /// Starts `rallypoint run` with these arguments and variables.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &Path)]) -> Agent {
         Agent::spawn(&[], arguments, |command| {
             command.env("RALLYPOINT_LOG", "info").envs(variables.iter().copied());
         })
     }
 
-    /// The same through another command, which becomes the agent.
+    /// Starts the agent through another command, which executes it.
     pub(crate) fn start_through(before: &[&str], arguments: &[&str]) -> Agent {
         Agent::spawn(before, arguments, |command| {
             command.env("RALLYPOINT_LOG", "info");
         })
     }
 
-    /// The same without a word about how much it is to log.
+    /// Starts the agent without a log level.
     pub(crate) fn start_with_default_log_level(arguments: &[&str]) -> Agent {
         Agent::spawn(&[], arguments, |command| {
             command.env_remove("RALLYPOINT_LOG").env_remove("LOGLEVEL");
@@ -60,7 +60,7 @@ impl Agent {
 
     fn spawn(before: &[&str], arguments: &[&str], prepare: impl Fn(&mut Command)) -> Agent {
         let mark = format!("{:016x}", random());
-        // Whoever runs the tests in the background, or under `nohup`, has these ignored.
+        // A shell that runs the tests in the background, or under `nohup`, ignores these signals.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,QUIT").args(before);
         command.args([env!("CARGO_BIN_EXE_rallypoint"), "run"]).args(arguments);
@@ -81,7 +81,7 @@ impl Agent {
         self.err.text()
     }
 
-    /// Waits until its output has so many lines with this in them.
+    /// Waits until the standard output has `times` lines that contain `what`.
     pub(crate) fn wait_for_lines(&self, what: &str, times: usize) {
         let count = || self.out().lines().filter(|line| line.contains(what)).count();
         let message = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
@@ -92,7 +92,7 @@ impl Agent {
         self.child.pid()
     }
 
-    /// The agent, once there is one: the child of the process that was started.
+    /// Returns the id of the agent, which is the child of the outer process.
     pub(crate) fn agent_pid(&self) -> Option<Pid> {
         children(self.pid()).first().copied()
     }
@@ -123,19 +123,19 @@ impl Agent {
         self.ended_within(WAIT_TIMEOUT)
     }
 
-    /// The same for one that has much to do.
+    /// Waits for the end with another timeout.
     pub(crate) fn ended_within(mut self, limit: Duration) -> AgentOutput {
         let status = self.wait_within(limit);
         AgentOutput { status, out: self.out.all(), err: self.err.all() }
     }
 }
 
-/// The command lines of the living processes that have a mark.
+/// Returns the command lines of the live processes that have a mark.
 pub(crate) fn process_lines(mark: &str) -> Vec<String> {
     marked_processes(mark).iter().map(|(pid, line)| format!("{pid:?}: {line}")).collect()
 }
 
-/// The living processes that have a mark, each with its command line.
+/// Returns the live processes that have a mark, with their command lines.
 pub(crate) fn marked_processes(mark: &str) -> Vec<(Pid, String)> {
     let mark = format!("{MARK}={mark}");
     let mut found = Vec::new();
@@ -152,17 +152,17 @@ pub(crate) fn marked_processes(mark: &str) -> Vec<(Pid, String)> {
     found
 }
 
-/// The processes that this one has started, or adopted.
+/// Returns the children of a process, including adopted ones.
 pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let pid = pid.as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
-/// Kills all of these with one command, as close together as that can be done from outside.
+/// Kills all of these with one command, as close together as possible.
 pub(crate) fn kill_together(pids: &[Pid]) {
     let pids = pids.iter().map(|pid| pid.as_raw_nonzero().to_string());
     let script = r#"kill -9 "$@""#;
-    // One may be gone because another was killed before it.
+    // A process may have ended because another one was killed before it.
     Command::new("sh").args(["-c", script, "sh"]).args(pids).stderr(Stdio::null()).status().unwrap();
 }

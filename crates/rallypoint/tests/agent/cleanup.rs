@@ -1,4 +1,4 @@
-//! Nobody is left behind: whoever is killed, and whenever, workers and all that they have started are gone soon after.
+//! No process of a job remains, whichever process is killed, and whenever.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::agent_process::{Agent, kill_together, marked_processes, process_lines, random};
 
-/// Workers with children: one in the same session, one in a session of its own, one that nobody waits for.
+/// Makes a worker start three processes: one in its session, one in another session, and an orphan.
 const SPAWN_CHILDREN: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
 
-/// What is left behind would stay for 600 s.
+/// Time after which no process may be left. The processes would run for 600 s.
 pub(crate) const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn start(workers: &str, script: &str) -> Agent {
@@ -27,7 +27,7 @@ pub(crate) fn assert_no_process_left(mark: &str, what: &str) {
     );
 }
 
-/// The outer process and the agent; both are there.
+/// Returns the ids of the outer process and of the agent.
 fn both_pids(agent: &Agent) -> [Pid; 2] {
     [agent.pid(), agent.agent_pid().unwrap()]
 }
@@ -37,15 +37,15 @@ fn no_process_remains_whenever_the_outer_process_or_the_agent_is_killed() {
     for round in 0..scaled(24, 200) {
         let mut agent = start("2", SPAWN_CHILDREN);
         let pause = match round % 4 {
-            // When all are there.
+            // After all workers have started.
             0 => {
                 agent.wait_for_lines("ready", 2);
                 0
             }
-            // While it starts.
+            // During the start.
             _ => random() % 30_000,
         };
-        // Part of the fault: it may come at any moment.
+        // The delay is part of the fault.
         std::thread::sleep(Duration::from_micros(pause));
         let (victim, process) = match random() % 2 {
             0 => (agent.agent_pid(), "the agent"),
@@ -58,13 +58,13 @@ fn no_process_remains_whenever_the_outer_process_or_the_agent_is_killed() {
     }
 }
 
-/// The name that `pkill` and `killall` compare.
+/// Returns the name that `pkill` and `killall` compare.
 fn name(pid: Pid) -> String {
     let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// Kills all processes of a job that are chosen by id and command line, the agent not being among them.
+/// Kills the processes of a job that `is_victim` selects. The outer process must be among them, and the agent must not.
 fn kill_matching(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
     let agent = start("2", &format!(": a_word_of_the_script; {SPAWN_CHILDREN}"));
     agent.wait_for_lines("ready", 2);
@@ -78,7 +78,7 @@ fn kill_matching(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
     assert_no_process_left(&agent.mark(), what);
 }
 
-/// What `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint` do.
+/// The same as `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint`.
 #[test]
 fn no_process_remains_after_pkill_by_name_or_command_line() {
     kill_matching("the script in the command line", |_, line| line.contains("a_word_of_the_script"));

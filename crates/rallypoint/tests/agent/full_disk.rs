@@ -1,4 +1,5 @@
-//! A disk that is full where log files or the event log are: the job runs on, one warning says so, and the end report too.
+//! A full disk under the log files or the event log. The job continues, and one warning and the end report say what was
+//! lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +11,15 @@ use tempfile::TempDir;
 
 use crate::agent_process::{Agent, AgentOutput};
 
-/// A small file system of its own, which only the agent and its workers see.
+/// A small file system that only the agent and its workers see.
 struct Disk {
     dir: TempDir,
-    /// The command that mounts it and becomes the command behind it.
+    /// The command that mounts the file system and executes the command after it.
     mounting: Vec<String>,
 }
 
 impl Disk {
-    /// `None` if this machine does not let the test mount anything.
+    /// Returns `None` if this machine does not allow the test to mount anything.
     fn new(options: &str) -> Option<Disk> {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("logs")).unwrap();
@@ -37,12 +38,12 @@ impl Disk {
         Some(Disk { dir, mounting: found? })
     }
 
-    /// A path outside of the small file system.
+    /// Returns a path outside of the small file system.
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// An agent whose log folder is on the small file system. `DIR` in the script is the folder around that.
+    /// Starts an agent whose log folder is on the small file system. `DIR` in the script is the parent of that folder.
     fn start(&self, flags: &[&str], script: &str) -> Agent {
         let dir = self.dir.path().to_str().unwrap();
         let (logs, report) = (format!("{dir}/logs"), format!("{dir}/report"));
@@ -62,7 +63,7 @@ fn read(report: &Path) -> Value {
     serde_json::from_slice(&fs::read(report).unwrap()).unwrap()
 }
 
-/// The job has succeeded, and one warning and the end report say what was lost.
+/// Checks that the job has succeeded, and that one warning and the end report say what was lost.
 fn assert_reported(ended: &AgentOutput, report: &Value, what: &str) {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     let warnings: Vec<_> =
@@ -72,7 +73,7 @@ fn assert_reported(ended: &AgentOutput, report: &Value, what: &str) {
     assert!(errors.len() == 1 && errors[0].as_str().unwrap().contains(what), "{what:?} in {report}");
 }
 
-/// What a restart is logged with.
+/// Returns whether the line is the warning of a restart.
 fn is_usual(line: &str) -> bool {
     line.contains("starting over")
 }

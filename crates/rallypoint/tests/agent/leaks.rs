@@ -1,5 +1,4 @@
-//! No traces: what was started and killed leaves no file, process, port or memory, and an agent that starts its workers
-//! again and again does not grow.
+//! Killed agents leave no file, process, port or shared memory, and an agent does not grow with the number of restarts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +20,7 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
     let ours = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--health-check", &health_endpoint];
     let mut processes = BTreeSet::new();
     for round in 0..scaled(30, 1000) {
-        // At a port that the system chooses, or at one of ours.
+        // With a port that the system chooses, or with ours.
         let endpoint_flags: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &ours };
         let workers = ["--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
         let environment = [("TMPDIR", dir.path()), ("TORCHELASTIC_ENABLE_FILE_TIMER", Path::new("1"))];
@@ -38,7 +37,7 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
         agent.wait();
         assert_no_process_left(&agent.mark(), "killed while it started");
         for port in [&endpoint, &health_endpoint] {
-            // The sockets of a process are closed a little after its environment is gone.
+            // The kernel closes the sockets of a process after it has removed its environment.
             let bind = || TcpListener::bind(port);
             eventually_or(
                 CLEANUP_TIMEOUT,
@@ -56,9 +55,10 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
     assert_eq!(shared_memory(&processes), [] as [String; 0]);
 }
 
-/// Memory that outlives its processes: segments that one of these has made, and files with our names.
+/// Returns shared memory that outlives its processes: segments that one of `processes` created, and files with our
+/// names.
 fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
-    // key, id, permissions, size, and who has made it.
+    // The fields are key, id, permissions, size, and the id of the creator.
     let maker = |line: &&str| line.split_whitespace().nth(4).is_some_and(|pid| processes.contains(pid));
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
@@ -67,11 +67,12 @@ fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
     table.lines().skip(1).filter(maker).map(String::from).chain(names.filter(is_ours)).collect()
 }
 
-/// For many starts on a busy machine.
+/// Timeout for many restarts on a busy machine.
 const RESTARTS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A worker tells of the agent, after so many restarts and at the last start: its memory in KiB, its threads, its open files.
-/// What belongs to an earlier start is gone a second after it.
+/// Returns a script by which a worker prints the memory of the agent in KiB, its threads and its open files, after
+/// `early` and after `last` restarts. It waits 2 s first, because resources of the previous start are freed within a
+/// second.
 fn print_resources(early: usize, last: usize) -> String {
     let numbers = r"grep -E '^(VmRSS|Threads):' /proc/$PPID/status | tr -dc '0-9\n'";
     let files = "ls /proc/$PPID/fd | wc -l";
@@ -80,7 +81,7 @@ fn print_resources(early: usize, last: usize) -> String {
     )
 }
 
-/// That an agent has at the end what it had early on.
+/// Checks that the resources of the agent did not grow between the early and the last restart.
 fn assert_no_growth(what: &str, out: &str, restarts: usize) {
     let numbers = |line: &str| -> Option<Vec<usize>> {
         line.strip_prefix("resources ")?.split_whitespace().map(|word| word.parse().ok()).collect()
@@ -88,10 +89,10 @@ fn assert_no_growth(what: &str, out: &str, restarts: usize) {
     let resources: Vec<_> = out.lines().filter_map(numbers).collect();
     let [early, late] = &resources[..] else { panic!("{what}: {out}") };
     println!("{what}: KiB, threads, files: {early:?}, after {restarts} more restarts {late:?}");
-    // A thread or connection more or less is at work at any moment; what is left behind would be one for each restart.
+    // The number of threads and connections varies by a few. A leak would add one for each restart.
     assert!(restarts >= 30);
     assert!(late[1] <= early[1] + 3 && late[2] <= early[2] + 8, "{what}: {early:?} {late:?}");
-    // At first much is used for the first time; later on each may leave a few names in a store, and no more.
+    // The first restarts allocate memory that later ones reuse. Each restart may leave a few keys in the store.
     assert!(late[0] <= early[0] + 1024 + 8 * restarts, "{what}: {early:?} {late:?}");
 }
 
@@ -120,7 +121,7 @@ fn two_nodes_do_not_grow_with_the_number_of_restarts() {
     for backend in ["c10d", "static"] {
         let (dir, port) = (tempfile::tempdir().unwrap(), Port::held());
         let endpoint = port.endpoint();
-        // The first of the two fails as soon as the other has started, too.
+        // The first worker fails as soon as the second one has started.
         let script = format!(
             r#"{} [ "$RANK" = 1 ] && {{ : >"$TMPDIR/$TORCHELASTIC_RESTART_COUNT"; exec sleep 600; }}
             while [ ! -e "$TMPDIR/$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.01; done; exit 1"#,

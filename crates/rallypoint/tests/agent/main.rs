@@ -1,4 +1,4 @@
-//! `rallypoint run` as an agent: restarts, ends, other nodes, and that nobody is left behind. One test a promise.
+//! `rallypoint run` as an agent: restarts, signals, other nodes and cleanup.
 
 mod agent_process;
 mod cleanup;

@@ -1,4 +1,4 @@
-//! Several nodes of ours in one job: they start over together, hear of each other's failures at once, and re-form.
+//! Several nodes of ours in one job: they restart together, report each other's failures, and re-form.
 
 use std::time::{Duration, Instant};
 
@@ -65,17 +65,16 @@ fn both_nodes_restart_immediately_and_count_the_restart_when_a_worker_dies() {
     first_node.wait_for_lines("ranks", 1);
     second_node.wait_for_lines("ranks", 1);
     let mut took = Vec::new();
-    // Torch's take 1.65 s each time; ours may once or twice, because the machine may be busy.
+    // Torch's nodes take 1.65 s each time. Ours may be slow twice, because the machine may be busy.
     while took.iter().all(|took| *took >= Duration::from_millis(1500)) {
         assert!(took.len() < 3, "{took:?}");
-        // A worker of one of them dies.
         let worker = worker_of(&first_node);
         let start = Instant::now();
         kill_process(worker, Signal::KILL).unwrap();
         first_node.wait_for_lines("ranks", took.len() + 2);
         second_node.wait_for_lines("ranks", took.len() + 2);
         took.push(start.elapsed());
-        // Workers of torch meet under that number.
+        // Torch's workers use this number for their rendezvous.
         let count = format!(" {}", took.len());
         for node in [&first_node, &second_node] {
             assert!(node.out().lines().last().unwrap().ends_with(&count), "{}", node.out());
@@ -84,18 +83,18 @@ fn both_nodes_restart_immediately_and_count_the_restart_when_a_worker_dies() {
     assert!(second_node.err().contains("restarts its workers"), "{}", second_node.err());
 }
 
-/// The only worker of an agent.
+/// Returns the only worker of an agent.
 pub(crate) fn worker_of(agent: &Agent) -> Pid {
     children(agent.agent_pid().unwrap())[0]
 }
 
-/// The node, agent and workers alike, is gone in one moment.
+/// Kills the outer process, the agent and the worker of a node together.
 pub(crate) fn kill_node(agent: &Agent) {
     let agents = [agent.pid(), agent.agent_pid().unwrap()];
     kill_together(&[&agents[..], &[worker_of(agent)]].concat());
 }
 
-/// Waits until somebody listens there: who comes now is a client of the first one's store.
+/// Waits until a store listens at the port, so that the next node is a client of the first one.
 pub(crate) fn wait_for_host(port: &Port) {
     eventually("the store is there", || std::net::TcpStream::connect(port.endpoint()).is_ok());
 }
@@ -125,7 +124,7 @@ fn a_final_failure_ends_the_job_on_all_nodes_and_all_report_it() {
 #[test]
 fn a_node_that_closes_the_rendezvous_because_its_workers_cannot_start_is_named_by_its_peers() {
     let dir = tempfile::tempdir().unwrap();
-    // It passes for a program until it is executed.
+    // The file is executable, but its interpreter does not exist.
     let program = dir.path().join("program");
     std::fs::write(&program, "#!/nonexistent/interpreter\n").unwrap();
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -145,7 +144,7 @@ fn a_node_that_closes_the_rendezvous_because_its_workers_cannot_start_is_named_b
     assert!(!first_node.err.contains("Root Cause"), "{}", first_node.err);
 }
 
-/// One that hosts the store and works alone first, and another that comes to it; both work.
+/// Starts a node that hosts the store and works alone, and then a second one that joins it.
 fn two_elastic_nodes(port: &Port, more: &[&str]) -> (Agent, Agent) {
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let first = start_node(port, "1:2", more, &script);
@@ -188,7 +187,7 @@ fn a_node_whose_outer_process_is_killed_is_lost_and_does_not_count_as_failed() {
 #[test]
 fn both_remaining_nodes_detect_a_node_that_dies_after_one_of_them_has_finished() {
     let port = Port::held();
-    // With three nodes the first finishes at once and the others never; with two all do.
+    // With three nodes only the first one finishes; with two nodes both do.
     let done = format!("{PRINT_RANKS} exit 0");
     let works = format!("{PRINT_RANKS} [ $WORLD_SIZE = 2 ] || exec sleep 600");
     let first = start_node(&port, "2:3", &[], &done);
@@ -247,12 +246,12 @@ fn a_finished_node_fails_if_lost_nodes_are_not_replaced() {
         kill_node(&dying);
         let ended = finished.ended();
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
-        // Where the host died, the node that is left hosts the store itself.
+        // If the host died, the remaining node hosts the store itself.
         assert!(ended.err.contains("1 of at least 2 nodes"), "{}", ended.err);
     }
 }
 
-/// With torch's times as they are: three heartbeats of 5 s.
+/// With torch's defaults: three heartbeats of 5 s.
 #[test]
 fn all_nodes_detect_a_killed_node_within_the_default_times_and_log_which_node_and_why() {
     let port = Port::held();
@@ -277,7 +276,7 @@ fn all_nodes_detect_a_killed_node_within_the_default_times_and_log_which_node_an
         let why = format!("(pid {dead}): no heartbeat for 15 s");
         assert!(node.err().contains(&why), "{why:?} not in:\n{}", node.err());
     }
-    // It was last heard of at most 5 s before. The last call takes 1 s.
+    // The last heartbeat was at most 5 s before the kill. The last call takes 1 s.
     assert!(took > Duration::from_secs(9) && took < Duration::from_secs(25), "{took:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What a node does about the others: one is lost, is started with other settings, or is one too many.
+//! What a node does when a peer is lost or has other settings, and what a spare does.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use crate::nodes::{
     PRINT_RANKS, kill_node, start_node, start_node_with, start_node_with_command, wait_for_host, worker_of,
 };
 
-/// Torch's heartbeats, so that only a departure can be quick.
+/// Torch's default heartbeats, so that only a node that leaves is detected within 12 s.
 const DEFAULT_HEARTBEATS: &str = "last_call_timeout=2,reform_last_call_timeout=1,join_timeout=60";
 
-/// The line of every start of a node.
+/// Returns the line that each start of a node printed.
 fn starts(node: &Agent) -> Vec<String> {
     node.out().lines().filter(|line| line.starts_with("ranks")).map(String::from).collect()
 }
 
-/// Torch's nodes, and ours before, notice it after 15 s without heartbeats.
+/// Without that, peers detect the loss after 15 s without heartbeats.
 #[test]
 fn a_node_with_one_killed_process_is_removed_by_its_other_process() {
     for process in ["outer", "agent"] {
@@ -83,13 +83,13 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
     [&waiting, &others[0], &others[1]].into_iter().for_each(|node| node.wait_for_lines("/3 ", 1));
 }
 
-/// Training processes fail at once when the connection to a peer breaks, long before the peer is known to be lost.
+/// Training processes fail immediately when the connection to a peer breaks, long before the peer is known to be lost.
 #[test]
 fn workers_that_fail_because_a_peer_was_lost_use_no_restart() {
     let port = Port::held();
     let dir = tempfile::tempdir().unwrap();
     let lost = dir.path().join("lost");
-    // As a collective operation would fail: when the peer is gone, in the first round only.
+    // Fails like a collective operation: when the peer is lost, in the first round only.
     let script = format!(
         r#"{PRINT_RANKS} while [ "$WORLD_SIZE" != 3 ] || [ ! -e {} ]; do sleep 0.05; done; exit 1"#,
         lost.display()
@@ -121,11 +121,11 @@ fn a_worker_failure_with_live_peers_ends_the_job_immediately() {
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
         assert!(ended.err.contains("SIGKILL"), "{}", ended.err);
     }
-    // A lost peer would be waited for for 15 s.
+    // The detection of a lost peer would take 15 s.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
-/// Before, it made the job restart 35 to 67 times a second.
+/// Such a node used to make the job restart 35 to 67 times per second.
 #[test]
 fn a_node_with_another_maximum_is_refused_and_the_job_goes_on() {
     let port = Port::held();
@@ -165,7 +165,7 @@ fn a_different_command_or_restart_budget_causes_a_warning() {
     }
 }
 
-/// It may be another job that has the same id by mistake.
+/// The node may belong to another job that has the same run id by mistake.
 #[test]
 fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
     let port = Port::held();
@@ -189,7 +189,7 @@ fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
     );
 }
 
-/// Both would train, and write the same checkpoints.
+/// Otherwise both nodes would train and write the same checkpoints.
 #[test]
 fn a_stopped_node_ends_its_workers_after_a_spare_has_replaced_it() {
     let port = Port::held();

@@ -1,5 +1,4 @@
-//! A static job of two nodes with two workers each: ranks that the user gave, one start over, one end, and contradictions
-//! that are named.
+//! A static job of two nodes with two workers each: given ranks, a restart, the end, and contradictory settings.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::agent_process::{Agent, AgentOutput, kill_together};
 
-/// What a worker finds, in one line.
+/// Prints the environment of a worker in one line.
 const PRINT_RANKS: &str = r#"echo "ranks $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE \
 $ROLE_RANK/$ROLE_WORLD_SIZE $ROLE_NAME $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE \
 $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS";"#;
@@ -19,7 +18,7 @@ fn start_node(port: &Port, rank: u32, nodes: &str, more: &[&str], script: &str) 
     start_node_with(port, rank, nodes, more, script, &[])
 }
 
-/// Rank 0 says where it is as torchrun's users do; the others may as well name the backend and the endpoint.
+/// Starts a node. Rank 0 has `--master-addr`, the other nodes have the backend and the endpoint.
 fn start_node_with(
     port: &Port,
     rank: u32,
@@ -40,7 +39,7 @@ fn start_node_with(
     )
 }
 
-/// The lines of the workers after so many restarts, by rank.
+/// Returns the lines of the workers after this number of restarts, by rank.
 fn ranks_after(nodes: [&AgentOutput; 2], restarts: u32) -> Vec<String> {
     let mut lines: Vec<_> = nodes
         .iter()
@@ -65,7 +64,7 @@ fn two_static_nodes_keep_their_ranks_restart_together_and_finish() {
     );
     let start =
         |rank| start_node_with(&port, rank, "2", &["--max-restarts", "1"], &script, &[("GO", go.as_path())]);
-    // The second is there first, and waits.
+    // The second node starts first and waits.
     let (second, first) = (start(1), start(0));
     first.wait_for_lines("ranks", 2);
     second.wait_for_lines("ranks", 2);
@@ -85,7 +84,7 @@ fn two_static_nodes_keep_their_ranks_restart_together_and_finish() {
         assert_eq!(ranks_after([&first, &second], restarts), expected);
     }
     assert!(first.out.lines().all(|line| line.contains(" 0/2 ") && line.contains("/4 ")), "{}", first.out);
-    // Each says why: the one whose worker it was, and the one who was told.
+    // Both nodes log the reason: the one whose worker failed, and its peer.
     assert!(second.err.contains("worker 1 of this node failed (exit code 7)"), "{}", second.err);
     assert!(first.err.contains("restarts its workers: its worker 1 (rank 3) ended with 7"), "{}", first.err);
 }
@@ -122,7 +121,7 @@ fn a_duplicate_node_rank_is_named_on_every_node() {
         let port = Port::held();
         let nodes = [(0, "127.0.0.2"), (1, "127.0.0.3"), (twice, "127.0.0.4")].map(|(rank, address)| {
             let node = start_node(&port, rank, "3", &["--local-addr", address], "echo it ran");
-            // Who of the two with the same rank was there first is known.
+            // The node that waits has registered its rank first.
             if address != "127.0.0.4" {
                 eventually("it waits", || node.err().contains(" of 3 nodes are here"));
             }
@@ -135,7 +134,7 @@ fn a_duplicate_node_rank_is_named_on_every_node() {
         for node in &ended {
             assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
             assert!(node.err.contains(&what) && node.err.contains("--node-rank"), "{}", node.err);
-            // Each is another process.
+            // Both names have different process ids.
             let pids: BTreeSet<_> =
                 node.err.split("(pid ").skip(1).map(|pid| pid.split_once(')').unwrap().0).collect();
             assert_eq!(pids.len(), 2, "{}", node.err);
@@ -175,7 +174,7 @@ fn a_signal_ends_a_node_that_waits_for_other_nodes() {
         }
         waiting.signal(Signal::TERM);
         let ended = waiting.ended();
-        // The signal may have come before it was expected.
+        // The signal may arrive before its handler is installed.
         let code = std::os::unix::process::ExitStatusExt::signal(&ended.status).map(|signal| 128 + signal);
         assert_eq!(ended.status.code().or(code), Some(143), "{}", ended.err);
     }

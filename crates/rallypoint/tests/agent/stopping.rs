@@ -1,4 +1,4 @@
-//! How workers are ended and started again on one node.
+//! How workers are stopped and restarted on one node.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -36,8 +36,8 @@ fn all_workers_restart_when_one_fails() {
 
 #[test]
 fn a_slow_worker_does_not_use_up_the_grace_of_other_workers() {
-    // The first takes all of its five seconds and more; the others need three each. One after the other, or out of one
-    // purse, nothing would be left for them.
+    // The first worker ignores SIGTERM for its whole grace of 5 s, and the others need 3 s each. With a common grace,
+    // or one worker after the other, the others would be killed.
     let script = r#"
         if [ "$RANK" = 0 ]; then trap '' TERM; else trap 'sleep 3; echo "$RANK ended well"; exit 0' TERM; fi
         echo ready; while :; do sleep 0.05; done"#;
@@ -93,7 +93,7 @@ fn a_second_signal_kills_all_workers_immediately() {
 
 #[test]
 fn a_signal_sent_to_both_processes_or_twice_within_a_second_leaves_workers_their_grace() {
-    // As systemd and Slurm do it, and as `timeout` does.
+    // Systemd and Slurm signal both processes, and `timeout` signals one of them twice.
     for to_both in [true, false] {
         let script = r#"trap 'sleep 0.5; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
         let agent = Agent::start(&standalone(&["--nproc-per-node", "2"], script));
@@ -162,7 +162,7 @@ fn signals_to_handle_adds_signals_that_the_agent_passes_on() {
     }
 }
 
-/// As a shell without a terminal starts what is to run in the background.
+/// A shell without a terminal starts background processes like this.
 #[test]
 fn sigint_ends_an_agent_that_was_started_with_sigint_ignored() {
     let script = "trap '' INT QUIT; exec \"$@\"";

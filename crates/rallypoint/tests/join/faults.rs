@@ -1,4 +1,4 @@
-//! What a node does when its store, its folder or its terminal is not there, or not there any more.
+//! A node whose store, folder or terminal is missing or lost.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -13,7 +13,8 @@ use rustix::process::Signal;
 
 use crate::node::{Node, command, run, server, text};
 
-/// It is in no round, so it has nothing to lose; and its machine has the endpoint's address, so it can host.
+/// The node is in no round, so it has nothing to lose. Its machine has the endpoint's address, so it can host the
+/// store.
 #[test]
 fn a_waiting_node_takes_over_when_the_host_is_killed() {
     let port = held_port();
@@ -45,7 +46,7 @@ fn a_waiting_node_whose_store_was_lost_fails_after_the_join_timeout() {
     assert!(log.contains(&format!("127.0.0.1:{port}")), "{log}");
 }
 
-/// Whose round is gone is told so: what it had is lost.
+/// The error names the round, because its state is lost.
 #[test]
 fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
     let port = held_port();
@@ -66,7 +67,7 @@ fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
 
 #[test]
 fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
-    // The server refuses such a state, save under a name that may be another's.
+    // The server refuses such a value, except under a key that may belong to a round.
     const KEY: &str = "torch.rendezvous.job/1";
     let server = server();
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
@@ -76,7 +77,7 @@ fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
     store.set(KEY, b"!!!").unwrap();
     node.wait_for_log("waiting for it to be put right");
     store.set(KEY, &good).unwrap();
-    // It has read it again if it has written it again.
+    // A changed value shows that the node has read the state again.
     eventually("its heartbeat goes on", || store.get(KEY).unwrap() != good);
     assert!(node.child.try_wait().unwrap().is_none(), "it goes on");
     let start = Instant::now();
@@ -141,7 +142,7 @@ fn an_unspecified_endpoint_address_is_refused_with_the_reason() {
     }
 }
 
-/// As `nohup` starts it: the terminal may go.
+/// `nohup` starts a node like this.
 #[test]
 fn a_node_started_by_nohup_ignores_sighup() {
     let server = server();
@@ -154,7 +155,7 @@ fn a_node_started_by_nohup_ignores_sighup() {
     node.signal(Signal::HUP);
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
-    // Also where the tests themselves run under `nohup`.
+    // The tests themselves may run under `nohup`.
     let mut usual = Command::new("env");
     usual
         .arg("--default-signal=HUP")
@@ -182,7 +183,7 @@ fn a_static_node_logs_that_rank_0_does_not_answer_and_how_many_nodes_are_present
     assert_eq!(third.joined()["world_size"], 3);
 }
 
-/// Must-hold 4, where it is rank 0 that dies, before the round is complete: it can't say any more where the workers meet.
+/// Rank 0 dies before the round is complete, so it cannot publish where the workers rendezvous.
 #[test]
 fn a_spare_replaces_a_rank_0_that_was_killed_before_the_round_was_complete() {
     let server = server();
@@ -204,7 +205,7 @@ fn a_spare_replaces_a_rank_0_that_was_killed_before_the_round_was_complete() {
     assert!(took < Duration::from_secs(25), "{took:?}");
 }
 
-/// A log that can't be written, on a full disk say, is no reason to do nothing.
+/// A full disk must not prevent the command from running.
 #[test]
 fn a_command_runs_although_the_log_cannot_be_written() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
@@ -221,19 +222,19 @@ fn a_command_runs_although_the_log_cannot_be_written() {
     assert_eq!(output.status.code(), Some(0));
 }
 
-/// Its own port is taken when it starts, by something that is no store; later it is not.
+/// Another program has the port when the node starts, and frees it later.
 #[test]
 fn a_node_that_could_not_host_the_store_retries() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut node = Node::at(stranger.local_addr().unwrap().port(), "1", &[]);
-    // It has not been able to bind, so it looks for a store there.
+    // The node could not bind the port, so it connects to it.
     drop(stranger.accept().unwrap());
     drop(stranger);
     node.wait_for_log("hosts the TCP store");
     assert_eq!(node.joined()["world_size"], 1);
 }
 
-/// Each of these states is a good one, and as large as may be; a node must not keep them all.
+/// Each of these states is valid and has the maximum size. The node must not keep all of them.
 #[test]
 fn large_states_that_change_often_use_bounded_memory() {
     const KEY: &str = "torch.rendezvous.job";
@@ -248,7 +249,7 @@ fn large_states_that_change_often_use_bounded_memory() {
         let node_named =
             |n: usize| NodeDesc::new(format!("{turn:03}-{n:04}-{}", "h".repeat(100)), n as i64, 0);
         state.last_heartbeats.retain(|node, _| state.participants.contains_key(node));
-        // As many, with as long names, as may be.
+        // The maximum number of nodes, with long names.
         let count = limits.state_nodes - 1;
         state.wait_list = (0..count).map(node_named).collect();
         state.last_heartbeats.extend((0..count).map(|n| (node_named(n), beat)));

@@ -1,4 +1,4 @@
-//! `rallypoint join` at the front door: what it prints, what it runs, how it ends.
+//! `rallypoint join`: output, commands, signals and exit codes.
 
 mod faults;
 mod node;
@@ -123,7 +123,7 @@ fn a_signal_makes_a_waiting_node_leave_immediately() {
         node.signal(signal);
         assert_eq!(node.ended().0, code);
         assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-        // Nothing is left of it, and nothing is closed: two others make a round by themselves.
+        // The node has left and has not closed the rendezvous, so two other nodes form a round.
         let others = [0, 1].map(|_| Node::start(&server, "2", &[]));
         assert!(others.iter().all(|node| node.joined()["world_size"] == 2));
     }
@@ -172,7 +172,7 @@ fn a_signal_reaches_all_processes_of_the_command() {
     eventually("nothing is left behind", || !std::path::Path::new(&started).join("cwd").exists());
 }
 
-/// They have no workers, so nobody waits for theirs to end; and the host of the store does not go before all know.
+/// These nodes have no workers, so other nodes don't wait for them. The host stays until every node knows the end.
 #[test]
 fn nodes_without_a_command_exit_with_0_and_do_not_delay_the_end_of_the_job() {
     let port = held_port();
@@ -240,7 +240,7 @@ fn a_spare_replaces_a_killed_node_within_the_default_times_and_the_log_names_the
         assert!(log.contains(&line), "{log}");
     }
     let logs = spare.ended().1 + &one + &other;
-    // In a container its local id is not 0.
+    // In a container the local id is not 0.
     let node_name = format!("The node '127.0.0.1_{pid}_");
     assert!(logs.contains(&node_name) && logs.contains("was removed from the rendezvous 'job'"), "{logs}");
     assert!(logs.contains("no heartbeat for 15 s"), "{logs}");
@@ -265,12 +265,12 @@ fn a_node_that_times_out_during_a_round_reports_the_round() {
 #[test]
 fn a_closed_rendezvous_exits_with_3_and_a_spare_of_an_ended_job_with_0() {
     let server = server();
-    // The command succeeds, so the job is over and the rendezvous is closed.
+    // The command succeeds, so the job ends and the rendezvous is closed.
     assert_eq!(Node::start(&server, "1", &["--", "true"]).ended().0, 0);
     let (code, log) = Node::start(&server, "1", &[]).ended();
     assert_eq!(code, 3);
     assert!(log.contains("the rendezvous was closed by 127.0.0.1 (pid "), "{log}");
-    // Who was a spare until then ends well.
+    // A node that was a spare at the end exits with 0.
     let (server, command) = (node::server(), GatedCommand::new(0));
     let working = command.node(&server, "1");
     working.joined();
@@ -331,7 +331,7 @@ fn a_node_takes_its_flags_from_the_variables_of_torchrun() {
     assert!(text(&output.stderr).contains("PET_NODE_RANK=3 has no effect"), "{}", text(&output.stderr));
 }
 
-/// An option that is malformed does not hide what is wrong with the others.
+/// A malformed option does not hide the errors of other options.
 #[test]
 fn all_wrong_rdzv_conf_options_are_reported_together() {
     let conf = "jion_timeout=3,is_host=maybe,last_call_timeout=-1,foo,read_timeout=9223372036854775807";
@@ -370,7 +370,7 @@ fn an_unresolvable_and_an_unreachable_endpoint_have_different_errors() {
     assert_eq!(unresolvable.status.code(), Some(5));
     let stderr = text(&unresolvable.stderr);
     assert!(stderr.contains("could not resolve host \"no-such-host.invalid\""), "{stderr}");
-    // A port where nobody listens, and a node that is told not to host.
+    // A port without a listener, and a node that must not host.
     let port = held_port();
     let unreachable =
         run(&["--rdzv-endpoint", &format!("127.0.0.1:{port}"), "--rdzv-conf", "read_timeout=1,is_host=0"]);
@@ -419,7 +419,7 @@ fn nodes_join_through_a_file_store() {
     }
 }
 
-/// As a shell hands them on: bytes.
+/// A shell passes arguments as bytes.
 #[test]
 fn a_command_gets_arguments_that_are_not_utf8() {
     use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! Nodes of a static rendezvous that contradict each other, each a process of its own: every one of them says which two.
+//! Nodes of a static rendezvous with contradictory settings. Every node names the two that contradict each other.
 
 use rallypoint_store::{Store, TcpStore};
 use rallypoint_testkit::{eventually, held_port};
@@ -16,13 +16,13 @@ impl Job {
         Job { port: held_port() }
     }
 
-    /// A node whose address nobody else has.
+    /// Starts a node with an address of its own.
     fn node(&self, address: &str, rank: &str, nodes: &str) -> Node {
         let fixed = ["--rdzv-backend", "static", "--node-rank", rank, "--local-addr", address];
         Node::at(self.port, nodes, &fixed)
     }
 
-    /// One that waits with so many others, itself counted in.
+    /// Starts a node and waits until it logs that `here` nodes are present.
     fn waiting(&self, address: &str, rank: &str, nodes: &str, here: u64) -> Node {
         let mut node = self.node(address, rank, nodes);
         node.wait_for_log(&format!("{here} of {nodes} nodes are here"));
@@ -34,7 +34,7 @@ fn name(address: &str, node: &Node) -> String {
     format!("{address} (pid {})", node.child.id())
 }
 
-/// All of them fail, for one reason, and name both of those who contradict each other and nobody else.
+/// Checks that all nodes fail for the same reason and name exactly these two nodes.
 fn assert_all_name(nodes: [Node; 3], both: [String; 2], what: &str) {
     for node in nodes {
         let (code, log) = node.ended();
@@ -71,14 +71,14 @@ fn different_numbers_of_nodes_name_both_processes_on_every_node() {
             job.waiting("127.0.0.3", "1", "3", 2),
             job.node("127.0.0.4", "2", differing),
         ];
-        // The first has said for how many, and the second the same.
+        // The first two nodes have published the same number.
         let both = [name("127.0.0.2", &nodes[0]), name("127.0.0.4", &nodes[2])];
         let what = format!("started for {differing} nodes, but {} for 3", both[0]);
         assert_all_name(nodes, both, &what);
     }
 }
 
-/// The others work already, and go on; it must not be in a world that is not theirs.
+/// The other nodes continue. The late node must not be part of their round.
 #[test]
 fn a_late_node_with_another_number_of_nodes_is_refused() {
     let job = Job::new();
@@ -93,7 +93,7 @@ fn a_late_node_with_another_number_of_nodes_is_refused() {
     let names = nodes.each_ref().map(|node| name("127.0.0.2", node));
     assert!(log.contains(&format!("{late_name} was started for 3 nodes, but ")), "{log}");
     assert!(names.iter().any(|name| log.contains(name)), "{log}");
-    // That is its own affair: who is started again with the right number takes its place.
+    // The job is not affected: a node that restarts with the right number replaces the old one.
     nodes[1].signal(Signal::KILL);
     assert_eq!(job.node("127.0.0.2", "1", "2").joined()["world_size"], 2);
 }

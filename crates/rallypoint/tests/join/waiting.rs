@@ -1,4 +1,4 @@
-//! A node that waits, for others, as a spare or for the next round: what it says, and what a signal leaves of it.
+//! A node that waits for other nodes, as a spare or for the next round: its log, and its exit on a signal.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use rustix::process::Signal;
 
 use crate::node::{Node, server};
 
-/// The state of the job. Waits until there is one.
+/// Returns the state of the job. Waits until there is one.
 fn state(server: &TcpStoreServer) -> State {
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
     cell::read(&store.get("torch.rendezvous.job").unwrap(), &Limits::default()).unwrap().unwrap_or_default()
 }
 
-/// Whether that node, and it alone, is on a list.
+/// Returns whether the list contains this node and no other.
 fn contains_only(list: &BTreeSet<NodeDesc>, node: &Node) -> bool {
     list.iter().map(|node| node.pid).eq([i64::from(node.child.id())])
 }
 
-/// A round of one node, which has a command and so does not start over because somebody waits.
+/// Starts a round of one node. It has a command, so it does not rejoin when another node waits.
 fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
     let command = ["--rdzv-conf", "last_call_timeout=1", "--", "sleep", "600"];
     let node = Node::start(server, nodes, &[more, &command].concat());
@@ -29,7 +29,7 @@ fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
     node
 }
 
-/// Of a round that is full, and of one that could have another: the first has a spare, the second one on its wait list.
+/// A full round has a spare, and a round below the maximum has a node on its wait list.
 #[test]
 fn a_signal_removes_a_spare_or_a_waiting_node_from_its_list() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
@@ -52,7 +52,7 @@ fn a_signal_removes_a_spare_or_a_waiting_node_from_its_list() {
             assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
             assert_eq!(ended, code, "{log}");
             assert!(log.contains("left the rendezvous on a signal"), "{log}");
-            // The round goes on as if it had never been there.
+            // The round continues unchanged.
             let after = state(&server);
             assert!(after.wait_list.is_empty() && after.redundancy_list.is_empty(), "{after:?}");
             assert!(after.last_heartbeats.keys().eq(before.participants.keys()), "{after:?}");
@@ -65,14 +65,14 @@ fn a_signal_removes_a_spare_or_a_waiting_node_from_its_list() {
     }
 }
 
-/// Its lines about waiting, once it has been told to end.
+/// Ends a node and returns its log lines about waiting.
 fn waiting_lines_of(node: Node) -> Vec<String> {
     node.signal(Signal::TERM);
     let (_, log) = node.ended();
     log.lines().filter(|line| line.contains("waiting in the rendezvous")).map(str::to_owned).collect()
 }
 
-/// All look several times meanwhile: somebody else waits in vain, for three seconds.
+/// The nodes poll several times while another node waits for 3 s.
 #[test]
 fn an_unchanged_reason_to_wait_is_logged_once() {
     let server = server();
@@ -120,10 +120,10 @@ fn a_node_in_the_last_call_logs_when_the_round_starts() {
     let seconds: u64 = seconds.unwrap_or_else(|| panic!("{line}"));
     assert!([2, 3].contains(&seconds), "{line}");
     assert_eq!(node.joined()["world_size"], 1);
-    // As it has said; the number was rounded up.
+    // The round starts when the log said. The number of seconds was rounded up.
     let usual = Duration::from_secs(seconds - 1)..Duration::from_secs(seconds + 2);
     assert!(usual.contains(&start.elapsed()), "{:?}: {line}", start.elapsed());
-    // And nothing more of it.
+    // The node logs nothing more about waiting.
     let lines = waiting_lines_of(node);
     assert!(lines.is_empty(), "{lines:#?}");
 }

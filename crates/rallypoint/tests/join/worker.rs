@@ -1,4 +1,4 @@
-//! A node with a command, and what becomes of both when the other nodes of the round, or the node itself, go.
+//! A node with a command, and what happens when the node or the other nodes of its round leave.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::node::{Node, server};
 
-/// Another node of the job, in this process.
+/// Returns another node of the job, in this process.
 fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
     let endpoint = format!("127.0.0.1:{}", server.port());
     let mut parameters = RendezvousParameters::new("c10d", &endpoint, "job", 1, 2).unwrap();
@@ -24,18 +24,18 @@ fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
         .unwrap()
 }
 
-/// Says how many workers it has, as every node of a round must.
+/// Publishes the number of workers, as every node of a round does.
 fn assign_peer_ranks(round: &RendezvousInfo) {
     let mine = RoleInfo { role: "default".into(), rank: round.rank, local_world_size: 1 };
     assign_ranks(&*round.store, &mine, round.world_size).unwrap();
 }
 
 fn is_running(pid: &str) -> bool {
-    // Of a process that has ended and was not waited for yet only the name is left.
+    // A zombie has no working directory.
     Path::new("/proc").join(pid).join("cwd").exists()
 }
 
-/// Torch's agents do this when their workers fail. Neither may wait for the other until its time is up.
+/// Torch's agents do this when their workers fail. Neither node may wait for the other until a timeout.
 #[test]
 fn a_command_ends_when_other_nodes_reform_the_round_without_this_node() {
     let server = server();
@@ -69,7 +69,7 @@ fn a_command_that_exits_with_0_after_sigterm_is_a_success() {
     assert_eq!(node.ended().0, 0);
 }
 
-/// A command that runs until it is let go, and then ends with this code.
+/// A command that runs until it is released, and then exits with a given code.
 pub(crate) struct GatedCommand {
     folder: tempfile::TempDir,
     script: String,
@@ -83,7 +83,7 @@ impl GatedCommand {
         GatedCommand { folder, script }
     }
 
-    /// A node of the job that runs it.
+    /// Starts a node of the job that runs the command.
     pub(crate) fn node(&self, server: &TcpStoreServer, nodes: &str) -> Node {
         Node::start(server, nodes, &[&SHORT_LAST_CALL[..], &["--", "sh", "-c", &self.script]].concat())
     }
@@ -95,7 +95,7 @@ impl GatedCommand {
 
 const SHORT_LAST_CALL: [&str; 2] = ["--rdzv-conf", "last_call_timeout=1"];
 
-/// A newcomer alone is no reason to end anything: nobody of the round has left it.
+/// A waiting node alone does not end a command: no node has left the round.
 #[test]
 fn a_command_keeps_running_while_a_node_waits_for_the_next_round() {
     let (server, command) = (server(), GatedCommand::new(0));
@@ -109,7 +109,7 @@ fn a_command_keeps_running_while_a_node_waits_for_the_next_round() {
     assert_eq!(late.ended().0, 3, "the job was over before it was let in");
 }
 
-/// A node with this command and one without, in a round; and one that waits for the next.
+/// Starts a node with this command and one without, in one round, and a node that waits for the next round.
 fn start_three_nodes(server: &TcpStoreServer, command: &GatedCommand) -> [Node; 3] {
     let working = command.node(server, "2:3");
     let mut plain = Node::start(server, "2:3", &SHORT_LAST_CALL);
@@ -121,7 +121,7 @@ fn start_three_nodes(server: &TcpStoreServer, command: &GatedCommand) -> [Node; 
     [working, plain, late]
 }
 
-/// Nor does a node of the round without a command start over for a newcomer where another has one.
+/// A node without a command does not rejoin for a waiting node while another node has a command.
 #[test]
 fn a_command_keeps_running_while_a_node_waits_and_another_has_no_command() {
     let (server, command) = (server(), GatedCommand::new(0));
@@ -132,7 +132,7 @@ fn a_command_keeps_running_while_a_node_waits_and_another_has_no_command() {
     assert_eq!(late.ended().0, 3, "the job was over before it was let in");
 }
 
-/// Its command fails, so that nobody is left who would lose something.
+/// The command fails, so no node loses work.
 #[test]
 fn nodes_without_a_command_rejoin_when_the_last_command_has_ended() {
     let (server, command) = (server(), GatedCommand::new(7));

@@ -1,5 +1,5 @@
-//! The server with little memory: in a control group of 64 MiB, and under `ulimit -v` and `ulimit -d`. Clients fill the server
-//! in every way they can until it refuses. The server must survive and keep serving.
+//! A server with little memory: in a control group of 64 MiB, and under `ulimit -v` and `ulimit -d`. Clients use all of
+//! its limits until it refuses requests. It must keep serving.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use rallypoint_store::{Listen, ServerOptions, TcpStoreServer};
 
 use crate::harness::{Client, KIB, MIB, Server, eventually, exclusive, message};
 
-/// Starts a server after commands of a shell.
+/// Starts a server after shell commands.
 type Start = fn(&str) -> Server;
 
-/// Clients of each kind that misbehave at the same time.
+/// Number of misbehaving clients of each kind.
 const CLIENTS: usize = 12;
 
-/// A control group with a limit on memory. It is removed when the test is over.
+/// A control group with a memory limit. It is removed at the end of the test.
 struct ControlGroup {
     folder: PathBuf,
     /// The file with the kernel's count of OOM kills.
@@ -68,17 +68,17 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Uploads that stop are waited for, one after the other, by those behind them. For this long.
+/// Time after which the server closes a stalled upload, so that the next one can start.
 const INPUT_STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A server that is started by a shell after these commands.
+/// Starts a server in a shell after these commands.
 fn server_after(commands: &str) -> Server {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_rallypoint"), "serve"]);
     Server::launch(shell, "127.0.0.1:0", &[&format!("input_stall={}ms", INPUT_STALL_TIMEOUT.as_millis())])
 }
 
-/// The same of a program that has a server in it.
+/// Starts a program with an embedded server in a shell after these commands.
 fn embedded_server_after(commands: &str) -> Server {
     let this = std::env::current_exe().expect("this test");
     let mut shell = Command::new("sh");
@@ -87,7 +87,7 @@ fn embedded_server_after(commands: &str) -> Server {
     Server::spawn(shell)
 }
 
-/// A program with a server in it, until it is killed.
+/// Runs a program with an embedded server until it is killed.
 #[test]
 #[ignore = "runs inside the tests of embedded servers"]
 fn embedded_server_process() {
@@ -101,7 +101,7 @@ fn embedded_server_process() {
     }
 }
 
-/// Sends requests until one is refused; whether one was.
+/// Sends requests until one is refused. Returns whether one was.
 fn until_refused(server: &Server, max_requests: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
     let mut client = server.connect();
     (0..max_requests)
@@ -124,7 +124,7 @@ fn set(key: &str, value: &[u8]) -> Vec<u8> {
     message(Request::Set { key: key.as_bytes(), value: value.into() })
 }
 
-/// Small keys, large values, long names and queues, each until the store is full, with all deleted in between.
+/// Fills the store with small keys, large values, long names and queues, one after the other, and clears it in between.
 fn fill_the_store(server: &Server) {
     let names: Vec<String> = (0..1_000_000).map(|n| format!("/{n}")).collect();
     let small = until_refused(server, names.len() / 1_000, |n| {
@@ -137,7 +137,7 @@ fn fill_the_store(server: &Server) {
     for (len, what) in [(MIB, "large values"), (100 * KIB, "values"), (3_000, "small values")] {
         let value = vec![7; len];
         assert!(until_refused(server, 64 * MIB / len, |n| set(&format!("/{n}"), &value)), "{what} fill it");
-        // Every other one, so that what is free lies between what is not.
+        // Every other key, so that free memory is fragmented.
         let mut client = server.connect();
         let gone = client.num_keys() / 2;
         for n in 0..gone {
@@ -154,8 +154,8 @@ fn fill_the_store(server: &Server) {
     clear(server);
     let long = "k".repeat(4_000);
     assert!(until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")), "long names fill it");
-    // Lists that their readers don't take, while keys are deleted that are on them. The first lists are longer than a reply may
-    // be, and are refused.
+    // Key lists that the clients don't read, while their keys are deleted. The first lists exceed the reply limit and
+    // are refused.
     let mut slow_readers = Vec::new();
     let mut client = server.connect();
     for n in 0.. {
@@ -170,7 +170,6 @@ fn fill_the_store(server: &Server) {
         client.number(Request::DeleteKey { key: format!("/{n:05}{long}").as_bytes() });
     }
     drop(slow_readers);
-    // Names that clients wait for.
     let mut waiters: Vec<Client> = Vec::new();
     eventually(Duration::from_secs(20), "names to wait for fill it", || {
         let first = waiters.len() * 500;
@@ -183,34 +182,34 @@ fn fill_the_store(server: &Server) {
     });
 }
 
-/// Uploads that stop, replies that are not read, requests behind a wait, all at the same time. The clients stay.
+/// Leaves stalled uploads, unread replies and deferred requests at the same time. Returns the clients.
 fn use_all_limits(server: &Server) -> Vec<Client> {
     let mut clients: Vec<Client> = Vec::new();
     let value = vec![7; 4 * MIB];
     let mut writer = server.connect();
     writer.set("/large", &value);
     for n in 0..CLIENTS {
-        // An upload that stops a byte before its end.
+        // An upload that stops one byte before its end.
         let mut upload = server.connect();
         let bytes = set(&format!("/upload/{n}"), &value);
         let sent = upload.send_what_is_taken(&bytes[..bytes.len() - 1]);
         clients.push(upload);
         assert!(sent > 0);
-        // Large values that are not read, and are deleted or replaced meanwhile.
+        // Large values that are not read, and are replaced meanwhile.
         let mut reader = server.connect();
         reader.tell(Request::Get { key: b"/large" });
         clients.push(reader);
-        // Items that only the reply holds.
+        // Items that only the reply references.
         let mut popper = server.connect();
         popper.send_what_is_taken(&message(Request::QueuePush { key: b"/q", value: value[..MIB].into() }));
         popper.send_what_is_taken(&message(Request::QueuePop { key: b"/q" }));
         clients.push(popper);
-        // Small requests without end behind a wait.
+        // Small requests behind a wait.
         let mut waiter = server.connect();
         waiter.start_waiting(&[&format!("/absent/{n}")]);
         waiter.send_what_is_taken(&[Op::NumKeys as u8].repeat(MIB));
         clients.push(waiter);
-        // A list of very many values.
+        // A reply with very many values.
         let mut lister = server.connect();
         lister.send_what_is_taken(&message(Request::MultiGet {
             keys: KeyList::new(&[&b"/large"[..]; 10_000]),
@@ -224,12 +223,12 @@ fn use_all_limits(server: &Server) -> Vec<Client> {
     clients
 }
 
-/// Fills the server in every way, twice, and sees that it serves all the same.
+/// Uses all limits of the server twice, and checks that it still serves.
 fn fill(server: &mut Server) {
     for _ in 0..2 {
         fill_the_store(server);
         let clients = use_all_limits(server);
-        // An orderly end would stand behind what has not been read.
+        // A regular close would be queued behind unread data.
         clients.into_iter().for_each(Client::tear);
         eventually(Duration::from_secs(10), "all are gone", || server.connections() == 0);
     }

@@ -1,4 +1,5 @@
-//! Rows C09–C12: frames that are cut off or never end, half-closed connections, and the odd but legal.
+//! Rows C09–C12 in docs/internals/robustness.md. Truncated and slow frames, half-closed connections, and unusual but
+//! legal requests.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::harness::{
     scaled,
 };
 
-/// Requests that leave something behind if half of them is taken for the whole.
+/// Returns requests that would store something if their first half were taken for the whole.
 fn writes() -> Vec<Vec<u8>> {
     let value = (&b"value"[..]).into();
     vec![
@@ -58,7 +59,7 @@ fn c09_thousands_of_truncated_frames_leak_no_memory() {
         server.process().memory()
     };
     let before = cut_off(rounds / 4);
-    // What a moment's crowd needs is kept for the next, and a busy machine makes larger crowds; what leaks shows in every
+    // The allocator keeps memory of concurrent connections, and a busy machine has more of them. A leak shows in every
     // stretch.
     let stretches = [(); 8].map(|()| cut_off(rounds / 4));
     let leaks: Vec<usize> = std::iter::once(before)
@@ -85,10 +86,10 @@ fn c10_a_thousand_partial_frames_delay_no_other_client() {
         })
         .collect();
     assert_latency_unaffected(&server, Duration::from_millis(1), || {
-        // They are held; so long the others are watched.
+        // The partial frames stay while latencies are measured.
         std::thread::sleep(Duration::from_millis(500));
     });
-    // They were held, not dropped: each can still be completed.
+    // The frames were kept: each can be completed.
     for (n, client) in clients.iter_mut().enumerate() {
         client.send(&frame[1 + n % (frame.len() - 1)..]);
         client.ping();
@@ -113,7 +114,7 @@ fn c10_a_request_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
     while start.elapsed() < Duration::from_secs(4) && (crawl_ended.is_none() || silence_ended.is_none()) {
         steady.send(&[1; 512]);
         sent += 512;
-        // May be closed under its hands; that is what is asked below.
+        // The server may close the connection meanwhile. That is checked below.
         let _ = crawling.try_send(&[1; 4]);
         if crawling.has_ended() {
             crawl_ended.get_or_insert(start.elapsed());
@@ -121,7 +122,7 @@ fn c10_a_request_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
         if silent.has_ended() {
             silence_ended.get_or_insert(start.elapsed());
         }
-        // The pace at which they send.
+        // The interval between two sends.
         std::thread::sleep(Duration::from_millis(20));
     }
     for ended in [crawl_ended, silence_ended] {
@@ -143,11 +144,11 @@ fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
     let mut client = server.connect();
     let frame = message(Request::Set { key: b"/k", value: vec![1; 2_000][..].into() });
     client.send(&frame[..1_500]);
-    // Before its rate is looked at for the first time.
+    // Before the rate is measured for the first time.
     std::thread::sleep(Duration::from_millis(700));
     let start = Instant::now();
     client.send(&[&frame[1_500..], &frame[..10]].concat());
-    // The sizes of the two must not be mixed up: the second is the smaller by far.
+    // The second request is much smaller. The server must not mix up the sizes of the two.
     while start.elapsed() < Duration::from_millis(950) {
         other.ping();
         let ended = client.has_ended();
@@ -171,9 +172,9 @@ fn c10_a_request_that_the_server_does_not_read_is_not_slow() {
     let mut waiter = server.connect();
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/k"])) });
     let set = message(Request::Set { key: b"/behind", value: vec![1; 500][..].into() });
-    // More behind the wait than is read, and the end of it cut off.
+    // More requests behind the wait than the server reads, and the last one truncated.
     waiter.send(&[wait, set.repeat(10), set[..100].to_vec()].concat());
-    // Part of the fault: it is overdue four times over.
+    // The delay is part of the fault: four times the grace.
     std::thread::sleep(Duration::from_millis(800));
     other.set("/k", "v");
     waiter.send(&set[100..]);
@@ -209,13 +210,13 @@ fn c11_a_half_closed_connection_gets_its_replies_before_the_end() {
 
 #[test]
 fn c11_a_half_closed_connection_gets_all_of_a_large_reply() {
-    // Nothing is held back here for the peer's slowness, so that what stands behind the get is reached at once.
+    // A large output limit, so that the server reads the requests behind the GET immediately.
     let mut server = Server::with_limits(&["output_pause=64MiB"]);
     let value = vec![3; 8 * MIB];
     server.connect().set("/k", &value);
     let get = message(Request::Get { key: b"/k" });
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/absent"])) });
-    // Also if what stands behind it will never be answered.
+    // The requests behind the GET may have no reply.
     for behind in [vec![], get[..5].to_vec(), wait] {
         let mut client = server.connect();
         client.send(&[&get[..], &get, &behind].concat());

@@ -1,4 +1,4 @@
-//! Rows C01–C05: the first bytes of a connection, and codes that nobody has.
+//! Rows C01–C05 in docs/internals/robustness.md. The first bytes of a connection, and unknown opcodes.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn validate() -> Vec<u8> {
     message(Request::Validate { magic: MAGIC })
 }
 
-/// One request of each kind, VALIDATE apart.
+/// Returns one request per operation, except VALIDATE.
 fn one_request_per_operation() -> Vec<Vec<u8>> {
     let (key, value) = (&b"/k"[..], (&b"v"[..]).into());
     let (keys, entries) = (list(&["/k"]), pairs(&[("/k", "v")]));
@@ -39,7 +39,7 @@ fn one_request_per_operation() -> Vec<Vec<u8>> {
     requests.into_iter().map(message).collect()
 }
 
-/// Sends `bytes` over a new connection; how it ended.
+/// Sends `bytes` over a new connection. Returns how it ended.
 fn ended_by(server: &Server, bytes: &[u8]) -> crate::harness::End {
     let mut client = server.dial();
     client.send(bytes);
@@ -76,7 +76,7 @@ fn c02_a_request_before_validate_closes_the_connection_and_is_not_carried_out() 
     let mut other = server.connect();
     let before = other.num_keys();
     for command in one_request_per_operation() {
-        // All in one segment, and in two: a server that looks only at what came first is fooled by one of them.
+        // In one segment and in two segments.
         let end = ended_by(&server, &[command.clone(), validate(), command.clone()].concat());
         assert_eq!(end.last_words, b"", "{command:?}");
         let mut client = server.dial();
@@ -97,7 +97,7 @@ fn c03_a_handshake_split_at_any_byte_works() {
     for split in 1..bytes.len() {
         let mut client = server.dial();
         client.send(&bytes[..split]);
-        // Whoever asked later has been answered, so the first piece has been read on its own.
+        // The reply to a later request shows that the server has read the first part separately.
         other.ping();
         client.send(&bytes[split..]);
         assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(9), "split after {split} bytes");
@@ -120,16 +120,16 @@ fn c03_the_handshake_has_one_deadline_for_all_of_its_bytes() {
     let mut idle = server.connect();
     let (mut client, start) = (server.dial(), Instant::now());
     for byte in &validate()[..4] {
-        // On a busy machine its time may be up before the last of them.
+        // On a busy machine the deadline may pass before the last byte.
         let _ = client.try_send(&[*byte]);
-        // Part of the fault: each byte comes within any time that a single read might be given.
+        // The delay is part of the fault: each byte arrives within any timeout for a single read.
         std::thread::sleep(Duration::from_millis(90));
     }
     client.end();
     let took = start.elapsed();
     assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(3), "{took:?}");
     assert!(server.only_disconnect().contains("no handshake"));
-    // Who is through has all the time there is.
+    // A connection that has completed the handshake has no deadline.
     idle.ping();
     drop(idle);
     server.assert_healthy();
@@ -141,7 +141,7 @@ fn c04_an_unknown_opcode_or_a_second_validate_closes_the_connection() {
     let second = validate();
     let codes = (19..=255).map(|code| vec![code]);
     for bytes in codes.chain([second]) {
-        // What came before is answered, what comes after is not done.
+        // The request before is answered, the request after is not carried out.
         let before = message(Request::Ping { nonce: 1 });
         let after = message(Request::Set { key: b"/k", value: (&b"v"[..]).into() });
         let end = ended_by(&server, &[validate(), before, bytes.clone(), after].concat());
@@ -173,7 +173,7 @@ fn c04_c06_a_bad_frame_closes_the_connection_within_1_ms_for_less_than_20_us_of_
             }
             server.process().user_cpu() - before
         };
-        // An offence is a visit with a bad end: what it costs above a visit is what the offence costs.
+        // Each bad frame needs a connection. The cost of a connection alone is subtracted.
         let mut costs = Vec::new();
         let is_little = (0..10).any(|_| {
             let cost = visits(Some(&bad)).saturating_sub(visits(None)) / rounds;

@@ -1,4 +1,4 @@
-//! Rows C06–C08: lengths and counts that are announced and never come.
+//! Rows C06–C08 in docs/internals/robustness.md. Announced lengths and counts whose data never arrives.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ fn c06_ten_thousand_bad_frames_per_second_delay_no_other_client() {
         let start = Instant::now();
         sent = 0;
         while start.elapsed().as_secs_f64() < seconds {
-            // As many as the clock allows by now; in between, the processor is for others.
+            // At most 10,000 per second.
             if f64::from(sent) < start.elapsed().as_secs_f64() * 10_000.0 {
                 let mut client = server.dial();
                 client.send(&frame);
@@ -85,7 +85,7 @@ fn c06_ten_thousand_bad_frames_per_second_delay_no_other_client() {
     server.assert_healthy();
 }
 
-/// An address of this machine that is not a loopback one. Nothing is sent to find it.
+/// Returns an address of this machine that is not a loopback address. Nothing is sent.
 fn non_loopback_address() -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -109,11 +109,11 @@ fn c06_an_address_with_repeated_offences_is_refused_during_the_penalty() {
     let frame = header(Op::Set, &[u64::MAX]);
     let offend = || Client::try_connect(from_outside).is_ok_and(|mut client| client.try_send(&frame).is_ok());
     let start = Instant::now();
-    // It may take more than six where a second passes among them.
+    // More than six attempts, if a new second starts in between.
     while offend() {
         assert!(start.elapsed() < Duration::from_secs(10), "it is never refused");
     }
-    // Not who is connected already, nor anybody from elsewhere.
+    // A connected client, and a client from another address, are not affected.
     connected.ping();
     server.connect().ping();
     eventually(Duration::from_secs(5), "the time is up", || Client::try_connect(from_outside).is_ok());
@@ -149,7 +149,7 @@ fn c07_an_oversized_value_closes_the_connection() {
 #[test]
 fn c07_memory_grows_with_received_bytes_and_not_with_the_announced_length() {
     let mut server = Server::start();
-    // As many as the budget of uploads admits at once.
+    // The number of uploads that fit into the input budget.
     const UPLOADS: usize = 20;
     const SENT: usize = 100 * KIB;
     let beginning = announced(Op::Set, b"/k", 8 << 20);

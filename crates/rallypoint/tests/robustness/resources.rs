@@ -1,4 +1,5 @@
-//! Rows R01–R03, R07 and R13: connections and files that peers try to use up. (R12 is a matter of `serve`'s flags.)
+//! Rows R01–R03, R07 and R13 in docs/internals/robustness.md. Connections and files that clients try to use up. Row R12
+//! is tested in `serve.rs`.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::harness::{
 #[test]
 fn r01_ten_thousand_idle_connections_use_less_than_100_mib_and_delay_no_other_client() {
     let _exclusive = exclusive();
-    // As many as this machine lets one process have, where that is less.
+    // Fewer connections, if this process may open fewer files.
     let count = raise_file_limit().saturating_sub(1_000).min(10_000);
     assert!(count >= 1_000, "the file limit leaves {count} connections to test with");
     let mut server = Server::start();
@@ -24,7 +25,7 @@ fn r01_ten_thousand_idle_connections_use_less_than_100_mib_and_delay_no_other_cl
     let memory = server.process().memory();
     println!("{count} idle connections: {} KiB, {} B each", memory / KIB, server.memory_growth() / count);
     assert!(memory < 100 * MIB, "{memory}");
-    // They do nothing; so long the others are watched.
+    // The connections are idle while latencies are measured.
     assert_latency_unaffected(&server, Duration::from_millis(1), || {
         std::thread::sleep(Duration::from_millis(500))
     });
@@ -59,7 +60,7 @@ fn r02_the_oldest_unvalidated_connections_above_the_limit_are_closed() {
     eventually(Duration::from_secs(5), "those over the limit are closed", || server.connections() == 20);
     let ended: Vec<bool> = silent.iter_mut().map(Client::has_ended).collect();
     assert!(ended[..30].iter().all(|&ended| ended) && ended[30..].iter().all(|&ended| !ended), "{ended:?}");
-    // One that is left is no worse for it.
+    // A remaining connection still works.
     silent[40].send(&message(Request::Validate { magic: MAGIC }));
     silent[40].ping();
     drop(silent);
@@ -92,7 +93,8 @@ fn r03_short_connections_leak_no_memory() {
     server.assert_healthy();
 }
 
-/// Connects 200 times, four at a time, to a server that may have 128 files. Returns those that were served and how many were not.
+/// Connects 200 times, with four threads, to a server that may open 128 files. Returns the clients that were served and
+/// the number of those that were not.
 fn connect_200_times(server: &Server) -> (Vec<Client>, usize) {
     let connect = || (0..50).filter_map(|_| Client::try_connect(server.address()).ok()).collect::<Vec<_>>();
     let served: Vec<Client> = std::thread::scope(|scope| {
@@ -105,7 +107,7 @@ fn connect_200_times(server: &Server) -> (Vec<Client>, usize) {
 
 #[test]
 fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
-    // Once where our own limit holds them off, and once where the system's does.
+    // Once with our limit below that of the system, and once without.
     for limit in ["spare_files=64", "spare_files=0"] {
         let mut server = Server::with_files(128, &[limit]);
         let (mut served, refused) = connect_200_times(&server);
@@ -113,14 +115,14 @@ fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
         assert!(served.len() >= 60 && served.len() < 128, "{} served", served.len());
         assert_eq!(served.len() + refused, 200);
         served.iter_mut().for_each(Client::ping);
-        // Files spared for that are what a health check needs.
+        // A health check needs one of the spare files.
         if limit == "spare_files=64" {
             let health = server.health();
             assert_eq!((&health["status"], &health["connections"]), (&"full".into(), &served.len().into()));
             assert_eq!(health["most_connections"], health["connections"], "{health}");
             assert!(health["refused"].as_u64() >= Some(refused as u64), "{health}");
         }
-        // Whoever goes makes room for another, again and again.
+        // A connection that closes makes room for another one.
         for _ in 0..20 {
             drop(served.pop());
             let mut next = None;
@@ -171,7 +173,7 @@ fn r07_the_soft_file_limit_is_raised_to_the_hard_limit() {
 
 #[test]
 fn r13_every_connection_has_keep_alive_and_a_user_timeout() {
-    // A copy of the listening socket shows what the server has set on it, and accepted sockets inherit it.
+    // A copy of the listening socket shows the options that the server has set. Accepted sockets inherit them.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let copy = listener.try_clone().unwrap();
     let listen = vec![Listen::Socket(listener)];
@@ -202,7 +204,7 @@ fn r13_kernel_buffers_have_the_configured_size() {
     assert_ne!(by_itself, (40 * KIB, 40 * KIB));
 }
 
-/// What the kernel's table says of the server's end of this connection: the timer that runs on it, and for how long.
+/// Returns the timer of the server's end of this connection from the kernel's table: its kind and its remaining time.
 fn timer(server: &Server, client_port: u16) -> (u8, Duration) {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let ports = (format!(":{:04X}", server.address().port()), format!(":{client_port:04X}"));
@@ -223,7 +225,7 @@ fn r13_the_keep_alive_timer_runs_on_an_idle_connection() {
     client.tell(Request::Ping { nonce: 1 });
     assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(1));
     let mut seen = (0, Duration::ZERO);
-    // For a moment after a reply the clock for its retransmission may be the one that is shown.
+    // For a short time after a reply, the retransmission timer is shown.
     eventually(Duration::from_secs(5), "the keep-alive clock runs", || {
         seen = timer(&server, client.port());
         seen.0 == KEEP_ALIVE
@@ -233,7 +235,7 @@ fn r13_the_keep_alive_timer_runs_on_an_idle_connection() {
     server.assert_healthy();
 }
 
-/// What the last test runs in a network of its own, where it may cut the cable.
+/// Runs in a network namespace of its own, where it can take the link down.
 #[test]
 #[ignore = "runs inside r13_connections_of_an_unreachable_peer_are_closed"]
 fn connections_are_closed_after_the_link_goes_down() {
@@ -251,7 +253,7 @@ fn connections_are_closed_after_the_link_goes_down() {
     ]);
     let mut client = server.connect();
     client.set("/k", vec![1; 8 * MIB]);
-    // One that is silent, one that waits, and one that is being sent something.
+    // An idle connection, a waiting one, and one with unsent data.
     let mut waiter = server.connect();
     waiter.start_waiting(&["/absent"]);
     let mut reader = server.connect();
@@ -272,7 +274,7 @@ fn r13_connections_of_an_unreachable_peer_are_closed() {
         command.args(["--user", "--map-root-user", "--net"]).args(args);
         command.output()
     };
-    // Not every machine lets its users have one; then the options are what is tested, above.
+    // Not every machine allows network namespaces. The socket options are tested above.
     if !own_network(&["ip", "link", "set", "lo", "up"]).is_ok_and(|output| output.status.success()) {
         return eprintln!("no network of our own to be had here: not tested");
     }

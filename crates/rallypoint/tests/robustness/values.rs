@@ -1,4 +1,4 @@
-//! Rows V01–V09: what values come back, what is refused, and that a refusal changes nothing.
+//! Rows V01–V09 in docs/internals/robustness.md. Returned values, refused requests, and that a refusal changes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::harness::{
     Client, End, MIB, Server, assert_latency_unaffected, eventually, exclusive, list, message, scaled,
 };
 
-/// A request that must end the connection without an answer.
+/// Checks that a request closes the connection without a reply.
 fn assert_refused(server: &Server, request: Request<'_>) {
     let mut client = server.connect();
-    // The server may be quicker in closing than we are in sending.
+    // The server may close the connection before everything is sent.
     let _ = client.try_send(&message(request));
     assert_eq!(client.end().last_words, b"", "{request:?}");
 }
@@ -162,7 +162,7 @@ fn v08_the_value_limit_applies_to_the_result_of_appends() {
     assert_refused(&server, Request::Append { key: b"/k", value: (&b"x"[..]).into() });
     let value = client.value("/k");
     assert_eq!(value.len(), 8 * MIB);
-    // What is value is not too long for any other request.
+    // A value of the maximum size is accepted in other requests.
     let reply = client.ask(Request::CompareSet {
         key: b"/k",
         expected: value[..].into(),
@@ -180,7 +180,7 @@ fn v09_a_store_at_its_key_limit_refuses_new_keys_and_serves_existing_ones() {
     assert_eq!(Limits::default().keys, 4_000_000);
     let mut server = Server::with_limits(&["keys=10"]);
     let mut client = server.connect();
-    // One is the health probe's.
+    // The health probe uses one key.
     (1..10).for_each(|n| client.set(&format!("/{n}"), "v"));
     let (key, value) = (&b"/new"[..], (&b"v"[..]).into());
     assert_refused(&server, Request::Set { key, value });
@@ -216,7 +216,7 @@ fn v09_a_store_at_its_byte_limit_refuses_writes_and_evicts_nothing() {
     assert_refused(&server, Request::MultiSet { pairs: PairList::new(&[(b"/c", b"1"), (b"/b", &more)]) });
     assert_eq!(client.value("/a").len(), 40_000);
     assert!(!client.is_present("/b") && !client.is_present("/c") && !client.is_present("/q"));
-    // The room that a value gives up is room for the next.
+    // A replaced value frees its bytes.
     client.set("/a", vec![3; 50_000]);
     assert!(
         server.first_disconnect().contains("bytes in the store, limit 65536"),
@@ -276,7 +276,7 @@ fn a_refused_request_closes_only_its_own_connection() {
     let mut server = Server::start();
     let mut client = server.connect();
     client.set("/n", "abc");
-    // What stands before it in the same segment is answered, what stands behind it is not done.
+    // The request before it is answered, the request after it is not carried out.
     let ping = message(Request::Ping { nonce: 3 });
     let add = message(Request::Add { key: b"/n", delta: 1 });
     let set = message(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });

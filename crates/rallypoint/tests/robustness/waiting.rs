@@ -1,4 +1,4 @@
-//! Rows W01–W07, W10 and W11: who is woken, by what, and who is not.
+//! Rows W01–W07, W10 and W11 in docs/internals/robustness.md. Which waiters are woken, and which are not.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn w02_a_wait_latches_the_values_it_saw_for_the_next_get() {
     other.number(Request::DeleteKey { key: b"/k2" });
     let reply = waiter.ask(Request::MultiGet { keys: KeyList::new(&list(&["/k1", "/k2"])) });
     assert_eq!(reply, Reply::Values(vec![(&b"one"[..]).into(), (&b"two"[..]).into()]));
-    // The latch is for what follows at once, not for ever.
+    // The latch is for the next request only.
     assert_eq!(waiter.value("/k1"), b"");
     drop((waiter, other));
     server.assert_healthy();
@@ -46,7 +46,7 @@ fn w02_a_get_after_a_wait_returns_the_current_value_if_there_is_one() {
     other.set("/k", "second");
     waiter.assert_woken();
     assert_eq!(waiter.value("/k"), b"second");
-    // Present from the start, deleted before the get: what the wait has seen.
+    // The key is present at the wait and deleted before the GET.
     assert_eq!(waiter.ask(Request::Wait { keys: KeyList::new(&list(&["/k"])) }), Reply::Stop);
     other.number(Request::DeleteKey { key: b"/k" });
     assert_eq!(waiter.value("/k"), b"second");
@@ -78,7 +78,7 @@ fn w04_an_incomplete_multi_set_is_invisible_and_a_complete_one_is_applied_once()
         assert!(!other.is_present("/a") && !other.is_present("/c"), "after {at} bytes");
         assert_eq!(other.value("/b"), b"old", "after {at} bytes");
         writer.send(&[*byte]);
-        // Each byte is read on its own.
+        // The server reads each byte separately.
         other.ping();
     }
     waiter.assert_woken();
@@ -120,7 +120,7 @@ fn w05_a_waiter_that_dies_while_its_key_is_set_affects_neither_the_setter_nor_ot
         }
         waiters[1].start_waiting(&[&key]);
         waiters[2].start_waiting(&[&key, "/k0"]);
-        // Asleep, the server finds the death and the key together when it wakes up.
+        // A stopped server finds the closed connection and the SET together when it continues.
         kill_process(pid, Signal::STOP).expect("our own child");
         if round % 2 == 0 {
             dying.tear()
@@ -142,7 +142,7 @@ fn w06_pipelined_waits_are_answered_one_by_one_in_order() {
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     let wait = |key| message(Request::Wait { keys: KeyList::new(&list(&[key])) });
     waiter.send(&[wait("/a"), wait("/b"), message(Request::Ping { nonce: 6 })].concat());
-    // The second key first: its wait has not had its turn yet.
+    // The second key first: its wait is still queued.
     other.set("/b", "v");
     other.set("/a", "v");
     assert_eq!(waiter.bytes(6), [0, 0, 6, 0, 0, 0]);
@@ -165,7 +165,7 @@ fn w07_a_push_does_not_wake_a_client_that_waits_for_another_key() {
     other.tell(push);
     other.ping();
     client.cancel_what_still_waits();
-    // And again, woken and with its item left in the queue.
+    // The same with the item left in the queue.
     client.ask(Request::QueuePop { key: b"/q" });
     client.start_waiting(&["/q"]);
     other.tell(push);
@@ -187,7 +187,7 @@ fn w07_an_item_wakes_one_waiter_and_the_next_waiter_if_the_first_dies() {
     other.tell(Request::QueuePush { key: b"/q", value: (&b"item"[..]).into() });
     first.assert_woken();
     other.ping();
-    // The item is the first one's until it goes away without it.
+    // The item is claimed by the first client until it disconnects.
     drop(first);
     second.assert_woken();
     assert!(matches!(second.ask(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, .. }));
@@ -219,7 +219,7 @@ fn w10_a_dead_waiter_is_closed_although_requests_behind_its_wait_are_unread() {
     for torn in [false, true] {
         let mut waiter = server.connect();
         waiter.start_waiting(&["/k"]);
-        // More than is read while it waits, so that its end is not seen by reading.
+        // More than the server reads during a wait, so that it can't detect the end by reading.
         waiter.send(&message(Request::Ping { nonce: 1 }).repeat(12_000));
         server.wait_until_idle();
         assert_eq!(server.connections(), 1);
@@ -233,7 +233,7 @@ fn w10_a_dead_waiter_is_closed_although_requests_behind_its_wait_are_unread() {
     server.assert_healthy();
 }
 
-/// How long cancelling a wait for one key takes, at the median.
+/// Returns the median time for canceling a wait for one key.
 fn cancel_time(client: &mut Client) -> Duration {
     let mut times: Vec<Duration> = (0..101)
         .map(|_| {
@@ -262,7 +262,7 @@ fn w11_the_cost_of_a_cancel_does_not_depend_on_other_clients() {
     let growth = server.memory_growth();
     let among_many = (0..5).map(|_| cancel_time(&mut client)).min().expect("five tries");
     assert!(among_many < Duration::from_millis(1), "{among_many:?}");
-    // A client that leaves costs no more either: the next one is served at once.
+    // A client that disconnects costs no more: the next request is served immediately.
     let mut leave_time = || {
         let mut times: Vec<Duration> = (0..51)
             .map(|_| {
@@ -284,7 +284,7 @@ fn w11_the_cost_of_a_cancel_does_not_depend_on_other_clients() {
         peer.cancel_what_still_waits();
     }
     drop((client, peers));
-    // The C library keeps the small pieces the keys were in for the next ones, up to 48 bytes each.
+    // The C library keeps the small allocations of the keys, up to 48 bytes each.
     server.assert_healthy_with_stored(400_000 * 16);
 }
 
@@ -304,11 +304,11 @@ fn w11_awaited_keys_have_a_limit_per_client_and_in_total() {
     let mut waiting: Vec<Client> = (0..2).map(|_| server.connect()).collect();
     waiting.iter_mut().for_each(|client| client.start_waiting(&keys[..10]));
     refused(&keys[..6]);
-    // Room that somebody gives up is room for another.
+    // Canceled waits make room for other clients.
     waiting[0].cancel_what_still_waits();
     waiting.push(server.connect());
     waiting[2].start_waiting(&keys[..10]);
-    // What is refused has registered nothing, and what is there is not counted.
+    // A refused wait registers nothing, and present keys don't count.
     waiting[0].set("/present", "v");
     let reply = waiting[0].ask(Request::Wait { keys: KeyList::new(&list(&["/present"; 11])) });
     assert_eq!(reply, Reply::Stop);

@@ -1,19 +1,19 @@
-//! What the system knows of a process: memory, open files, processor time. It looks and changes nothing.
+//! Memory, open files and processor time of a process, from `/proc`.
 
 use std::fs;
 use std::time::Duration;
 
-/// What the kernel counts in when it tells times to others, whatever it counts in itself.
+/// The unit of times in `/proc`.
 pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A process by its number.
+/// A process by its id.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process(pub(crate) u32);
 
 impl Process {
-    /// Bytes of memory it occupies.
+    /// Returns the resident memory in bytes.
     pub(crate) fn memory(self) -> usize {
-        // Exact, unlike the figure in `status`, which lags behind by some pages a processor.
+        // Exact, unlike the figure in `status`, which lags behind by some pages per processor.
         let rollup =
             fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0)).expect("the server is alive");
         let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line with Rss");
@@ -21,7 +21,7 @@ impl Process {
         kib * 1024
     }
 
-    /// The most bytes of memory it has occupied at one time.
+    /// Returns the peak of the resident memory in bytes.
     pub(crate) fn peak_memory(self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the server is alive");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line with VmHWM");
@@ -29,17 +29,17 @@ impl Process {
         kib * 1024
     }
 
-    /// How many files it has open.
+    /// Returns the number of open files.
     pub(crate) fn files(self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.0)).expect("the server is alive").count()
     }
 
-    /// Processor time of all its threads, in the kernel and outside.
+    /// Returns the processor time of all threads, in user and kernel mode.
     pub(crate) fn cpu(self) -> Duration {
         self.schedule(0)
     }
 
-    /// Whether all its threads wait for something.
+    /// Returns whether all threads sleep.
     pub(crate) fn is_sleeping(self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server is alive");
         let states =
@@ -47,7 +47,7 @@ impl Process {
         states.into_iter().all(|stat| stat.contains(") S "))
     }
 
-    /// How long its threads had something to do and no processor to do it on.
+    /// Returns how long threads were runnable and waited for a processor.
     pub(crate) fn cpu_wait(self) -> Duration {
         self.schedule(1)
     }
@@ -62,10 +62,10 @@ impl Process {
         Duration::from_nanos(nanoseconds.sum())
     }
 
-    /// Processor time outside the kernel: what its own code costs, to a clock tick.
+    /// Returns the processor time in user mode, in units of a clock tick.
     pub(crate) fn user_cpu(self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the server is alive");
-        // The name in parentheses may hold anything; the eleventh field after the state is `utime`.
+        // The name in parentheses can contain anything. `utime` is the eleventh field after the state.
         let after_name = stat.rsplit_once(')').expect("a name in parentheses").1;
         let ticks: u32 =
             after_name.split_whitespace().nth(11).and_then(|text| text.parse().ok()).expect("utime");
