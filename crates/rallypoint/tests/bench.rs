@@ -28,7 +28,7 @@ fn bench(endpoint: &str, args: &[&str]) -> Output {
 }
 
 fn error(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).expect("text")
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
 }
 
 /// Starts a run of 20 s.
@@ -47,7 +47,7 @@ fn num_keys(server: &ServeProcess) -> i64 {
 fn wait_until_under_load(server: &ServeProcess) {
     let files = format!("/proc/{}/fd", server.process.id());
     let connections = || std::fs::read_dir(&files).map_or(0, Iterator::count);
-    eventually("the load has begun", || connections() >= 64 && num_keys(server) > 0);
+    eventually("the load has started", || connections() >= 64 && num_keys(server) > 0);
 }
 
 const ALL: [&str; 16] = [
@@ -94,7 +94,7 @@ fn output_without_a_terminal_is_a_table_without_a_progress_bar() {
     let (_server, endpoint) = serve();
     let output = bench(&endpoint, &["--workload", "get", "--in-flight", "4", "--seconds", "0.05"]);
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
-    let table = String::from_utf8(output.stdout).expect("text");
+    let table = String::from_utf8(output.stdout).expect("UTF-8");
     let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["workload", "conns", "flight", "ops", "ops/s", "p50", "p99", "errors"]);
     assert_eq!((rows[1][..3].to_vec(), rows.len()), (vec!["get", "64", "4"], 2));
@@ -189,7 +189,7 @@ fn a_server_that_dies_is_reported_as_lost_connections() {
     let (mut server, endpoint) = serve();
     let (mut running, _, stderr) = start(&endpoint, &["--workload", "add"]);
     wait_until_under_load(&server);
-    server.process.kill().expect("our own child");
+    server.process.kill().expect("the child has ended");
     let error = stderr.all();
     assert_eq!(running.ended().code(), Some(5), "{error}");
     assert!(error.contains("64 of 64 connections"), "{error}");
@@ -255,11 +255,17 @@ fn wrong_usage_exits_with_2_and_names_valid_values() {
 
 #[test]
 fn the_help_names_every_workload() {
-    let help = String::from_utf8(command(&["--help"]).output().expect("it runs").stdout).expect("text");
+    let help =
+        String::from_utf8(command(&["--help"]).output().expect("the binary starts").stdout).expect("UTF-8");
     let wrong = bench("127.0.0.1:1", &["--workload", "put"]);
     let names = error(&wrong);
-    let names =
-        names.split_once("the workloads are ").expect("a list").1.split_once(", and").expect("its end").0;
+    let names = names
+        .split_once("the workloads are ")
+        .expect("a list")
+        .1
+        .split_once(", and")
+        .expect("the list has an end")
+        .0;
     assert!(names.contains("check-10000"), "{names}");
     for name in names.split(',') {
         assert!(help.contains(name), "{name}: {help}");

@@ -29,7 +29,7 @@ fn run(args: &[&str]) -> Output {
 }
 
 fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
 impl Serve {
@@ -46,7 +46,7 @@ impl Serve {
     /// Returns the address in the next line of output.
     fn address(&mut self) -> SocketAddr {
         let mut line = String::new();
-        self.stdout.as_mut().expect("a pipe").read_line(&mut line).expect("its output");
+        self.stdout.as_mut().expect("stdout is a pipe").read_line(&mut line).expect("the output can be read");
         let address = line.strip_prefix("listening on ").expect(&line).trim_end();
         address.parse().expect("an address")
     }
@@ -56,16 +56,21 @@ impl Serve {
         let status = self.child.ended();
         let (mut rest, mut log) = (String::new(), String::new());
         if let Some(stdout) = &mut self.stdout {
-            stdout.read_to_string(&mut rest).expect("its output");
+            stdout.read_to_string(&mut rest).expect("the output can be read");
         }
-        self.child.stderr.take().expect("a pipe").read_to_string(&mut log).expect("its log");
+        self.child
+            .stderr
+            .take()
+            .expect("stdout is a pipe")
+            .read_to_string(&mut log)
+            .expect("the log can be read");
         (status.code(), rest, log)
     }
 
     /// Returns the addresses on which the process listens, from the kernel.
     fn listening(&self) -> BTreeSet<SocketAddr> {
         let own: BTreeSet<String> = fs::read_dir(format!("/proc/{}/fd", self.child.id()))
-            .expect("it is alive")
+            .expect("the server runs")
             .filter_map(|file| fs::read_link(file.ok()?.path()).ok())
             .filter_map(|link| {
                 Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned())
@@ -91,14 +96,17 @@ fn address_in_table(text: &str) -> SocketAddr {
     let words: Vec<u8> = ip
         .as_bytes()
         .chunks(8)
-        .map(|word| u32::from_str_radix(std::str::from_utf8(word).expect("digits"), 16).expect("digits"))
+        .map(|word| {
+            u32::from_str_radix(std::str::from_utf8(word).expect("hexadecimal digits"), 16)
+                .expect("hexadecimal digits")
+        })
         .flat_map(u32::to_ne_bytes)
         .collect();
     let ip: IpAddr = match <[u8; 4]>::try_from(&words[..]) {
         Ok(four) => four.into(),
         Err(_) => <[u8; 16]>::try_from(&words[..]).expect("sixteen bytes").into(),
     };
-    (ip, u16::from_str_radix(port, 16).expect("digits")).into()
+    (ip, u16::from_str_radix(port, 16).expect("hexadecimal digits")).into()
 }
 
 /// Returns a client that has completed the handshake.
@@ -124,8 +132,12 @@ fn the_server_prints_its_address_and_exits_with_0_on_sigterm_and_sigint() {
         let (code, rest, log) = serve.end();
         assert_eq!((code, &*rest), (Some(0), ""), "{log}");
         assert!(log.contains(name), "{log}");
-        assert!(log.contains("--listen 0.0.0.0"), "a hint how to open it: {log}");
-        assert_eq!(client.end(), End { last_words: vec![], torn: false }, "its connections are closed");
+        assert!(log.contains("--listen 0.0.0.0"), "no hint how to listen on all addresses: {log}");
+        assert_eq!(
+            client.end(),
+            End { last_words: vec![], torn: false },
+            "the server closes its connections"
+        );
     }
 }
 
@@ -159,7 +171,7 @@ fn one_address_in_use_of_several_is_refused() {
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&["--listen", "127.0.0.1:0", "--listen", &address]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(text(&output.stdout), "", "nothing was ready");
+    assert_eq!(text(&output.stdout), "", "no address was printed");
 }
 
 #[test]
@@ -330,7 +342,7 @@ fn the_listed_limits_are_those_of_this_machine_in_plain_text() {
     let mut limits = rallypoint_store::Limits::default();
     let value = line("store_bytes").split_whitespace().nth(1).expect("a value").to_owned();
     limits.set("store_bytes", &value).unwrap();
-    assert_eq!(limits.store_bytes, most, "what this machine's would be");
+    assert_eq!(limits.store_bytes, most, "the default of this machine");
     assert!(line("store_bytes").contains("a quarter of the memory budget"));
     for wrong in ["[`", "`]", "reply_len", "record_", "state_", "host_len"] {
         assert!(!listed.contains(wrong), "{wrong}:\n{listed}");
@@ -356,15 +368,16 @@ fn a_log_without_a_reader_does_not_stop_the_server() {
     let address = serve.address();
     // One log line each: more than the pipe and the queue can hold.
     for _ in 0..5000 {
-        let mut stranger = TcpStream::connect(address).expect("it listens");
-        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
+        let mut stranger = TcpStream::connect(address).expect("the server listens");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("the server accepts bytes");
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     assert!(is_served(address));
     // A reader that starts late is told how many lines were dropped, and receives the later ones.
-    let log = Lines::read(serve.child.stderr.take().expect("a pipe"));
+    let log = Lines::read(serve.child.stderr.take().expect("stdout is a pipe"));
     let missed = log.find("were dropped");
-    let missed: u32 = missed.split_whitespace().next().and_then(|n| n.parse().ok()).expect("how many");
+    let missed: u32 =
+        missed.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number of lines");
     assert!((1..5000).contains(&missed), "{missed}");
     serve.child.signal(Signal::TERM);
     log.find("SIGTERM");
@@ -375,8 +388,8 @@ fn a_log_without_a_reader_does_not_delay_the_exit() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
     let address = serve.address();
     for _ in 0..2000 {
-        let mut stranger = TcpStream::connect(address).expect("it listens");
-        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
+        let mut stranger = TcpStream::connect(address).expect("the server listens");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("the server accepts bytes");
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     serve.child.signal(Signal::TERM);
@@ -386,7 +399,8 @@ fn a_log_without_a_reader_does_not_delay_the_exit() {
 #[test]
 fn a_failure_to_print_the_limits_exits_with_1() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a file");
-    let output = command(&["--list-limits"]).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
+    let output =
+        command(&["--list-limits"]).stdout(full).stderr(Stdio::piped()).output().expect("the binary starts");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
 }
@@ -397,7 +411,7 @@ fn a_failure_to_print_the_limits_exits_with_1() {
 fn the_keys_of_an_idle_job_expire_and_other_keys_stay() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--expire-idle-jobs", "1s"]);
     let port = serve.address().port();
-    let open = || TcpStore::connect("127.0.0.1", port).expect("it serves");
+    let open = || TcpStore::connect("127.0.0.1", port).expect("the server accepts connections");
     let (gone, stays, plain) = ("torch.rendezvous.gone.0/k", "torch.rendezvous.stays.0/k", "my-job/k");
     let watcher = open();
     let job = open();

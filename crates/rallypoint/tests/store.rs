@@ -30,7 +30,7 @@ impl Server {
     }
 
     fn client(&self) -> TcpStore {
-        TcpStore::connect("127.0.0.1", self.process.address.port()).expect("it serves")
+        TcpStore::connect("127.0.0.1", self.process.address.port()).expect("the server accepts connections")
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -49,15 +49,15 @@ impl Server {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         // The command may have ended without reading. The test checks that.
-        let _ = child.stdin.take().expect("a pipe").write_all(input);
-        child.wait_with_output().expect("our own child")
+        let _ = child.stdin.take().expect("stdout is a pipe").write_all(input);
+        child.wait_with_output().expect("the child has ended")
     }
 
     /// Returns the standard output of a command that succeeds.
     fn stdout_of(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
-        String::from_utf8(output.stdout).expect("text")
+        String::from_utf8(output.stdout).expect("UTF-8")
     }
 }
 
@@ -69,7 +69,7 @@ fn store(args: &[&str]) -> Command {
 }
 
 fn error(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).expect("text")
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
 }
 
 // ---- arguments ----
@@ -134,10 +134,12 @@ fn options_are_accepted_before_and_after_the_operation() {
 
 #[test]
 fn every_argument_is_described_in_the_help() {
-    let text =
-        |args: &[&str]| String::from_utf8(store(args).output().expect("it runs").stdout).expect("text");
+    let text = |args: &[&str]| {
+        String::from_utf8(store(args).output().expect("the binary starts").stdout).expect("UTF-8")
+    };
     let help = text(&["--help"]);
-    let commands = help.split_once("Commands:").expect("a list").1.split_once("\n\n").expect("its end").0;
+    let commands =
+        help.split_once("Commands:").expect("a list").1.split_once("\n\n").expect("the list has an end").0;
     let commands: Vec<_> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(commands.len() >= 14, "{commands:?}");
     for command in commands.into_iter().filter(|command| *command != "help") {
@@ -179,7 +181,7 @@ fn an_empty_queue_is_reported_as_empty() {
 #[test]
 fn an_append_beyond_the_limit_is_refused_and_changes_nothing() {
     let server = Server::with_limits(&["value_len=1KiB"]);
-    server.client().set("k", &[b'x'; 1000]).expect("it fits");
+    server.client().set("k", &[b'x'; 1000]).expect("the value fits");
     let output = server.run_with_input(&[b'x'; 100], &["append", "k", "-"]);
     assert_eq!(output.status.code(), Some(2), "{}", error(&output));
     let stderr = error(&output);
@@ -191,7 +193,7 @@ fn an_append_beyond_the_limit_is_refused_and_changes_nothing() {
         stderr.contains("value of 2000 bytes for new, the limit is 1024; nothing was changed"),
         "{stderr}"
     );
-    assert_eq!(server.client().get("k").expect("it is there").len(), 1000);
+    assert_eq!(server.client().get("k").expect("the key is present").len(), 1000);
     assert_eq!(server.stdout_of(&["count"]), "1\n");
     server.stdout_of(&["append", "k", "and this fits"]);
 }
@@ -202,7 +204,7 @@ fn a_key_list_larger_than_output_pause_arrives_completely() {
     let client = server.client();
     let names: Vec<String> = (0..4000).map(|n| format!("{n:04}{}", "k".repeat(7000))).collect();
     let pairs: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
-    client.multi_set(&pairs).expect("it fits");
+    client.multi_set(&pairs).expect("the value fits");
     let listed = server.stdout_of(&["list", "--timeout", "60s"]);
     assert!(listed.lines().eq(&names), "{} of {} names", listed.lines().count(), names.len());
 }
@@ -215,7 +217,8 @@ fn a_failure_to_write_the_output_is_reported() {
     server.stdout_of(&["set", "k", "v"]);
     for args in [&["get", "k"][..], &["list"], &["check", "k", "--json"], &["ping"]] {
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a file");
-        let output = server.command(args).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
+        let output =
+            server.command(args).stdout(full).stderr(Stdio::piped()).output().expect("the binary starts");
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(error(&output).contains("cannot write to standard output"), "{}", error(&output));
     }
@@ -225,26 +228,26 @@ fn a_failure_to_write_the_output_is_reported() {
 fn a_closed_output_pipe_is_not_an_error() {
     let server = Server::start();
     // More than a pipe can hold, so that the command gets the error while it writes.
-    server.client().set("k", &[b'x'; 1 << 20]).expect("it fits");
+    server.client().set("k", &[b'x'; 1 << 20]).expect("the value fits");
     let mut child = server
         .command(&["get", "k"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("it starts");
+        .expect("the binary starts");
     drop(child.stdout.take());
-    let output = child.wait_with_output().expect("our own child");
+    let output = child.wait_with_output().expect("the child has ended");
     assert_eq!(error(&output), "");
-    assert_eq!(output.status.code(), Some(0), "it has had what it wanted");
+    assert_eq!(output.status.code(), Some(0), "a closed pipe is not an error");
 }
 
 /// Returns both ends of a new terminal.
 fn terminal() -> (File, File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("our own terminal");
-    let name = ptsname(&ours, Vec::new()).expect("its name").into_string().expect("text");
-    let theirs = OpenOptions::new().read(true).write(true).open(name).expect("its other end");
+    grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("the terminal can be unlocked");
+    let name = ptsname(&ours, Vec::new()).expect("the terminal has a name").into_string().expect("UTF-8");
+    let theirs = OpenOptions::new().read(true).write(true).open(name).expect("the terminal has another end");
     (ours.into(), theirs)
 }
 
@@ -252,13 +255,13 @@ fn terminal() -> (File, File) {
 fn on_terminal(server: &Server, args: &[&str]) -> String {
     let (mut ours, theirs) = terminal();
     let mut command = server.command(args);
-    let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().expect("the binary starts");
     drop(command);
     let mut bytes = Vec::new();
     // Reading from a terminal whose other end is closed fails.
     let _ = ours.read_to_end(&mut bytes);
-    child.wait().expect("our own child");
-    String::from_utf8(bytes).expect("text").replace("\r\n", "\n")
+    child.wait().expect("the child has ended");
+    String::from_utf8(bytes).expect("UTF-8").replace("\r\n", "\n")
 }
 
 #[test]
@@ -291,8 +294,8 @@ fn control_characters_are_escaped_on_a_terminal() {
     let server = Server::start();
     let client = server.client();
     let name = "k\u{1b}[31m\u{9b}2J";
-    client.set(name, b"a\x1b]0;title\x07\xff\nb").expect("it fits");
-    client.set("plain", "zwei\nZeilen\tüber".as_bytes()).expect("it fits");
+    client.set(name, b"a\x1b]0;title\x07\xff\nb").expect("the value fits");
+    client.set("plain", "zwei\nZeilen\tüber".as_bytes()).expect("the value fits");
     for (args, expected) in [
         (&["list"][..], "k\\u{1b}[31m\\u{9b}2J"),
         (&["check", name], "present k\\u{1b}[31m\\u{9b}2J"),
@@ -331,7 +334,8 @@ fn the_timeout_covers_connecting_and_the_operation() {
     let endpoint = delayed(server.process.address, Duration::from_millis(1200));
     for args in [&["wait", "absent"][..], &["get", "absent", "--wait"], &["pop", "q", "--wait"]] {
         let start = Instant::now();
-        let output = store(args).args(["--timeout", "2s", "-e", &endpoint]).output().expect("it starts");
+        let output =
+            store(args).args(["--timeout", "2s", "-e", &endpoint]).output().expect("the binary starts");
         let took = start.elapsed();
         assert_eq!(output.status.code(), Some(4), "{}", error(&output));
         assert!((1.9..3.1).contains(&took.as_secs_f32()), "{args:?} took {took:?}");

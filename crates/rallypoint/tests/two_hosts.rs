@@ -117,6 +117,6 @@ fn nodes_with_a_file_store_use_a_network_address_even_without_a_default_route() 
     let line =
         format!("{RALLYPOINT} join --rdzv-endpoint {} --rdzv-conf store_type=file -- true", path.display());
     let output = host.command(&line).stdin(Stdio::null()).output().unwrap();
-    let round: Value = serde_json::from_slice(&output.stdout).expect("it has joined");
+    let round: Value = serde_json::from_slice(&output.stdout).expect("the node has joined");
     assert_eq!(round["master_addr"], "10.77.0.1", "{round}");
 }

@@ -136,7 +136,7 @@ fn processes_that_a_failed_worker_started_end_before_the_restart() {
     let agent = Agent::start_with(&arguments, &[("PIDFILE", &dir.path().join("pid"))]);
     let ended = agent.ended();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
-    assert_eq!(ended.out.trim(), "", "the process of the first start was still there");
+    assert_eq!(ended.out.trim(), "", "a process of the first start still runs");
 }
 
 #[test]

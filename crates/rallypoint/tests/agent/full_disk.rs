@@ -97,7 +97,7 @@ fn a_disk_that_workers_have_filled_is_reported_while_the_workers_run() {
     let Some(disk) = Disk::new("size=64k") else { return };
     let script = "head -c 200000 /dev/zero; while [ ! -e DIR/go ]; do sleep 0.02; done";
     let agent = disk.start(&["--redirects", "3"], script);
-    eventually("it is reported", || agent.err().contains("is full"));
+    eventually("the full disk is reported", || agent.err().contains("is full"));
     fs::write(disk.path("go"), "").unwrap();
     assert_reported(&agent.ended(), &disk.report(), "is full; workers lose output that they write there");
 }

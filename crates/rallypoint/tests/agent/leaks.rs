@@ -111,7 +111,7 @@ fn an_agent_does_not_grow_with_the_number_of_restarts() {
     let quiet = [("TMPDIR", dir.path()), ("RALLYPOINT_LOG", Path::new("off"))];
     let ended = Agent::start_with(&arguments, &quiet).ended_within(RESTARTS_TIMEOUT);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
-    assert_no_growth("alone", &ended.out, last - early);
+    assert_no_growth("one node", &ended.out, last - early);
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub(crate) fn kill_node(agent: &Agent) {
 
 /// Waits until a store listens at the port, so that the next node is a client of the first one.
 pub(crate) fn wait_for_host(port: &Port) {
-    eventually("the store is there", || std::net::TcpStream::connect(port.endpoint()).is_ok());
+    eventually("the store listens", || std::net::TcpStream::connect(port.endpoint()).is_ok());
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn both_remaining_nodes_detect_a_node_that_dies_after_one_of_them_has_finished()
     let (second, third) = (start_node(&port, "2:3", &[], &works), start_node(&port, "2:3", &[], &works));
     second.wait_for_lines("/3 ", 1);
     third.wait_for_lines("/3 ", 1);
-    eventually("the first has finished", || first.err().contains("workers of this node have finished"));
+    eventually("the first node has finished", || first.err().contains("workers of this node have finished"));
     let pid = second.agent_pid().unwrap().as_raw_nonzero();
     kill_node(&second);
     let (first, third) = (first.ended(), third.ended());
@@ -220,9 +220,9 @@ fn a_finished_node_succeeds_only_after_a_dead_node_was_replaced() {
     wait_for_host(&port);
     let second = start_node(&port, "2", &[], &format!("{PRINT_RANKS} exec sleep 600"));
     second.wait_for_lines("ranks", 1);
-    eventually("the first has finished", || first.err().contains("workers of this node have finished"));
+    eventually("the first node has finished", || first.err().contains("workers of this node have finished"));
     kill_node(&second);
-    eventually("the first waits again", || first.err().contains("starting over: 1 node left or died"));
+    eventually("the first node waits again", || first.err().contains("starting over: 1 node left or died"));
     let third = start_node(&port, "2", &[], &format!("{PRINT_RANKS} exit 0"));
     let (first, third) = (first.ended(), third.ended());
     assert_eq!((first.status.code(), third.status.code()), (Some(0), Some(0)), "{}{}", first.err, third.err);
@@ -242,7 +242,7 @@ fn a_finished_node_fails_if_lost_nodes_are_not_replaced() {
         let (dying, finished) = if host_dies { (host, client) } else { (client, host) };
         dying.wait_for_lines("ranks", 1);
         let has_finished = || finished.err().contains("workers of this node have finished");
-        eventually("it has finished", has_finished);
+        eventually("the node has finished", has_finished);
         kill_node(&dying);
         let ended = finished.ended();
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
@@ -294,7 +294,7 @@ fn a_spare_exits_with_0_when_the_job_succeeds() {
     let working = Agent::start_with(&arguments, &[("GO", &go)]);
     working.wait_for_lines("ranks", 1);
     let spare = Agent::start_with(&arguments, &[("GO", &go)]);
-    eventually("it is a spare", || spare.err().contains("spare"));
+    eventually("the node is a spare", || spare.err().contains("spare"));
     std::fs::write(&go, "").unwrap();
     assert_eq!(working.ended().status.code(), Some(0));
     let ended = spare.ended();
@@ -305,7 +305,7 @@ fn a_spare_exits_with_0_when_the_job_succeeds() {
 fn a_signal_makes_a_waiting_node_leave() {
     let port = Port::held();
     let waiting = start_node(&port, "2", &[], "true");
-    eventually("it waits", || waiting.err().contains("waiting"));
+    eventually("the node waits", || waiting.err().contains("waiting"));
     waiting.signal(Signal::TERM);
     let ended = waiting.ended();
     assert_eq!(ended.status.code(), Some(143), "{}", ended.err);

@@ -53,7 +53,7 @@ fn a_health_check_reports_the_state_of_the_agent() {
         stream.read_to_string(&mut text).ok()?;
         serde_json::from_str::<Value>(text.split_once("\r\n\r\n")?.1).ok()
     };
-    eventually("it runs", || ask().is_some_and(|state| state["status"] == "running"));
+    eventually("the agent reports that it runs", || ask().is_some_and(|state| state["status"] == "running"));
     let state = ask().unwrap();
     assert_eq!((&state["workers"], &state["world_size"]), (&1.into(), &1.into()), "{state}");
 }
@@ -95,7 +95,7 @@ fn a_node_logs_that_no_store_answers_at_the_endpoint() {
         "--no-python",
         "true",
     ]);
-    eventually("it says so", || {
+    eventually("the node logs the reason", || {
         agent.err().contains(&format!("no answer yet from the store at {endpoint}: accepts connections"))
     });
 }

@@ -53,7 +53,7 @@ fn a_waiting_node_with_one_killed_process_is_not_in_the_round() {
         let host = join();
         wait_for_host(&port);
         let victim = join();
-        eventually("it waits", || victim.err().contains("2 of at least 3"));
+        eventually("the node waits", || victim.err().contains("2 of at least 3"));
         let killed = if process == "outer" { victim.pid() } else { victim.agent_pid().unwrap() };
         let start = Instant::now();
         kill_process(killed, Signal::KILL).unwrap();
@@ -76,9 +76,9 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
     let host = join();
     wait_for_host(&port);
     let waiting = join();
-    eventually("it waits", || waiting.err().contains("2 of at least 3"));
+    eventually("the node waits", || waiting.err().contains("2 of at least 3"));
     kill_together(&[host.pid(), host.agent_pid().unwrap()]);
-    eventually("it takes over", || waiting.err().contains("hosts it now at"));
+    eventually("the node takes over", || waiting.err().contains("hosts it now at"));
     let others = [join(), join()];
     [&waiting, &others[0], &others[1]].into_iter().for_each(|node| node.wait_for_lines("/3 ", 1));
 }
@@ -148,7 +148,7 @@ fn a_different_command_or_restart_budget_causes_a_warning() {
     let port = Port::held();
     let first_node = start_node(&port, "2", &["--max-restarts", "1"], &format!("{PRINT_RANKS} exit 0"));
     wait_for_host(&port);
-    eventually("it waits", || first_node.err().contains("1 of at least 2"));
+    eventually("the node waits", || first_node.err().contains("1 of at least 2"));
     let second_node =
         start_node(&port, "2", &["--max-restarts", "0"], &format!("{PRINT_RANKS} true; exit 0"));
     let (first_node, second_node) = (first_node.ended(), second_node.ended());
@@ -176,7 +176,7 @@ fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
     wait_for_host(&port);
     worker.wait_for_lines("ranks", 1);
     let spare = start_node(&port, "1", &[], &script);
-    eventually("it warns", || spare.err().contains("is a spare of the rendezvous"));
+    eventually("the node warns", || spare.err().contains("is a spare of the rendezvous"));
     std::fs::write(&done, "").unwrap();
     let (worker, spare) = (worker.ended(), spare.ended());
     assert_eq!((worker.status.code(), spare.status.code()), (Some(0), Some(0)), "{}", spare.err);
@@ -198,13 +198,13 @@ fn a_stopped_node_ends_its_workers_after_a_spare_has_replaced_it() {
     let stuck = start_node(&port, "1", &[], &script);
     stuck.wait_for_lines("ranks", 1);
     let spare = start_node(&port, "1", &[], &script);
-    eventually("it stands by", || spare.err().contains("is a spare of the rendezvous"));
+    eventually("the node is a spare", || spare.err().contains("is a spare of the rendezvous"));
     let agent = stuck.agent_pid().unwrap();
     kill_process(agent, Signal::STOP).unwrap();
     spare.wait_for_lines("ranks", 1);
     kill_process(agent, Signal::CONT).unwrap();
-    eventually("its workers have ended", || children(agent).is_empty());
-    eventually("it stands by", || stuck.err().contains("is a spare of the rendezvous"));
+    eventually("the workers have ended", || children(agent).is_empty());
+    eventually("the node is a spare", || stuck.err().contains("is a spare of the rendezvous"));
     drop(server);
 }
 
@@ -246,7 +246,7 @@ fn a_spare_takes_over_from_a_lost_host() {
     let host = start_node(&port, "1", &[], &script);
     host.wait_for_lines("ranks", 1);
     let spare = start_node(&port, "1", &[], &script);
-    eventually("it stands by", || spare.err().contains("is a spare of the rendezvous"));
+    eventually("the node is a spare", || spare.err().contains("is a spare of the rendezvous"));
     kill_node(&host);
     spare.wait_for_lines("ranks 0/1", 1);
     assert!(spare.err().contains("hosts it now"), "{}", spare.err());

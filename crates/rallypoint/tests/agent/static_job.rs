@@ -123,7 +123,7 @@ fn a_duplicate_node_rank_is_named_on_every_node() {
             let node = start_node(&port, rank, "3", &["--local-addr", address], "echo it ran");
             // The node that waits has registered its rank first.
             if address != "127.0.0.4" {
-                eventually("it waits", || node.err().contains(" of 3 nodes are here"));
+                eventually("the node waits", || node.err().contains(" of 3 nodes are here"));
             }
             node
         });
@@ -168,9 +168,9 @@ fn a_node_rank_out_of_range_is_refused_before_any_process_starts() {
 fn a_signal_ends_a_node_that_waits_for_other_nodes() {
     for rank in [0, 1] {
         let waiting = start_node(&Port::held(), rank, "2", &[], "true");
-        eventually("it has begun", || waiting.agent_pid().is_some());
+        eventually("the agent has started", || waiting.agent_pid().is_some());
         if rank == 0 {
-            eventually("it waits", || waiting.err().contains("waiting"));
+            eventually("the node waits", || waiting.err().contains("waiting"));
         }
         waiting.signal(Signal::TERM);
         let ended = waiting.ended();

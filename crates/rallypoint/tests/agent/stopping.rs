@@ -83,7 +83,7 @@ fn a_second_signal_kills_all_workers_immediately() {
     let agent = Agent::start(&standalone(&["--shutdown-timeout", "600"], script));
     agent.wait_for_lines("ready", 1);
     agent.signal(Signal::TERM);
-    eventually("it passes the signal on", || agent.err().contains("closing signal SIGTERM"));
+    eventually("the agent passes the signal on", || agent.err().contains("closing signal SIGTERM"));
     agent.signal(Signal::INT);
     let mark = agent.mark();
     let ended = agent.ended();
@@ -104,7 +104,7 @@ fn a_signal_sent_to_both_processes_or_twice_within_a_second_leaves_workers_their
             true => rustix::process::kill_process(agent_pid, Signal::TERM).unwrap(),
             false => {
                 let taken = || agent.err().contains("closing signal SIGTERM");
-                eventually("the first has been taken", taken);
+                eventually("the agent has handled the first signal", taken);
                 agent.signal(Signal::TERM);
             }
         }
@@ -190,7 +190,7 @@ fn an_event_log_without_a_reader_does_not_block_the_agent() {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
     agent.arg("run").args(standalone(&["--event-log", "-", "--max-restarts", "2"], &script));
     let mut agent = agent.stdout(Stdio::null()).stderr(full).spawn().unwrap();
-    eventually("it starts its worker three times", || {
+    eventually("the agent starts its worker three times", || {
         std::fs::read_to_string(&starts).is_ok_and(|text| text.lines().count() == 3)
     });
     drop(unread);

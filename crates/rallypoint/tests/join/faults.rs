@@ -78,8 +78,8 @@ fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
     node.wait_for_log("waiting for it to be put right");
     store.set(KEY, &good).unwrap();
     // A changed value shows that the node has read the state again.
-    eventually("its heartbeat goes on", || store.get(KEY).unwrap() != good);
-    assert!(node.child.try_wait().unwrap().is_none(), "it goes on");
+    eventually("the node sends heartbeats", || store.get(KEY).unwrap() != good);
+    assert!(node.child.try_wait().unwrap().is_none(), "the node has ended");
     let start = Instant::now();
     store.set(KEY, b"!!!").unwrap();
     let (code, log) = node.ended();
@@ -266,5 +266,5 @@ fn large_states_that_change_often_use_bounded_memory() {
         std::thread::sleep(Duration::from_millis(300));
     }
     println!("{peak_mib} MiB at most");
-    assert!(node.child.try_wait().unwrap().is_none(), "it waits");
+    assert!(node.child.try_wait().unwrap().is_none(), "the node has ended");
 }

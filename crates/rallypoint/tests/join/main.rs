@@ -169,7 +169,9 @@ fn a_signal_reaches_all_processes_of_the_command() {
     let started = format!("/proc/{}", node.line());
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
-    eventually("nothing is left behind", || !std::path::Path::new(&started).join("cwd").exists());
+    eventually("all processes of the command have ended", || {
+        !std::path::Path::new(&started).join("cwd").exists()
+    });
 }
 
 /// These nodes have no workers, so other nodes don't wait for them. The host stays until every node knows the end.
@@ -259,7 +261,7 @@ fn a_node_that_times_out_during_a_round_reports_the_round() {
     );
     assert_eq!(code, 4, "{log}");
     assert!(log.contains(&line) && log.contains("start one of them again"), "{log}");
-    assert!(!log.contains("at least"), "nobody is missing: {log}");
+    assert!(!log.contains("at least"), "no node is missing: {log}");
 }
 
 #[test]

@@ -39,7 +39,8 @@ fn assert_all_name(nodes: [Node; 3], both: [String; 2], what: &str) {
     for node in nodes {
         let (code, log) = node.ended();
         assert_eq!(code, 1, "{log}");
-        let error_line = log.lines().find(|line| line.starts_with("rallypoint join:")).expect("it says why");
+        let error_line =
+            log.lines().find(|line| line.starts_with("rallypoint join:")).expect("the node prints an error");
         assert!(error_line.contains(what), "{what}: {error_line}");
         assert!(both.iter().all(|name| error_line.contains(name)), "{both:?}: {error_line}");
         assert_eq!(error_line.matches("(pid ").count(), 2, "{error_line}");
@@ -85,7 +86,7 @@ fn a_late_node_with_another_number_of_nodes_is_refused() {
     let nodes = ["0", "1"].map(|rank| job.node("127.0.0.2", rank, "2"));
     nodes.iter().for_each(|node| assert_eq!(node.joined()["world_size"], 2));
     let store = TcpStore::connect("127.0.0.1", job.port).unwrap();
-    eventually("all have met", || store.check(&["rallypoint.static/job/met"]).unwrap());
+    eventually("all nodes have joined", || store.check(&["rallypoint.static/job/met"]).unwrap());
     let late = job.node("127.0.0.4", "2", "3");
     let late_name = name("127.0.0.4", &late);
     let (code, log) = late.ended();

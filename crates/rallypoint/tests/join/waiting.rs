@@ -77,7 +77,7 @@ fn waiting_lines_of(node: Node) -> Vec<String> {
 fn an_unchanged_reason_to_wait_is_logged_once() {
     let server = server();
     let wait = || {
-        let conf = ["--rdzv-id", "nobody", "--rdzv-conf", "join_timeout=3"];
+        let conf = ["--rdzv-id", "incomplete", "--rdzv-conf", "join_timeout=3"];
         assert_eq!(Node::start(&server, "2", &conf).ended().0, 4);
     };
     let mut others = Vec::new();
@@ -89,10 +89,10 @@ fn an_unchanged_reason_to_wait_is_logged_once() {
         waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), expected_line));
     }
     let first = Node::start(&server, "3", &[]);
-    eventually("the first waits", || state(&server).participants.len() == 1);
+    eventually("the first node waits", || state(&server).participants.len() == 1);
     wait();
     let second = Node::start(&server, "3", &[]);
-    eventually("both wait", || state(&server).participants.len() == 2);
+    eventually("both nodes wait", || state(&server).participants.len() == 2);
     wait();
     let lines = waiting_lines_of(first);
     assert_eq!(lines.len(), 2, "{lines:#?}");

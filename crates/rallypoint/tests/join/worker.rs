@@ -106,7 +106,7 @@ fn a_command_keeps_running_while_a_node_waits_for_the_next_round() {
     node.wait_for_log("nodes wait for the next round (1 now); this node goes on until its command has ended");
     command.release();
     assert_eq!(node.ended().0, 0);
-    assert_eq!(late.ended().0, 3, "the job was over before it was let in");
+    assert_eq!(late.ended().0, 3, "the job ended before the node could join");
 }
 
 /// Starts a node with this command and one without, in one round, and a node that waits for the next round.
@@ -129,7 +129,7 @@ fn a_command_keeps_running_while_a_node_waits_and_another_has_no_command() {
     command.release();
     assert_eq!(working.ended().0, 0);
     assert_eq!(plain.ended().0, 0);
-    assert_eq!(late.ended().0, 3, "the job was over before it was let in");
+    assert_eq!(late.ended().0, 3, "the job ended before the node could join");
 }
 
 /// The command fails, so no node loses work.
@@ -171,5 +171,5 @@ fn a_killed_node_leaves_no_command_running() {
     let pid = node.line();
     assert!(is_running(&pid));
     node.signal(Signal::KILL);
-    eventually("the command is left behind", || !is_running(&pid));
+    eventually("the command has ended", || !is_running(&pid));
 }

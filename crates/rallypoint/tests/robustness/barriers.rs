@@ -45,7 +45,9 @@ fn w08_a_barrier_does_not_count_dead_clients() {
         } else {
             drop(a)
         }
-        eventually(Duration::from_secs(5), "its death is noticed", || server.connections() == 1);
+        eventually(Duration::from_secs(5), "the server closes the dead connection", || {
+            server.connections() == 1
+        });
         b.start_blocking(barrier("/bar", 2));
         b.cancel_what_still_waits();
     }

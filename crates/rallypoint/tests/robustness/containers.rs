@@ -80,7 +80,7 @@ fn server_after(commands: &str) -> Server {
 
 /// Starts a program with an embedded server in a shell after these commands.
 fn embedded_server_after(commands: &str) -> Server {
-    let this = std::env::current_exe().expect("this test");
+    let this = std::env::current_exe().expect("the path of this test");
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh"]).arg(this);
     shell.args(["--exact", "containers::embedded_server_process", "--ignored", "--nocapture"]);
@@ -132,11 +132,14 @@ fn fill_the_store(server: &Server) {
         let pairs: Vec<(&[u8], &[u8])> = chunk.map(|name| (name.as_bytes(), &b""[..])).collect();
         message(Request::MultiSet { pairs: PairList::new(&pairs) })
     });
-    assert!(small, "small keys fill it");
+    assert!(small, "small keys fill the store");
     clear(server);
     for (len, what) in [(MIB, "large values"), (100 * KIB, "values"), (3_000, "small values")] {
         let value = vec![7; len];
-        assert!(until_refused(server, 64 * MIB / len, |n| set(&format!("/{n}"), &value)), "{what} fill it");
+        assert!(
+            until_refused(server, 64 * MIB / len, |n| set(&format!("/{n}"), &value)),
+            "{what} fill the store"
+        );
         // Every other key, so that free memory is fragmented.
         let mut client = server.connect();
         let gone = client.num_keys() / 2;
@@ -150,10 +153,13 @@ fn fill_the_store(server: &Server) {
     let appended = until_refused(server, 64 * MIB / part.len(), |n| {
         message(Request::Append { key: format!("/{}", n % 1_000).as_bytes(), value: part[..].into() })
     });
-    assert!(appended, "appends fill it");
+    assert!(appended, "appends fill the store");
     clear(server);
     let long = "k".repeat(4_000);
-    assert!(until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")), "long names fill it");
+    assert!(
+        until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")),
+        "long names fill the store"
+    );
     // Key lists that the clients don't read, while their keys are deleted. The first lists exceed the reply limit and
     // are refused.
     let mut slow_readers = Vec::new();
@@ -171,7 +177,7 @@ fn fill_the_store(server: &Server) {
     }
     drop(slow_readers);
     let mut waiters: Vec<Client> = Vec::new();
-    eventually(Duration::from_secs(20), "names to wait for fill it", || {
+    eventually(Duration::from_secs(20), "awaited keys fill the store", || {
         let first = waiters.len() * 500;
         let names: Vec<String> = (first..first + 500).map(|n| format!("/{n:05}{long}")).collect();
         let keys: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
@@ -230,7 +236,7 @@ fn fill(server: &mut Server) {
         let clients = use_all_limits(server);
         // A regular close would be queued behind unread data.
         clients.into_iter().for_each(Client::tear);
-        eventually(Duration::from_secs(10), "all are gone", || server.connections() == 0);
+        eventually(Duration::from_secs(10), "all connections are closed", || server.connections() == 0);
     }
     clear(server);
     let mut client = server.connect();

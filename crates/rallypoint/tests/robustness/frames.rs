@@ -55,7 +55,7 @@ fn c09_thousands_of_truncated_frames_leak_no_memory() {
             client.send(&[&message(Request::Validate { magic: MAGIC }), &frame[..frame.len() - 1]].concat());
             if round % 2 == 0 { client.tear() } else { drop(client) }
         }
-        eventually(Duration::from_secs(30), "all are gone", || server.connections() == 0);
+        eventually(Duration::from_secs(30), "all connections are closed", || server.connections() == 0);
         server.process().memory()
     };
     let before = cut_off(rounds / 4);
@@ -126,12 +126,12 @@ fn c10_a_request_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
         std::thread::sleep(Duration::from_millis(20));
     }
     for ended in [crawl_ended, silence_ended] {
-        assert!(ended.expect("closed") >= Duration::from_millis(500), "{ended:?}");
+        assert!(ended.expect("the connection was closed") >= Duration::from_millis(500), "{ended:?}");
     }
     steady.send(&vec![1; (1 << 20) - sent]);
     steady.ping();
     assert_eq!(steady.value("/k").len(), 1 << 20);
-    eventually(Duration::from_secs(5), "both are told of", || server.disconnects().len() >= 2);
+    eventually(Duration::from_secs(5), "both disconnects are logged", || server.disconnects().len() >= 2);
     assert_eq!(server.disconnects().len(), 2, "{:?}", server.disconnects());
     drop((steady, crawling, silent));
     server.assert_healthy();
@@ -159,7 +159,7 @@ fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    eventually(Duration::from_secs(5), "its own time is up", || client.has_ended());
+    eventually(Duration::from_secs(5), "the second request has timed out", || client.has_ended());
     assert_eq!(other.value("/k").len(), 2_000);
     drop((client, other));
     server.assert_healthy();

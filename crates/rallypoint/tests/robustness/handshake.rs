@@ -81,7 +81,7 @@ fn c02_a_request_before_validate_closes_the_connection_and_is_not_carried_out() 
         assert_eq!(end.last_words, b"", "{command:?}");
         let mut client = server.dial();
         client.send(&command);
-        eventually(Duration::from_secs(5), "closed", || client.has_ended());
+        eventually(Duration::from_secs(5), "the connection is closed", || client.has_ended());
         assert!(!other.is_present("/k"), "{command:?}");
     }
     assert_eq!(other.num_keys(), before);
@@ -197,7 +197,7 @@ fn c05_http_tls_and_ssh_clients_are_disconnected_and_use_no_file() {
     for bytes in [http, tls_hello, b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), vec![0xf5], vec![b'*']] {
         let mut client = server.dial();
         client.send(&bytes);
-        eventually(Duration::from_secs(5), "the file is closed by the server", || server.connections() == 0);
+        eventually(Duration::from_secs(5), "the server closes the file", || server.connections() == 0);
         assert_eq!(client.end().last_words, b"");
     }
     assert!(server.disconnects().iter().all(|line| line.contains("not a c10d store client")));

@@ -101,7 +101,7 @@ fn c06_an_address_with_repeated_offences_is_refused_during_the_penalty() {
     let limits = Limits::default();
     assert_eq!((limits.offences_per_second, limits.offence_penalty), (20, Duration::from_secs(10)));
     let Some(ip) = non_loopback_address() else {
-        return eprintln!("this machine has a loopback address only: not tested");
+        return eprintln!("skipped: this machine has only loopback addresses");
     };
     let mut server = Server::listening_on("0.0.0.0:0", &["offence_penalty=1s", "offences_per_second=5"]);
     let from_outside = (ip, server.address().port()).into();
@@ -111,12 +111,12 @@ fn c06_an_address_with_repeated_offences_is_refused_during_the_penalty() {
     let start = Instant::now();
     // More than six attempts, if a new second starts in between.
     while offend() {
-        assert!(start.elapsed() < Duration::from_secs(10), "it is never refused");
+        assert!(start.elapsed() < Duration::from_secs(10), "the address is never refused");
     }
     // A connected client, and a client from another address, are not affected.
     connected.ping();
     server.connect().ping();
-    eventually(Duration::from_secs(5), "the time is up", || Client::try_connect(from_outside).is_ok());
+    eventually(Duration::from_secs(5), "the penalty is over", || Client::try_connect(from_outside).is_ok());
     drop(connected);
     server.assert_healthy();
 }
@@ -193,7 +193,7 @@ fn c08_a_key_count_above_the_limit_closes_the_connection_and_a_count_allocates_n
     }
     server.wait_until_idle();
     assert!(server.memory_growth() < 2 * MIB, "{} for 400 counts of 131,072", server.memory_growth());
-    assert!(clients.iter_mut().all(|client| !client.has_ended()), "as many keys as the limit are no offence");
+    assert!(clients.iter_mut().all(|client| !client.has_ended()), "a key count at the limit is accepted");
     drop(clients);
     server.assert_healthy();
 }

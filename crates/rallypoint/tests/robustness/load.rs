@@ -124,7 +124,7 @@ fn r09_requests_with_the_maximum_number_of_keys_delay_no_other_client() {
         for set in sets.iter().rev() {
             client.send(set);
             let Reply::Values(seen) = other.ask(Request::MultiGet { keys }) else { panic!() };
-            assert!(seen.iter().all(|value| *value == seen[0]), "half a multi_set was seen");
+            assert!(seen.iter().all(|value| *value == seen[0]), "a client saw half of a multi_set");
             client.ping();
             assert_eq!(client.ask(Request::Check { keys }), Reply::Checked(true));
             assert_eq!(client.ask(Request::Wait { keys }), Reply::Stop);

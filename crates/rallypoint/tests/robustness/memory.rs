@@ -24,7 +24,7 @@ fn r04_aborted_uploads_free_their_memory() {
         client.send(&upload);
         if round % 2 == 0 { client.tear() } else { drop(client) }
     }
-    eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
+    eventually(Duration::from_secs(5), "all connections are closed", || server.connections() == 0);
     assert!(!server.connect().is_present("/k"));
     server.assert_healthy();
 }
@@ -62,7 +62,7 @@ fn r04_incomplete_requests_share_a_limit_and_stalled_ones_are_closed() {
     assert_eq!(small.number(Request::DeleteKey { key: b"/k" }), 1);
     assert!(server.first_disconnect().contains("nothing more of a request"), "{:?}", server.disconnects());
     drop((clients, small, other));
-    eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
+    eventually(Duration::from_secs(5), "all connections are closed", || server.connections() == 0);
     server.assert_healthy_with_stored(HEAP_BYTES);
 }
 
@@ -80,7 +80,7 @@ fn r05_unread_replies_use_no_memory_and_pause_reading() {
     let cost = server.process().memory().saturating_sub(before);
     assert!(cost < 16 * MIB, "{cost}");
     let mut other = server.connect();
-    assert!(!other.is_present("/behind"), "more than a mebibyte is unsent, yet it is read on");
+    assert!(!other.is_present("/behind"), "the server reads although more than 1 MiB of replies are unsent");
     // A client that reads later gets everything.
     for _ in 0..100 {
         assert_eq!(slow_readers.bytes(8), (value.len() as u64).to_le_bytes());
@@ -106,7 +106,7 @@ fn r05_a_client_that_reads_no_replies_is_closed_and_a_slow_reader_is_not() {
     let mut taken = 0;
     // Reads slowly, for longer than the stall timeout.
     while server.connections() > 1 {
-        assert!(start.elapsed() < Duration::from_secs(10), "the one that is stuck is not closed");
+        assert!(start.elapsed() < Duration::from_secs(10), "the stalled connection is not closed");
         taken += slow.bytes(256 * KIB).len();
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -128,7 +128,7 @@ fn r05_a_client_above_the_hard_output_limit_is_closed_sooner() {
     client.ping();
     let start = Instant::now();
     client.tell(Request::QueuePop { key: b"/q" });
-    eventually(Duration::from_secs(5), "it is closed", || server.connections() == 0);
+    eventually(Duration::from_secs(5), "the connection is closed", || server.connections() == 0);
     assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
     assert!(server.only_disconnect().contains("took none"), "{}", server.only_disconnect());
     drop(client);

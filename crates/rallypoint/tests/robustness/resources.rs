@@ -30,7 +30,7 @@ fn r01_ten_thousand_idle_connections_use_less_than_100_mib_and_delay_no_other_cl
         std::thread::sleep(Duration::from_millis(500))
     });
     drop(idle);
-    eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
+    eventually(Duration::from_secs(5), "all connections are closed", || server.connections() == 0);
     server.assert_healthy();
 }
 
@@ -43,9 +43,11 @@ fn r02_connections_that_never_send_a_byte_are_closed_at_the_deadline() {
     let mut validated = server.connect();
     let mut silent: Vec<Client> = (0..1_000).map(|_| server.dial()).collect();
     let last = Instant::now();
-    eventually(Duration::from_secs(4), "all are closed", || server.connections() == 1);
-    assert!(last.elapsed() >= Duration::from_millis(900), "none before its time");
-    eventually(Duration::from_secs(1), "each sees its end", || silent.iter_mut().all(Client::has_ended));
+    eventually(Duration::from_secs(4), "all connections are closed", || server.connections() == 1);
+    assert!(last.elapsed() >= Duration::from_millis(900), "no connection is closed before the deadline");
+    eventually(Duration::from_secs(1), "each client sees the end", || {
+        silent.iter_mut().all(Client::has_ended)
+    });
     validated.ping();
     drop(validated);
     server.assert_healthy();
@@ -57,7 +59,9 @@ fn r02_the_oldest_unvalidated_connections_above_the_limit_are_closed() {
     assert_eq!(Limits::default().stale_total, 1024);
     let mut server = Server::with_limits(&["stale_total=20", "stale_after=100ms"]);
     let mut silent: Vec<Client> = (0..50).map(|_| server.dial()).collect();
-    eventually(Duration::from_secs(5), "those over the limit are closed", || server.connections() == 20);
+    eventually(Duration::from_secs(5), "connections over the limit are closed", || {
+        server.connections() == 20
+    });
     let ended: Vec<bool> = silent.iter_mut().map(Client::has_ended).collect();
     assert!(ended[..30].iter().all(|&ended| ended) && ended[30..].iter().all(|&ended| !ended), "{ended:?}");
     // A remaining connection still works.
@@ -81,7 +85,7 @@ fn r03_short_connections_leak_no_memory() {
                 _ => server.connect().tear(),
             }
         }
-        eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
+        eventually(Duration::from_secs(5), "all connections are closed", || server.connections() == 0);
         server.process().memory()
     };
     let before = churn(2_000);
@@ -126,7 +130,7 @@ fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
         for _ in 0..20 {
             drop(served.pop());
             let mut next = None;
-            eventually(Duration::from_secs(5), "the place is free", || {
+            eventually(Duration::from_secs(5), "another client is served", || {
                 next = Client::try_connect(server.address()).ok();
                 next.is_some()
             });
@@ -134,7 +138,9 @@ fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
         }
         assert!(server.first_disconnect().contains("refused"), "{:?}", server.disconnects());
         drop(served);
-        eventually(Duration::from_secs(5), "there is room again", || server.health()["status"] == "serving");
+        eventually(Duration::from_secs(5), "the server accepts connections again", || {
+            server.health()["status"] == "serving"
+        });
         server.assert_healthy();
     }
 }
@@ -226,7 +232,7 @@ fn r13_the_keep_alive_timer_runs_on_an_idle_connection() {
     assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(1));
     let mut seen = (0, Duration::ZERO);
     // For a short time after a reply, the retransmission timer is shown.
-    eventually(Duration::from_secs(5), "the keep-alive clock runs", || {
+    eventually(Duration::from_secs(5), "the keep-alive timer runs", || {
         seen = timer(&server, client.port());
         seen.0 == KEEP_ALIVE
     });
@@ -262,9 +268,9 @@ fn connections_are_closed_after_the_link_goes_down() {
     assert_eq!(server.connections(), 3);
     ip("link set lo down");
     let cut = Instant::now();
-    eventually(Duration::from_secs(20), "all three are given up", || server.connections() == 0);
+    eventually(Duration::from_secs(20), "all three connections are closed", || server.connections() == 0);
     println!("given up after {:?}", cut.elapsed());
-    assert!(cut.elapsed() > Duration::from_millis(900), "not before their time");
+    assert!(cut.elapsed() > Duration::from_millis(900), "the connections are closed before the timeout");
 }
 
 #[test]
@@ -276,11 +282,11 @@ fn r13_connections_of_an_unreachable_peer_are_closed() {
     };
     // Not every machine allows network namespaces. The socket options are tested above.
     if !own_network(&["ip", "link", "set", "lo", "up"]).is_ok_and(|output| output.status.success()) {
-        return eprintln!("no network of our own to be had here: not tested");
+        return eprintln!("skipped: no network namespaces here");
     }
-    let this = std::env::current_exe().expect("this test");
+    let this = std::env::current_exe().expect("the path of this test");
     let name = "resources::connections_are_closed_after_the_link_goes_down";
-    let args = [this.to_str().expect("text"), "--exact", name, "--ignored", "--nocapture"];
+    let args = [this.to_str().expect("UTF-8"), "--exact", name, "--ignored", "--nocapture"];
     let output = own_network(&args).expect("unshare");
     let printed =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

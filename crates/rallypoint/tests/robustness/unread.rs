@@ -138,7 +138,7 @@ fn values_referenced_only_by_replies_share_the_reply_limit() {
         server.disconnects()
     );
     // The last client gets its whole value.
-    let mut last = slow_readers.pop().expect("there are some");
+    let mut last = slow_readers.pop().expect("there are clients");
     assert_eq!(last.bytes(8 + value.len())[8..], value[..]);
     drop((last, slow_readers, writer));
     server.assert_healthy_with_stored(2 * value.len());
@@ -168,7 +168,7 @@ fn unread_replies_share_a_limit_and_the_longest_idle_client_is_closed() {
         );
     }
     let kept = server.connections() - 2;
-    println!("{kept} of 20 items of 8 MiB are kept for those who take nothing");
+    println!("{kept} of 20 items of 8 MiB are kept for clients that read nothing");
     assert!((6..=9).contains(&kept), "{kept}");
     assert!(
         server.disconnects().iter().all(|line| line.contains("replies of")),
@@ -176,7 +176,7 @@ fn unread_replies_share_a_limit_and_the_longest_idle_client_is_closed() {
         server.disconnects()
     );
     // The last client is not closed and gets its whole item.
-    let mut last = slow_readers.pop().expect("there are some");
+    let mut last = slow_readers.pop().expect("there are clients");
     assert_eq!(last.bytes(16 + item.len())[16..], item[..]);
     pusher.set("/absent", "");
     small.assert_woken();

@@ -104,21 +104,29 @@ fn v05_an_add_never_overflows() {
 fn v06_compare_set_replies_like_torch() {
     let mut server = Server::start();
     let mut client = server.connect();
-    assert_eq!(compare_set(&mut client, "/k", "x", "new"), "x", "absent and something expected: the lie");
-    assert!(!client.is_present("/k"), "and nothing is stored");
-    assert_eq!(compare_set(&mut client, "/k", "", "new"), "new", "absent and nothing expected: created");
-    assert_eq!(compare_set(&mut client, "/k", "", "newer"), "new", "present and nothing expected: held");
-    assert_eq!(compare_set(&mut client, "/k", "old", "newer"), "new", "different: held");
+    assert_eq!(
+        compare_set(&mut client, "/k", "x", "new"),
+        "x",
+        "absent key, other value expected: torch returns the expected value"
+    );
+    assert!(!client.is_present("/k"), "nothing is stored");
+    assert_eq!(compare_set(&mut client, "/k", "", "new"), "new", "absent key, empty value expected: stored");
+    assert_eq!(
+        compare_set(&mut client, "/k", "", "newer"),
+        "new",
+        "present key, empty value expected: the current value"
+    );
+    assert_eq!(compare_set(&mut client, "/k", "old", "newer"), "new", "another value: the current value");
     assert_eq!(client.value("/k"), b"new");
-    assert_eq!(compare_set(&mut client, "/k", "new", "newer"), "newer", "equal: stored");
+    assert_eq!(compare_set(&mut client, "/k", "new", "newer"), "newer", "expected value: stored");
     assert_eq!(client.value("/k"), b"newer");
     client.set("/empty", "");
     assert_eq!(
         compare_set(&mut client, "/empty", "", "filled"),
         "filled",
-        "an empty value is equal to nothing"
+        "an empty value matches an empty expected value"
     );
-    assert_eq!(compare_set(&mut client, "/gone", "", ""), "", "nothing for nothing: created empty");
+    assert_eq!(compare_set(&mut client, "/gone", "", ""), "", "absent key, empty values: stored");
     assert!(client.is_present("/gone"));
     drop(client);
     server.assert_healthy();
@@ -144,7 +152,7 @@ fn v07_an_oversized_key_is_refused_and_not_stored() {
     let mut server = Server::start();
     let key = [b'k'; 9_000];
     assert_refused(&server, Request::Set { key: &key, value: (&b"v"[..]).into() });
-    assert_eq!(server.connect().num_keys(), 1, "only the health probe's");
+    assert_eq!(server.connect().num_keys(), 1, "only the key of the health probe");
     assert!(server.only_disconnect().contains("9000"));
     server.assert_healthy();
 }
@@ -189,7 +197,7 @@ fn v09_a_store_at_its_key_limit_refuses_new_keys_and_serves_existing_ones() {
     assert_refused(&server, Request::CompareSet { key, expected: b"".into(), desired: value });
     assert_refused(&server, Request::MultiSet { pairs: PairList::new(&[(b"/1", b"w"), (b"/new", b"w")]) });
     assert_eq!(client.num_keys(), 10);
-    assert_eq!(client.value("/1"), b"v", "none of a refused multi_set");
+    assert_eq!(client.value("/1"), b"v", "a refused multi_set changes nothing");
     client.multi_set(&[("/1", "w"), ("/2", "w")]);
     assert_eq!(client.value("/1"), b"w");
     assert_eq!(client.number(Request::DeleteKey { key: b"/1" }), 1);
@@ -283,7 +291,7 @@ fn a_refused_request_closes_only_its_own_connection() {
     let mut bad = server.connect();
     bad.send(&[ping, add, set].concat());
     assert_eq!(bad.end(), End { last_words: 3u32.to_le_bytes().to_vec(), torn: false });
-    eventually(Duration::from_secs(5), "closed", || server.connections() == 1);
+    eventually(Duration::from_secs(5), "the connection is closed", || server.connections() == 1);
     assert!(!client.is_present("/behind"));
     drop(client);
     server.assert_healthy();

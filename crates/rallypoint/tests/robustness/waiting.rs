@@ -100,8 +100,8 @@ fn w04_an_aborted_multi_set_stores_nothing() {
     writer.send(&frame[..frame.len() - 1]);
     other.ping();
     writer.tear();
-    eventually(Duration::from_secs(5), "the writer is gone", || server.connections() == 1);
-    assert_eq!(other.num_keys(), 1, "only the health probe's");
+    eventually(Duration::from_secs(5), "the writer has disconnected", || server.connections() == 1);
+    assert_eq!(other.num_keys(), 1, "only the key of the health probe");
     drop(other);
     server.assert_healthy();
 }
@@ -121,14 +121,14 @@ fn w05_a_waiter_that_dies_while_its_key_is_set_affects_neither_the_setter_nor_ot
         waiters[1].start_waiting(&[&key]);
         waiters[2].start_waiting(&[&key, "/k0"]);
         // A stopped server finds the closed connection and the SET together when it continues.
-        kill_process(pid, Signal::STOP).expect("our own child");
+        kill_process(pid, Signal::STOP).expect("the child has ended");
         if round % 2 == 0 {
             dying.tear()
         } else {
             drop(dying)
         }
         setter.tell(Request::Set { key: key.as_bytes(), value: (&b"v"[..]).into() });
-        kill_process(pid, Signal::CONT).expect("our own child");
+        kill_process(pid, Signal::CONT).expect("the child has ended");
         setter.ping();
         waiters.iter_mut().for_each(Client::assert_woken);
     }
@@ -206,8 +206,10 @@ fn w10_fifty_waiters_that_die_together_are_closed_within_1_s() {
     for (n, waiter) in waiters.into_iter().enumerate() {
         if n % 2 == 0 { waiter.tear() } else { drop(waiter) }
     }
-    eventually(Duration::from_secs(1), "their files are closed", || server.connections() == 1);
-    println!("50 waiters gone in {:?}", start.elapsed());
+    eventually(Duration::from_secs(1), "the files of the connections are closed", || {
+        server.connections() == 1
+    });
+    println!("50 waiters closed in {:?}", start.elapsed());
     other.set("/k", "v");
     drop(other);
     server.assert_healthy();
@@ -228,7 +230,9 @@ fn w10_a_dead_waiter_is_closed_although_requests_behind_its_wait_are_unread() {
         } else {
             drop(waiter)
         }
-        eventually(Duration::from_secs(1), "its file is closed", || server.connections() == 0);
+        eventually(Duration::from_secs(1), "the file of the connection is closed", || {
+            server.connections() == 0
+        });
     }
     server.assert_healthy();
 }

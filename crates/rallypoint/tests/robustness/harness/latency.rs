@@ -50,7 +50,7 @@ impl LatencyProbe {
 
     /// Makes about 100 connections per second.
     pub(crate) fn connect_continuously(address: SocketAddr) -> LatencyProbe {
-        LatencyProbe::spawn(Duration::from_millis(10), move || probe(address).expect("a visitor is served"))
+        LatencyProbe::spawn(Duration::from_millis(10), move || probe(address).expect("a probe is served"))
     }
 
     /// Calls `ask` every `every`.

@@ -14,8 +14,7 @@ impl Process {
     /// Returns the resident memory in bytes.
     pub(crate) fn memory(self) -> usize {
         // Exact, unlike the figure in `status`, which lags behind by some pages per processor.
-        let rollup =
-            fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0)).expect("the server is alive");
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0)).expect("the server runs");
         let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line with Rss");
         let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
         kib * 1024
@@ -23,7 +22,7 @@ impl Process {
 
     /// Returns the peak of the resident memory in bytes.
     pub(crate) fn peak_memory(self) -> usize {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the server is alive");
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the server runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line with VmHWM");
         let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
         kib * 1024
@@ -31,7 +30,7 @@ impl Process {
 
     /// Returns the number of open files.
     pub(crate) fn files(self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.0)).expect("the server is alive").count()
+        fs::read_dir(format!("/proc/{}/fd", self.0)).expect("the server runs").count()
     }
 
     /// Returns the processor time of all threads, in user and kernel mode.
@@ -41,7 +40,7 @@ impl Process {
 
     /// Returns whether all threads sleep.
     pub(crate) fn is_sleeping(self) -> bool {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server is alive");
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server runs");
         let states =
             tasks.flatten().map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
         states.into_iter().all(|stat| stat.contains(") S "))
@@ -53,7 +52,7 @@ impl Process {
     }
 
     fn schedule(self, field: usize) -> Duration {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server is alive");
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server runs");
         let nanoseconds = tasks.map(|task| {
             let path = task.expect("a thread").path().join("schedstat");
             let stat = fs::read_to_string(path).unwrap_or_default();
@@ -64,7 +63,7 @@ impl Process {
 
     /// Returns the processor time in user mode, in units of a clock tick.
     pub(crate) fn user_cpu(self) -> Duration {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the server is alive");
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the server runs");
         // The name in parentheses can contain anything. `utime` is the eleventh field after the state.
         let after_name = stat.rsplit_once(')').expect("a name in parentheses").1;
         let ticks: u32 =

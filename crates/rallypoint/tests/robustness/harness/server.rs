@@ -52,10 +52,12 @@ impl Server {
     pub(crate) fn health(&self) -> serde_json::Value {
         let mut stream =
             TcpStream::connect(self.health.expect("an address")).expect("health checks are answered");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it takes a question");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .expect("the server accepts a request");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
+        stream.read_to_string(&mut answer).expect("the server replies");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
         assert!(head.starts_with("HTTP/1.1 200 OK"), "{answer}");
         serde_json::from_str(body).expect("JSON")
@@ -84,12 +86,12 @@ impl Server {
         command.stderr(File::create(&log).expect("the log file"));
         let mut child = Guarded::spawn(&mut command);
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("a pipe");
+        let stdout = child.stdout.take().expect("stdout is a pipe");
         let mut stdout = BufReader::new(stdout);
         // A test that runs an embedded server prints other lines first.
         while !line.starts_with("listening on ") {
             line.clear();
-            if stdout.read_line(&mut line).expect("its output") == 0 {
+            if stdout.read_line(&mut line).expect("the output can be read") == 0 {
                 break;
             }
         }
@@ -98,7 +100,7 @@ impl Server {
             address.unwrap_or_else(|| panic!("{line:?}; {}", fs::read_to_string(&log).unwrap_or_default()));
         let health = command.get_args().any(|arg| arg == "--health-check").then(|| {
             line.clear();
-            stdout.read_line(&mut line).expect("its second line");
+            stdout.read_line(&mut line).expect("the second line can be read");
             let address =
                 line.trim().strip_prefix("health checks on http://").and_then(|at| at.strip_suffix('/'));
             address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
@@ -156,7 +158,7 @@ impl Server {
     pub(crate) fn wait_until_idle(&self) {
         let mut before = self.process().cpu();
         let mut was_sleeping = false;
-        eventually(Duration::from_secs(30), "the server has nothing left to do", || {
+        eventually(Duration::from_secs(30), "the server is idle", || {
             // Processor time is measured over this interval.
             std::thread::sleep(Duration::from_millis(20));
             let now = self.process().cpu();
@@ -185,7 +187,9 @@ impl Server {
 
     /// Waits for the first line about a closed connection. A thread of the server writes the log.
     pub(crate) fn first_disconnect(&self) -> String {
-        eventually(Duration::from_secs(5), "a line in the log", || !self.disconnects().is_empty());
+        eventually(Duration::from_secs(5), "a line about a closed connection", || {
+            !self.disconnects().is_empty()
+        });
         self.disconnects().remove(0)
     }
 
@@ -206,19 +210,17 @@ impl Server {
     /// The same, with this number of bytes of keys and values that stay.
     pub(crate) fn assert_healthy_with_stored(&mut self, stored: usize) {
         assert!(
-            self.child.try_wait().expect("our child").is_none(),
-            "the server is gone:\n{:#?}",
+            self.child.try_wait().expect("the child can be waited for").is_none(),
+            "the server has ended:\n{:#?}",
             self.log()
         );
         let closed = Instant::now();
-        eventually(Duration::from_secs(5), "files are given back", || self.process().files() <= self.files);
+        eventually(Duration::from_secs(5), "files are closed", || self.process().files() <= self.files);
         // On a busy machine a single probe may be late.
         eventually(Duration::from_secs(20), "a probe takes less than 5 ms", || {
-            probe(self.local()).expect("it serves") < Duration::from_millis(5)
+            probe(self.local()).expect("the server accepts connections") < Duration::from_millis(5)
         });
-        eventually(Duration::from_secs(2), "memory is given back", || {
-            self.memory_growth() <= stored + 16 * MIB
-        });
+        eventually(Duration::from_secs(2), "memory is freed", || self.memory_growth() <= stored + 16 * MIB);
         let log = self.log();
         for line in &log {
             assert!(line.len() <= 256, "a line of {} bytes: {line}", line.len());
