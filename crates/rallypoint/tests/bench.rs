@@ -103,8 +103,8 @@ fn output_without_a_terminal_is_a_table_without_a_progress_bar() {
 
 #[test]
 fn an_unreachable_server_is_reported_with_the_address_and_a_hint() {
-    let held = rallypoint_rendezvous::reserve_port().expect("a port");
-    let port = held.port();
+    let reserved = rallypoint_rendezvous::reserve_port().expect("a port");
+    let port = reserved.port();
     let output = bench(&format!("127.0.0.1:{port}"), &[]);
     assert_eq!(output.status.code(), Some(5));
     let error = error(&output);
@@ -117,8 +117,8 @@ fn an_unreachable_server_is_reported_with_the_address_and_a_hint() {
 
 #[test]
 fn json_is_printed_even_if_nothing_was_measured() {
-    let held = rallypoint_rendezvous::reserve_port().expect("a port");
-    let endpoint = format!("127.0.0.1:{}", held.port());
+    let reserved = rallypoint_rendezvous::reserve_port().expect("a port");
+    let endpoint = format!("127.0.0.1:{}", reserved.port());
     for (endpoint, args, code) in [
         (&*endpoint, &["--json"][..], 5),
         ("127.0.0.1:0", &["--json"], 2),

@@ -355,13 +355,17 @@ fn a_silent_server_is_given_up_after_the_timeout() {
 
 #[test]
 fn a_malformed_unresolvable_or_refused_endpoint_is_reported_with_a_hint() {
-    let held = rallypoint_rendezvous::reserve_port().unwrap();
-    let dead = format!("127.0.0.1:{}", held.port());
+    let reserved = rallypoint_rendezvous::reserve_port().unwrap();
+    let refused = format!("127.0.0.1:{}", reserved.port());
     for (endpoint, code, parts) in [
         ("nowhere", 2, &["nowhere", "there is no port"][..]),
         ("::1:29400", 2, &["::1:29400", "brackets"]),
         ("no-such-host.invalid:29400", 5, &["no-such-host.invalid", "hint: check the spelling"]),
-        (&dead, 5, &[&dead, "refused", "hint: check that the node or server that hosts the store is up"]),
+        (
+            &refused,
+            5,
+            &[&refused, "refused", "hint: check that the node or server that hosts the store is up"],
+        ),
     ] {
         let output = store(&["--endpoint", endpoint, "--timeout", "500ms", "get", "k"]).output().unwrap();
         let error = error(&output);

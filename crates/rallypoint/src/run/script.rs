@@ -195,10 +195,10 @@ mod tests {
     fn the_interpreter_is_python_exec_the_activated_one_the_one_next_to_the_binary_or_the_first_on_the_path()
     {
         let dir = tempfile::tempdir().unwrap();
-        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
-        std::fs::create_dir(&one).unwrap();
-        std::fs::create_dir(&two).unwrap();
-        let mut variables = vec![("PATH", std::env::join_paths([&one, &two]).unwrap())];
+        let (first_dir, second_dir) = (dir.path().join("first"), dir.path().join("second"));
+        std::fs::create_dir(&first_dir).unwrap();
+        std::fs::create_dir(&second_dir).unwrap();
+        let mut variables = vec![("PATH", std::env::join_paths([&first_dir, &second_dir]).unwrap())];
         let found = |variables: &[(&str, OsString)], invoked_as: &str| {
             let lookup =
                 |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
@@ -206,19 +206,19 @@ mod tests {
         };
         let refused = found(&variables, "rallypoint").unwrap_err();
         assert!(refused.text.contains("no python3"), "{}", refused.text);
-        file(&two.join("python3"), 0o755);
-        file(&one.join("python3"), 0o644);
-        assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
-        file(&one.join("python"), 0o755);
-        assert_eq!(found(&variables, "rallypoint").unwrap(), one.join("python"));
+        file(&second_dir.join("python3"), 0o755);
+        file(&first_dir.join("python3"), 0o644);
+        assert_eq!(found(&variables, "rallypoint").unwrap(), second_dir.join("python3"));
+        file(&first_dir.join("python"), 0o755);
+        assert_eq!(found(&variables, "rallypoint").unwrap(), first_dir.join("python"));
 
         // The Python next to this program, but not next to the target of a link.
         let venv = with_python(dir.path().join("venv/bin"), "python");
         let typed = venv.join("rallypoint");
         file(&typed, 0o755);
         assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), venv.join("python"));
-        std::os::unix::fs::symlink(&typed, two.join("rallypoint")).unwrap();
-        assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
+        std::os::unix::fs::symlink(&typed, second_dir.join("rallypoint")).unwrap();
+        assert_eq!(found(&variables, "rallypoint").unwrap(), second_dir.join("python3"));
 
         // Conda's base environment is ignored, other environments are not.
         let conda = with_python(dir.path().join("conda/bin"), "python3");

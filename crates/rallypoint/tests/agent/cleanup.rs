@@ -150,10 +150,10 @@ fn processes_that_a_shell_started_before_it_executed_the_agent_are_not_killed() 
         .unwrap();
     let err = String::from_utf8_lossy(&shell.stderr);
     assert!(shell.status.success(), "{err}");
-    let others = String::from_utf8(shell.stdout).unwrap().trim().parse().unwrap();
+    let pid = String::from_utf8(shell.stdout).unwrap().trim().parse().unwrap();
     let lines = process_lines(&mark);
-    let other = rustix::process::Pid::from_raw(others).unwrap();
-    let lives = kill_process(other, Signal::KILL).is_ok();
+    let shell_child = rustix::process::Pid::from_raw(pid).unwrap();
+    let lives = kill_process(shell_child, Signal::KILL).is_ok();
     assert!(lives, "it was killed: {err}");
     assert_eq!(lines.len(), 1, "and nothing else is left: {lines:?}");
 }

@@ -235,13 +235,13 @@ fn a_spare_replaces_a_killed_node_within_the_default_times_and_the_log_names_the
     assert!(took > Duration::from_secs(9) && took < Duration::from_secs(25), "{took:?}");
     let pid = nodes[0].child.id();
     [&spare, &nodes[1], &nodes[2]].iter().for_each(|node| node.signal(Signal::TERM));
-    let [_, one, other] = nodes;
-    let (one, other) = (one.ended().1, other.ended().1);
-    for log in [&one, &other] {
+    let [_, first, second] = nodes;
+    let (first, second) = (first.ended().1, second.ended().1);
+    for log in [&first, &second] {
         let line = format!("gone from round 0: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
         assert!(log.contains(&line), "{log}");
     }
-    let logs = spare.ended().1 + &one + &other;
+    let logs = spare.ended().1 + &first + &second;
     // In a container the local id is not 0.
     let node_name = format!("The node '127.0.0.1_{pid}_");
     assert!(logs.contains(&node_name) && logs.contains("was removed from the rendezvous 'job'"), "{logs}");

@@ -142,11 +142,11 @@ fn fill_the_store(server: &Server) {
         );
         // Every other key, so that free memory is fragmented.
         let mut client = server.connect();
-        let gone = client.num_keys() / 2;
-        for n in 0..gone {
+        let deleted = client.num_keys() / 2;
+        for n in 0..deleted {
             client.tell(Request::DeleteKey { key: format!("/{}", 2 * n).as_bytes() });
         }
-        client.bytes(8 * gone as usize);
+        client.bytes(8 * deleted as usize);
     }
     clear(server);
     let part = vec![7; 2_000];
