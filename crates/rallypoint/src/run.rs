@@ -13,7 +13,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
@@ -31,10 +30,7 @@ use tracing::level_filters::LevelFilter;
 use crate::flags::FlagEnvironment;
 use crate::join::store_hint;
 use crate::refusal::Refusal;
-use crate::{HELP_WIDTH, exit_code, log, output};
-
-/// Time that the agent waits until its log is written.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+use crate::{FLUSH_TIMEOUT, HELP_WIDTH, exit_code, log, output};
 
 /// The name of this command in usage and error messages.
 pub(crate) const RUN: &str = "rallypoint run";
@@ -74,8 +70,8 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     }
     let format = if args.log_format == "json" { ErrorFormat::Json } else { ErrorFormat::Text };
     let errors = ErrorWriter { format, name };
-    let own = |name: &str| std::env::var_os(name);
-    let environment = FlagEnvironment(&own);
+    let variable = |name: &str| std::env::var_os(name);
+    let environment = FlagEnvironment(&variable);
     let result = log_level(&args, &environment).and_then(|level| {
         let plan = plan(&args, line, &environment)?;
         // The outer process has checked this before it started the agent.

@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log::LogArgs;
-use crate::{exit_code, log, output};
+use crate::{FLUSH_TIMEOUT, exit_code, log, output};
 
 /// The server logs a warning if the file limit leaves room for fewer connections than this.
 const MIN_EXPECTED_CONNECTIONS: u64 = 256;
@@ -179,7 +179,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         End::Signal(_) => tracing::info!("stopping on SIGTERM"),
         End::Stopped => tracing::error!("the server stopped by itself; the log has the reason"),
     }
-    log.finish(Duration::from_secs(1));
+    log.finish(FLUSH_TIMEOUT);
     end.exit_code()
 }
 
