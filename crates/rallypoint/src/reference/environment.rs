@@ -127,7 +127,7 @@ fn variables(cli: &clap::Command, command: &str) -> Vec<(String, String)> {
 #[cfg(test)]
 pub(crate) fn assert_documented(command: &str, read: &std::collections::BTreeSet<String>) {
     let flags = variables(&Cli::command(), command).into_iter().map(|(variable, _)| variable).collect();
-    let (of_flags, others): (std::collections::BTreeSet<_>, Vec<_>) =
+    let (of_flags, others): (std::collections::BTreeSet<_>, std::collections::BTreeSet<_>) =
         read.iter().cloned().partition(|name| name.starts_with("PET_"));
     assert_eq!(of_flags, flags);
     for name in others {
