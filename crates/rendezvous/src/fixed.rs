@@ -21,6 +21,7 @@ use crate::exit_barrier::count_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::machine::{is_loopback, is_this_machine, listen_host};
 use crate::observer::{ConnectReporter, Observer, StaticWaiting};
+use crate::options::STATIC_OPTIONS;
 use crate::parameters::{RendezvousParameters, unknown_options};
 use crate::store_info::RendezvousStoreInfo;
 
@@ -82,7 +83,7 @@ impl StaticRendezvousHandler {
     ///
     /// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid.
     pub fn create(parameters: &RendezvousParameters) -> Result<StaticRendezvousHandler> {
-        let mut errors = unknown_options(parameters.config.keys(), &["rank", "timeout"]);
+        let mut errors = unknown_options(parameters.config.keys(), &STATIC_OPTIONS.map(|option| option.name));
         errors.extend(parameters.check_names());
         let mut get = |read: Result<Option<i64>>| {
             read.unwrap_or_else(|error| {

@@ -273,7 +273,7 @@ pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
 /// Returns a message for each option that the `c10d` backend doesn't have. The message suggests the most similar
 /// option.
 pub fn unknown_c10d_options<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<String> {
-    unknown_options(names, &crate::settings::C10D_OPTIONS)
+    unknown_options(names, &crate::options::C10D_OPTIONS.map(|option| option.name))
 }
 
 /// Returns a message for each option that is not in `known`. The message suggests the most similar option.

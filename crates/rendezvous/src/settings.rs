@@ -9,25 +9,6 @@ use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_c10d_options};
 
-/// The options of the `c10d` backend. It ignores `timeout` and `rank`, which torch's launcher sets for every backend.
-pub(crate) const C10D_OPTIONS: [&str; 15] = [
-    "join_timeout",
-    "last_call_timeout",
-    "reform_last_call_timeout",
-    "store_outage_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "cas_backoff_max_seconds",
-    "store_type",
-    "is_host",
-    "read_timeout",
-    "expected_hosts",
-    "timeout",
-    "rank",
-];
-
 /// Converts the parameters. Fails with one error that lists every problem.
 pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     let mut settings = Settings::new(&parameters.run_id, parameters.min_nodes, parameters.max_nodes);

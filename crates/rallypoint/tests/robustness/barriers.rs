@@ -1,4 +1,4 @@
-//! Rows W08 and W09: a barrier lets through those who are there, and nothing else opens it.
+//! Rows W08 and W09 in docs/internals/robustness.md. Only the arrival of all clients releases a barrier.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ fn assert_passed(client: &mut Client) {
 }
 
 #[test]
-fn w08_a_barrier_does_not_count_who_gave_up() {
+fn w08_a_barrier_does_not_count_clients_that_canceled() {
     let mut server = Server::start();
     let [mut a, mut b] = [(); 2].map(|()| server.connect());
     for _ in 0..3 {
         a.start_blocking(barrier("/bar", 2));
         a.cancel_wait();
     }
-    // Alone again after its time-outs: nobody else has come, so it does not pass.
+    // After its canceled waits it is alone, so it does not pass.
     a.start_blocking(barrier("/bar", 2));
     a.cancel_wait();
     b.start_blocking(barrier("/bar", 2));
@@ -30,11 +30,11 @@ fn w08_a_barrier_does_not_count_who_gave_up() {
     assert_passed(&mut a);
     assert_passed(&mut b);
     drop((a, b));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w08_a_barrier_does_not_count_who_died() {
+fn w08_a_barrier_does_not_count_dead_clients() {
     let mut server = Server::start();
     let mut b = server.connect();
     for torn in [false, true] {
@@ -45,16 +45,18 @@ fn w08_a_barrier_does_not_count_who_died() {
         } else {
             drop(a)
         }
-        eventually(Duration::from_secs(5), "its death is noticed", || server.connections() == 1);
+        eventually(Duration::from_secs(5), "the server closes the dead connection", || {
+            server.connections() == 1
+        });
         b.start_blocking(barrier("/bar", 2));
         b.cancel_wait();
     }
     drop(b);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w08_each_round_of_a_barrier_waits_for_all() {
+fn w08_each_use_of_a_barrier_waits_for_all_clients() {
     let mut server = Server::start();
     let [mut a, mut b] = [(); 2].map(|()| server.connect());
     for _ in 0..5 {
@@ -68,11 +70,11 @@ fn w08_each_round_of_a_barrier_waits_for_all() {
     b.start_blocking(barrier("/bar", 2));
     b.cancel_wait();
     drop((a, b));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w09_a_barrier_for_nobody_is_refused_and_only_arrivals_release() {
+fn w09_an_empty_barrier_is_refused_and_only_arrivals_release_waiters() {
     let mut server = Server::start();
     for world_size in [0, -1, i64::MIN] {
         let mut client = server.connect();
@@ -87,5 +89,5 @@ fn w09_a_barrier_for_nobody_is_refused_and_only_arrivals_release() {
     assert_eq!(other.add("/bar", 1), 2);
     waiter.cancel_wait();
     drop((waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }

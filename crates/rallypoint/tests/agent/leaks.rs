@@ -1,5 +1,4 @@
-//! No traces: what was started and killed leaves no file, process, port or memory, and an agent that starts its workers
-//! again and again does not grow.
+//! Killed agents leave no file, process, port or shared memory, and an agent does not grow with the number of restarts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,50 +9,56 @@ use std::time::{Duration, Instant};
 use rallypoint_testkit::{Port, eventually_or, scaled};
 use rustix::process::{Signal, kill_process};
 
-use crate::bed::{Agent, random, relatives};
-use crate::left_behind::{GONE, assert_gone};
+use crate::agent_process::{Agent, marked_processes, random};
+use crate::cleanup::{CLEANUP_TIMEOUT, assert_no_process_left};
 
 #[test]
-fn starting_and_killing_leaves_no_file_process_port_or_memory() {
+fn killed_agents_leave_no_file_process_port_or_shared_memory() {
     let dir = tempfile::tempdir().unwrap();
-    let (place, health) = (Port::unassigned(), Port::unassigned());
-    let (endpoint, checked) = (place.endpoint(), health.endpoint());
-    let ours = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--health-check", &checked];
+    let (store, health) = (Port::unassigned(), Port::unassigned());
+    let (endpoint, health_endpoint) = (store.endpoint(), health.endpoint());
+    let ours = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--health-check", &health_endpoint];
     let mut processes = BTreeSet::new();
     for round in 0..scaled(30, 1000) {
-        // At a port that the system chooses, or at one of ours.
-        let place: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &ours };
+        // With a port that the system chooses, or with ours.
+        let endpoint_flags: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &ours };
         let workers = ["--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
         let environment = [("TMPDIR", dir.path()), ("TORCHELASTIC_ENABLE_FILE_TIMER", Path::new("1"))];
-        let mut agent = Agent::start_with(&[place, &workers].concat(), &environment);
+        let mut agent = Agent::start_with(&[endpoint_flags, &workers].concat(), &environment);
         std::thread::sleep(Duration::from_micros(random() % 20_000));
-        processes.extend(relatives(&agent.mark()).iter().map(|(pid, _)| pid.as_raw_nonzero().to_string()));
+        processes
+            .extend(marked_processes(&agent.mark()).iter().map(|(pid, _)| pid.as_raw_nonzero().to_string()));
         let signal = if round % 4 < 2 { Signal::TERM } else { Signal::KILL };
         let victim = match random() % 2 {
-            0 => agent.inner(),
+            0 => agent.agent_pid(),
             _ => None,
         };
         let _ = kill_process(victim.unwrap_or(agent.pid()), signal);
         agent.wait();
-        assert_gone(&agent.mark(), "killed while it started");
-        for port in [&endpoint, &checked] {
-            // The sockets of a process are closed a little after its environment is gone.
+        assert_no_process_left(&agent.mark(), "killed while it started");
+        for port in [&endpoint, &health_endpoint] {
+            // The kernel closes the sockets of a process after it has removed its environment.
             let bind = || TcpListener::bind(port);
-            eventually_or(GONE, || format!("round {round}: {port}: {:?}", bind()), || bind().is_ok());
+            eventually_or(
+                CLEANUP_TIMEOUT,
+                || format!("round {round}: {port}: {:?}", bind()),
+                || bind().is_ok(),
+            );
         }
     }
     let left = || fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
     let start = Instant::now();
     while !left().is_empty() {
-        assert!(start.elapsed() < GONE, "left in the folder for temporary files: {:?}", left());
+        assert!(start.elapsed() < CLEANUP_TIMEOUT, "left in the folder for temporary files: {:?}", left());
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(shared_memory(&processes), [] as [String; 0]);
 }
 
-/// Memory that outlives its processes: segments that one of these has made, and files with our names.
+/// Returns shared memory that outlives its processes: segments that one of `processes` created, and files with our
+/// names.
 fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
-    // key, id, permissions, size, and who has made it.
+    // The fields are key, id, permissions, size, and the id of the creator.
     let maker = |line: &&str| line.split_whitespace().nth(4).is_some_and(|pid| processes.contains(pid));
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
@@ -62,23 +67,25 @@ fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
     table.lines().skip(1).filter(maker).map(String::from).chain(names.filter(is_ours)).collect()
 }
 
-/// For many starts on a busy machine.
-const LONG: Duration = Duration::from_secs(600);
+/// Timeout for many restarts on a busy machine.
+const RESTARTS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The threads and open files that an agent may have beyond an earlier count: some are at work at any moment.
+/// The number of threads that an agent may have beyond an earlier count. The number varies by a few; a leak would add one
+/// for each restart.
 const MAX_MORE_THREADS: usize = 3;
+/// The same for open files.
 const MAX_MORE_FILES: usize = 8;
 
-/// Shell commands with which a worker prints the agent's memory in KiB, its threads and its open files, after `early` restarts
-/// and after `last`. The agent closes what belongs to an earlier start in the background, so the last worker waits up to
-/// 60 s for that.
-fn look(early: usize, last: usize) -> String {
+/// Returns a script by which a worker prints the memory of the agent in KiB, its threads and its open files, after
+/// `early` and after `last` restarts. The agent frees resources of the previous start in the background, so the last
+/// worker waits up to 60 s for that.
+fn print_resources(early: usize, last: usize) -> String {
     format!(
         r#"measure() {{
             echo $(grep -E '^(VmRSS|Threads):' /proc/$PPID/status | tr -dc '0-9\n') $(ls /proc/$PPID/fd | wc -l)
         }}
         case $TORCHELASTIC_RESTART_COUNT in
-        {early}) sleep 2; measure >"$TMPDIR/early.$PPID"; echo told $(cat "$TMPDIR/early.$PPID");;
+        {early}) sleep 2; measure >"$TMPDIR/early.$PPID"; echo resources $(cat "$TMPDIR/early.$PPID");;
         {last})
             read -r _ threads files <"$TMPDIR/early.$PPID"
             for _ in $(seq 300); do
@@ -86,24 +93,23 @@ fn look(early: usize, last: usize) -> String {
                 if [ $2 -le $((threads + {MAX_MORE_THREADS})) ] && [ $3 -le $((files + {MAX_MORE_FILES})) ]; then break; fi
                 sleep 0.2
             done
-            echo told $*;;
+            echo resources $*;;
         esac;"#
     )
 }
 
-/// That an agent has at the end what it had early on.
-fn assert_steady(what: &str, out: &str, restarts: usize) {
+/// Checks that the resources of the agent did not grow between the early and the last restart.
+fn assert_no_growth(what: &str, out: &str, restarts: usize) {
     let numbers = |line: &str| -> Option<Vec<usize>> {
-        line.strip_prefix("told ")?.split_whitespace().map(|word| word.parse().ok()).collect()
+        line.strip_prefix("resources ")?.split_whitespace().map(|word| word.parse().ok()).collect()
     };
-    let told: Vec<_> = out.lines().filter_map(numbers).collect();
-    let [early, late] = &told[..] else { panic!("{what}: {out}") };
+    let resources: Vec<_> = out.lines().filter_map(numbers).collect();
+    let [early, late] = &resources[..] else { panic!("{what}: {out}") };
     println!("{what}: KiB, threads, files: {early:?}, after {restarts} more restarts {late:?}");
-    // What is left behind would be one for each restart.
     assert!(restarts >= 30);
-    let is_steady = late[1] <= early[1] + MAX_MORE_THREADS && late[2] <= early[2] + MAX_MORE_FILES;
-    assert!(is_steady, "{what}: {early:?} {late:?}");
-    // At first much is used for the first time; later on each may leave a few names in a store, and no more.
+    let has_leak = late[1] > early[1] + MAX_MORE_THREADS || late[2] > early[2] + MAX_MORE_FILES;
+    assert!(!has_leak, "{what}: {early:?} {late:?}");
+    // The first restarts allocate memory that later ones reuse. Each restart may leave a few keys in the store.
     assert!(late[0] <= early[0] + 1024 + 8 * restarts, "{what}: {early:?} {late:?}");
 }
 
@@ -113,30 +119,30 @@ fn restarting<'a>(restarts: &'a str, script: &'a str) -> [&'a str; 8] {
 }
 
 #[test]
-fn an_agent_does_not_grow_however_often_it_starts_its_workers() {
+fn an_agent_does_not_grow_with_the_number_of_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let (early, last) = (20, scaled(100, 1000));
     let restarts = last.to_string();
-    let script = format!("{} exit 1", look(early, last));
+    let script = format!("{} exit 1", print_resources(early, last));
     let arguments = [&["--standalone"][..], &restarting(&restarts, &script)].concat();
     let quiet = [("TMPDIR", dir.path()), ("RALLYPOINT_LOG", Path::new("off"))];
-    let ended = Agent::start_with(&arguments, &quiet).ended_within(LONG);
+    let ended = Agent::start_with(&arguments, &quiet).ended_within(RESTARTS_TIMEOUT);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
-    assert_steady("alone", &ended.out, last - early);
+    assert_no_growth("one node", &ended.out, last - early);
 }
 
 #[test]
-fn two_nodes_do_not_grow_however_often_they_start_over() {
+fn two_nodes_do_not_grow_with_the_number_of_restarts() {
     let (early, last) = (10, scaled(40, 400));
     let restarts = last.to_string();
     for backend in ["c10d", "static"] {
         let (dir, port) = (tempfile::tempdir().unwrap(), Port::reserve());
         let endpoint = port.endpoint();
-        // The first of the two fails as soon as the other has started, too.
+        // The first worker fails as soon as the second one has started.
         let script = format!(
             r#"{} [ "$RANK" = 1 ] && {{ : >"$TMPDIR/$TORCHELASTIC_RESTART_COUNT"; exec sleep 600; }}
             while [ ! -e "$TMPDIR/$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.01; done; exit 1"#,
-            look(early, last)
+            print_resources(early, last)
         );
         let nodes = ["0", "1"].map(|rank| {
             let first = ["--nnodes", "2", "--node-rank", rank, "--rdzv-backend", backend, "--rdzv-id", "job"];
@@ -145,9 +151,9 @@ fn two_nodes_do_not_grow_however_often_they_start_over() {
             let quiet = [("TMPDIR", dir.path()), ("RALLYPOINT_LOG", Path::new("off"))];
             Agent::start_with(&[&first[..], &more, &last].concat(), &quiet)
         });
-        for ended in nodes.map(|node| node.ended_within(LONG)) {
+        for ended in nodes.map(|node| node.ended_within(RESTARTS_TIMEOUT)) {
             assert_eq!(ended.status.code(), Some(1), "{backend}: {}", ended.err);
-            assert_steady(backend, &ended.out, last - early);
+            assert_no_growth(backend, &ended.out, last - early);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Innocent clients, and how long the server lets them wait while others attack it.
+//! Latencies of uninvolved clients while other clients attack the server.
 //!
-//! A busy machine delays everybody. So each measurement has a control, the same client on an idle server at the same
-//! time, and what is held against the attacked server is what it adds to that.
+//! A busy machine delays all clients. So each measurement has a control: the same clients on an idle server at the same
+//! time. Only the difference counts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use rallypoint_core::wire::{Reply, Request};
 
 use super::{Client, Server};
 
-/// One whole visit: connect, validate, ping, set, get. How long it took.
+/// Connects, pings, sets and gets a value. Returns the time for all of it.
 pub(crate) fn probe(address: SocketAddr) -> io::Result<Duration> {
     let start = Instant::now();
     let mut client = Client::try_connect(address)?;
@@ -25,36 +25,36 @@ pub(crate) fn probe(address: SocketAddr) -> io::Result<Duration> {
     let took = start.elapsed();
     match reply {
         Reply::Value(got) if *got == value => Ok(took),
-        // Another probe may have been between the two.
+        // Another probe may have set its value in between.
         Reply::Value(got) if got.len() == value.len() => Ok(took),
         other => Err(io::Error::other(format!("{other:?}"))),
     }
 }
 
-/// A client that asks again and again, in a thread of its own.
-pub(crate) struct Bystander {
+/// A client that sends requests continuously, on a thread of its own.
+pub(crate) struct LatencyProbe {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Duration>>,
 }
 
-impl Bystander {
-    /// Pings over one connection, about a thousand times a second.
-    pub(crate) fn pinging(address: SocketAddr) -> Bystander {
+impl LatencyProbe {
+    /// Sends about 1,000 pings per second over one connection.
+    pub(crate) fn ping_continuously(address: SocketAddr) -> LatencyProbe {
         let mut client = Client::connect(address);
-        Bystander::asking(Duration::from_millis(1), move || {
+        LatencyProbe::spawn(Duration::from_millis(1), move || {
             let start = Instant::now();
             client.ping();
             start.elapsed()
         })
     }
 
-    /// Visits with a new connection each time, about a hundred times a second.
-    pub(crate) fn visiting(address: SocketAddr) -> Bystander {
-        Bystander::asking(Duration::from_millis(10), move || probe(address).expect("a visitor is served"))
+    /// Makes about 100 connections per second.
+    pub(crate) fn connect_continuously(address: SocketAddr) -> LatencyProbe {
+        LatencyProbe::spawn(Duration::from_millis(10), move || probe(address).expect("a probe is served"))
     }
 
-    /// `every` is the pause between two questions, not a wait for anything.
-    fn asking(every: Duration, mut ask: impl FnMut() -> Duration + Send + 'static) -> Bystander {
+    /// Calls `ask` every `every`.
+    fn spawn(every: Duration, mut ask: impl FnMut() -> Duration + Send + 'static) -> LatencyProbe {
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -67,10 +67,10 @@ impl Bystander {
                 std::thread::sleep(every);
             }
         });
-        Bystander { stop, thread }
+        LatencyProbe { stop, thread }
     }
 
-    /// How long its requests took, shortest first. Fails if one was not answered.
+    /// Returns the latencies, sorted. Panics if a request was not answered.
     pub(crate) fn finish(self) -> Vec<Duration> {
         self.stop.store(true, Ordering::Relaxed);
         let mut times = self.thread.join().expect("every request was answered");
@@ -79,21 +79,22 @@ impl Bystander {
     }
 }
 
-/// The time that so many percent stayed below.
+/// Returns the latency that this percentage of all requests does not exceed.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
 
-/// What bystanders of one server saw.
+/// The latencies of the probes of one server.
 #[derive(Debug)]
-struct Seen {
+struct Latencies {
     pings: Vec<Duration>,
     visits: Vec<Duration>,
 }
 
-impl Seen {
-    /// Waits that stay within `bound` of those on an idle server: of nearly all pings, and of most visits.
-    fn is_within(&self, bound: Duration, idle: &Seen, percent: usize) -> bool {
+impl Latencies {
+    /// Returns whether the latencies exceed those of an idle server by less than `bound`: the percentile of the pings,
+    /// and the median of the connections.
+    fn is_within(&self, bound: Duration, idle: &Latencies, percent: usize) -> bool {
         percentile(&self.pings, percent) < bound + percentile(&idle.pings, percent)
             && percentile(&self.visits, 50)
                 < bound.max(Duration::from_millis(5)) + percentile(&idle.visits, 50)
@@ -106,29 +107,33 @@ impl Seen {
     }
 }
 
-/// Runs `attack` while bystanders ping and visit the server: of their pings 99 in a hundred, and of their visits most,
-/// must not take longer than `bound` more than on an idle server. One run of several is enough.
-pub(crate) fn assert_undisturbed(server: &Server, bound: Duration, mut attack: impl FnMut()) {
+/// Runs `attack` while probes measure latencies. The 99th percentile of pings and the median of connections may exceed
+/// those of an idle server by `bound`. One of several runs must pass.
+pub(crate) fn assert_latency_unaffected(server: &Server, bound: Duration, mut attack: impl FnMut()) {
     const RUNS: usize = 6;
     let idle = Server::start();
     let mut seen = String::new();
     for _ in 0..RUNS {
-        let watch =
-            |server: &Server| (Bystander::pinging(server.address()), Bystander::visiting(server.address()));
-        let (start, starved) = (Instant::now(), server.process().starved());
+        let watch = |server: &Server| {
+            (
+                LatencyProbe::ping_continuously(server.address()),
+                LatencyProbe::connect_continuously(server.address()),
+            )
+        };
+        let (start, cpu_wait) = (Instant::now(), server.process().cpu_wait());
         let both = [watch(server), watch(&idle)];
         attack();
         let [attacked, control] =
-            both.map(|(pings, visits)| Seen { pings: pings.finish(), visits: visits.finish() });
-        // Where other programs leave it no processor nearly all of its answers are late, by as much as it got less.
-        let starved = (server.process().starved() - starved).as_secs_f64() / start.elapsed().as_secs_f64();
-        let percent = if starved > 0.1 { 50 } else { 99 };
-        let allowed = bound.div_f64(1.0 - starved.min(0.9));
+            both.map(|(pings, visits)| Latencies { pings: pings.finish(), visits: visits.finish() });
+        // If other programs use the processor, nearly all replies are late.
+        let cpu_wait = (server.process().cpu_wait() - cpu_wait).as_secs_f64() / start.elapsed().as_secs_f64();
+        let percent = if cpu_wait > 0.1 { 50 } else { 99 };
+        let allowed = bound.div_f64(1.0 - cpu_wait.min(0.9));
         seen += &format!(
             "\n  attacked: {}\n  idle:     {}\n  without a processor for {:.0} % of the time",
             attacked.summary(),
             control.summary(),
-            starved * 100.0
+            cpu_wait * 100.0
         );
         if attacked.is_within(allowed, &control, percent) {
             return println!("undisturbed:{seen}");

@@ -1,4 +1,5 @@
-//! A sign of life on the terminal for what takes longer than a second. Scripts and logs see nothing of it.
+//! Shows on a terminal what a command waits for, if that takes longer than a second. Nothing is shown without a
+//! terminal.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,55 +8,55 @@ use std::time::{Duration, Instant};
 
 use crate::live_line;
 
-/// Shows what is being waited for, from the first second on until it is dropped.
-pub(crate) struct Waiting(Option<(Sender<String>, JoinHandle<()>)>);
+/// A live line that is shown after `SHOW_GRACE` and cleared when it is dropped.
+pub(crate) struct WaitIndicator(Option<(Sender<String>, JoinHandle<()>)>);
 
-/// How long a wait lasts before it is shown.
+/// Time before a wait is shown.
 const SHOW_GRACE: Duration = Duration::from_secs(1);
-/// How often the live line is drawn.
+/// Interval for drawing the live line.
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
-impl Waiting {
-    pub(crate) fn show(what: String) -> Waiting {
+impl WaitIndicator {
+    pub(crate) fn show(text: String) -> WaitIndicator {
         if !std::io::stderr().is_terminal() {
-            return Waiting(None);
+            return WaitIndicator(None);
         }
-        let mut what = crate::output::shown(what.as_bytes(), &[]);
+        let mut text = crate::output::escape_control(text.as_bytes(), &[]);
         let (updates, updated) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let (start, mut pause) = (Instant::now(), SHOW_GRACE);
             loop {
                 match updated.recv_timeout(pause) {
-                    Ok(update) => what = update,
+                    Ok(update) => text = update,
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
                 pause = SHOW_GRACE.saturating_sub(start.elapsed());
                 if pause.is_zero() {
                     pause = TICK_INTERVAL;
-                    live_line::show(format!("{what} ({}s)", start.elapsed().as_secs()), None);
+                    live_line::show(format!("{text} ({}s)", start.elapsed().as_secs()), None);
                 }
             }
             live_line::clear();
         });
-        Waiting(Some((updates, thread)))
+        WaitIndicator(Some((updates, thread)))
     }
 
-    /// Whether there is a terminal to show the wait on.
+    /// Returns whether there is a terminal.
     pub(crate) fn is_shown(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Replaces the text that is shown.
-    pub(crate) fn update(&self, what: String) {
+    /// Replaces the text.
+    pub(crate) fn update(&self, text: String) {
         if let Some((updates, _)) = &self.0 {
             // The thread ends only after the sender is dropped.
-            let _ = updates.send(crate::output::shown(what.as_bytes(), &[]));
+            let _ = updates.send(crate::output::escape_control(text.as_bytes(), &[]));
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitIndicator {
     fn drop(&mut self) {
         if let Some((updates, thread)) = self.0.take() {
             drop(updates);

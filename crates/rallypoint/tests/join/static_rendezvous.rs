@@ -1,4 +1,4 @@
-//! Nodes of a static rendezvous that contradict each other, each a process of its own: every one of them says which two.
+//! Nodes of a static rendezvous with contradictory settings. Every node names the two that contradict each other.
 
 use rallypoint_store::{Store, TcpStore};
 use rallypoint_testkit::{eventually, reserve_port};
@@ -16,16 +16,16 @@ impl Job {
         Job { port: reserve_port() }
     }
 
-    /// A node whose address nobody else has.
+    /// Starts a node with an address of its own.
     fn node(&self, address: &str, rank: &str, nodes: &str) -> Node {
         let fixed = ["--rdzv-backend", "static", "--node-rank", rank, "--local-addr", address];
         Node::at(self.port, nodes, &fixed)
     }
 
-    /// One that waits with so many others, itself counted in.
+    /// Starts a node and waits until it logs that `here` nodes are present.
     fn waiting(&self, address: &str, rank: &str, nodes: &str, here: u64) -> Node {
         let mut node = self.node(address, rank, nodes);
-        node.logs(&format!("{here} of {nodes} nodes are here"));
+        node.wait_for_log(&format!("{here} of {nodes} nodes are here"));
         node
     }
 }
@@ -34,35 +34,37 @@ fn name(address: &str, node: &Node) -> String {
     format!("{address} (pid {})", node.child.id())
 }
 
-/// All of them fail, for one reason, and name both of those who contradict each other and nobody else.
+/// Checks that all nodes fail for the same reason and name exactly these two nodes.
 fn assert_all_name(nodes: [Node; 3], both: [String; 2], what: &str) {
     for node in nodes {
         let (code, log) = node.ended();
         assert_eq!(code, 1, "{log}");
-        let said = log.lines().find(|line| line.starts_with("rallypoint join:")).expect("it says why");
-        assert!(said.contains(what), "{what}: {said}");
-        assert!(both.iter().all(|name| said.contains(name)), "{both:?}: {said}");
-        assert_eq!(said.matches("(pid ").count(), 2, "{said}");
+        let error_line =
+            log.lines().find(|line| line.starts_with("rallypoint join:")).expect("the node prints an error");
+        assert!(error_line.contains(what), "{what}: {error_line}");
+        assert!(both.iter().all(|name| error_line.contains(name)), "{both:?}: {error_line}");
+        assert_eq!(error_line.matches("(pid ").count(), 2, "{error_line}");
     }
 }
 
 #[test]
-fn a_rank_that_was_given_twice_names_both_processes_on_every_node() {
-    for twice in ["0", "1"] {
+fn a_duplicate_node_rank_names_both_processes_on_every_node() {
+    for duplicate in ["0", "1"] {
         let job = Job::new();
         let nodes = [
             job.waiting("127.0.0.2", "0", "3", 1),
             job.waiting("127.0.0.3", "1", "3", 2),
-            job.node("127.0.0.4", twice, "3"),
+            job.node("127.0.0.4", duplicate, "3"),
         ];
-        let first = if twice == "0" { name("127.0.0.2", &nodes[0]) } else { name("127.0.0.3", &nodes[1]) };
+        let first =
+            if duplicate == "0" { name("127.0.0.2", &nodes[0]) } else { name("127.0.0.3", &nodes[1]) };
         let both = [first, name("127.0.0.4", &nodes[2])];
-        assert_all_name(nodes, both, &format!("node rank {twice} was given twice"));
+        assert_all_name(nodes, both, &format!("node rank {duplicate} was given twice"));
     }
 }
 
 #[test]
-fn numbers_of_nodes_that_differ_name_both_processes_on_every_node() {
+fn different_numbers_of_nodes_name_both_processes_on_every_node() {
     for differing in ["4", "5"] {
         let job = Job::new();
         let nodes = [
@@ -70,29 +72,29 @@ fn numbers_of_nodes_that_differ_name_both_processes_on_every_node() {
             job.waiting("127.0.0.3", "1", "3", 2),
             job.node("127.0.0.4", "2", differing),
         ];
-        // The first has said for how many, and the second the same.
+        // The first two nodes have published the same number.
         let both = [name("127.0.0.2", &nodes[0]), name("127.0.0.4", &nodes[2])];
         let what = format!("started for {differing} nodes, but {} for 3", both[0]);
         assert_all_name(nodes, both, &what);
     }
 }
 
-/// The others work already, and go on; it must not be in a world that is not theirs.
+/// The other nodes continue. The late node must not be part of their round.
 #[test]
-fn who_comes_after_all_have_met_with_another_number_of_nodes_is_refused() {
+fn a_late_node_with_another_number_of_nodes_is_refused() {
     let job = Job::new();
     let nodes = ["0", "1"].map(|rank| job.node("127.0.0.2", rank, "2"));
     nodes.iter().for_each(|node| assert_eq!(node.joined()["world_size"], 2));
     let store = TcpStore::connect("127.0.0.1", job.port).unwrap();
-    eventually("all have met", || store.check(&["rallypoint.static/job/met"]).unwrap());
+    eventually("all nodes have joined", || store.check(&["rallypoint.static/job/met"]).unwrap());
     let late = job.node("127.0.0.4", "2", "3");
-    let this = name("127.0.0.4", &late);
+    let late_name = name("127.0.0.4", &late);
     let (code, log) = late.ended();
     assert_eq!(code, 1, "{log}");
     let names = nodes.each_ref().map(|node| name("127.0.0.2", node));
-    assert!(log.contains(&format!("{this} was started for 3 nodes, but ")), "{log}");
+    assert!(log.contains(&format!("{late_name} was started for 3 nodes, but ")), "{log}");
     assert!(names.iter().any(|name| log.contains(name)), "{log}");
-    // That is its own affair: who is started again with the right number takes its place.
+    // The job is not affected: a node that restarts with the right number replaces the old one.
     nodes[1].signal(Signal::KILL);
     assert_eq!(job.node("127.0.0.2", "1", "2").joined()["world_size"], 2);
 }

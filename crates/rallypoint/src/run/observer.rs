@@ -1,4 +1,4 @@
-//! What a user sees of an agent: what it waits for and the world it forms, on the terminal or in the log.
+//! Shows what the agent waits for and the round that it formed, on the terminal or in the log.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::live_line;
 use crate::output;
 use crate::progress::Progress;
 
-pub(super) struct Screen(Arc<Progress>);
+pub(super) struct RunObserver(Arc<Progress>);
 
-impl Screen {
-    pub(super) fn new(run_id: &str) -> Screen {
-        Screen(Arc::new(Progress::new(run_id)))
+impl RunObserver {
+    pub(super) fn new(run_id: &str) -> RunObserver {
+        RunObserver(Arc::new(Progress::new(run_id)))
     }
 }
 
-impl LaunchObserver for Screen {
+impl LaunchObserver for RunObserver {
     fn rendezvous(&self) -> Arc<dyn Observer> {
         Arc::clone(&self.0) as _
     }
@@ -26,7 +26,7 @@ impl LaunchObserver for Screen {
     fn formed(&self, world: &str) {
         self.0.end();
         match std::io::stderr().is_terminal() {
-            true => output::complain(world),
+            true => output::write_stderr(world),
             false => tracing::info!("{world}"),
         }
     }

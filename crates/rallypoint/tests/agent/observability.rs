@@ -1,14 +1,14 @@
-//! What an agent tells while it runs: events, and how it is.
+//! The events, health checks, logs and worker output of an agent.
 
 use std::io::{Read, Write};
 
 use rallypoint_testkit::{Port, eventually};
 use serde_json::Value;
 
-use crate::bed::Agent;
+use crate::agent_process::Agent;
 
 #[test]
-fn events_have_torchs_names_in_torchs_order() {
+fn events_have_the_names_and_the_order_of_torch() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("events");
     let arguments = ["--standalone", "--event-log", log.to_str().unwrap(), "--no-python", "true"];
@@ -39,13 +39,13 @@ fn events_have_torchs_names_in_torchs_order() {
 }
 
 #[test]
-fn a_health_check_says_what_the_agent_does() {
-    let port = Port::reserve();
+fn a_health_check_reports_the_state_of_the_agent() {
+    let port = Port::held();
     let endpoint = port.endpoint();
     let script = "echo ready; sleep 600";
     let arguments = ["--standalone", "--health-check", &endpoint, "--no-python", "sh", "-c", script];
     let agent = Agent::start(&arguments);
-    agent.says("ready", 1);
+    agent.wait_for_lines("ready", 1);
     let ask = || {
         let mut stream = std::net::TcpStream::connect(&endpoint).ok()?;
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").ok()?;
@@ -53,16 +53,16 @@ fn a_health_check_says_what_the_agent_does() {
         stream.read_to_string(&mut text).ok()?;
         serde_json::from_str::<Value>(text.split_once("\r\n\r\n")?.1).ok()
     };
-    eventually("it runs", || ask().is_some_and(|state| state["status"] == "running"));
+    eventually("the agent reports that it runs", || ask().is_some_and(|state| state["status"] == "running"));
     let state = ask().unwrap();
     assert_eq!((&state["workers"], &state["world_size"]), (&1.into(), &1.into()), "{state}");
 }
 
 #[test]
-fn a_node_of_a_static_job_says_what_it_waits_for() {
+fn a_node_of_a_static_job_logs_what_it_waits_for() {
     for (rank, what) in [("0", "1 of 2 nodes are here"), ("1", "no answer yet from rank 0 at 127.0.0.1:")] {
-        let port = Port::reserve().number.to_string();
-        let agent = Agent::start_as_usual(&[
+        let port = Port::held().number.to_string();
+        let agent = Agent::start_with_default_log_level(&[
             "--nnodes",
             "2",
             "--node-rank",
@@ -79,11 +79,11 @@ fn a_node_of_a_static_job_says_what_it_waits_for() {
 }
 
 #[test]
-fn a_node_says_that_nobody_answers_at_the_endpoint() {
-    // It takes connections and says nothing.
+fn a_node_logs_that_no_store_answers_at_the_endpoint() {
+    // A server that accepts connections and sends nothing.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = mute.local_addr().unwrap().to_string();
-    let agent = Agent::start_as_usual(&[
+    let agent = Agent::start_with_default_log_level(&[
         "--nnodes",
         "2",
         "--rdzv-backend",
@@ -95,13 +95,13 @@ fn a_node_says_that_nobody_answers_at_the_endpoint() {
         "--no-python",
         "true",
     ]);
-    eventually("it says so", || {
+    eventually("the node logs the reason", || {
         agent.err().contains(&format!("no answer yet from the store at {endpoint}: accepts connections"))
     });
 }
 
 #[test]
-fn a_reader_that_pauses_gets_every_tee_d_line() {
+fn a_reader_that_pauses_receives_every_teed_line() {
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i of many; done";
     let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_rallypoint"))
         .args(["run", "--standalone", "--tee", "1", "--no-python", "sh", "-c", script])
@@ -110,7 +110,7 @@ fn a_reader_that_pauses_gets_every_tee_d_line() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // The pause itself: it is longer than the worker takes.
+    // The reader pauses for longer than the worker runs.
     std::thread::sleep(std::time::Duration::from_secs(7));
     let mut out = String::new();
     agent.stdout.take().unwrap().read_to_string(&mut out).unwrap();
@@ -120,7 +120,7 @@ fn a_reader_that_pauses_gets_every_tee_d_line() {
 }
 
 #[test]
-fn lines_that_a_reader_did_not_want_are_reported_and_a_signal_ends_the_wait_for_one_that_reads_nothing() {
+fn dropped_output_lines_are_reported_and_a_signal_ends_the_wait_for_a_reader() {
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i of many; done; echo all >&2";
     for is_closed in [true, false] {
         let arguments = ["run", "--standalone", "--tee", "1", "--no-python", "sh", "-c", script];

@@ -1,5 +1,4 @@
-//! A static job of two nodes with two workers each: ranks that the user gave, one start over, one end, and contradictions
-//! that are named.
+//! A static job of two nodes with two workers each: given ranks, a restart, the end, and contradictory settings.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,19 +7,19 @@ use std::time::{Duration, Instant};
 use rallypoint_testkit::{Port, eventually};
 use rustix::process::Signal;
 
-use crate::bed::{Agent, Ended, kill_at_once};
+use crate::agent_process::{Agent, AgentOutput, kill_together};
 
-/// What a worker finds, in one line.
-const TELL: &str = r#"echo "told $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE \
+/// Prints the environment of a worker in one line.
+const PRINT_RANKS: &str = r#"echo "ranks $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE \
 $ROLE_RANK/$ROLE_WORLD_SIZE $ROLE_NAME $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE \
 $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS";"#;
 
-fn node(port: &Port, rank: u32, nodes: &str, more: &[&str], script: &str) -> Agent {
-    node_with(port, rank, nodes, more, script, &[])
+fn start_node(port: &Port, rank: u32, nodes: &str, more: &[&str], script: &str) -> Agent {
+    start_node_with(port, rank, nodes, more, script, &[])
 }
 
-/// Rank 0 says where it is as torchrun's users do; the others may as well name the backend and the endpoint.
-fn node_with(
+/// Starts a node. Rank 0 has `--master-addr`, the other nodes have the backend and the endpoint.
+fn start_node_with(
     port: &Port,
     rank: u32,
     nodes: &str,
@@ -29,20 +28,23 @@ fn node_with(
     variables: &[(&str, &Path)],
 ) -> Agent {
     let (number, endpoint, rank) = (port.number.to_string(), port.endpoint(), rank.to_string());
-    let place: &[&str] = match rank.as_str() {
+    let endpoint_flags: &[&str] = match rank.as_str() {
         "0" => &["--master-addr", "127.0.0.1", "--master-port", &number],
         _ => &["--rdzv-backend", "static", "--rdzv-endpoint", &endpoint],
     };
     let first = ["--nnodes", nodes, "--node-rank", &rank, "--nproc-per-node", "2", "--rdzv-id", "fixed"];
-    Agent::start_with(&[&first, place, more, &["--no-python", "sh", "-c", script]].concat(), variables)
+    Agent::start_with(
+        &[&first, endpoint_flags, more, &["--no-python", "sh", "-c", script]].concat(),
+        variables,
+    )
 }
 
-/// The lines of the workers after so many restarts, by rank.
-fn told(nodes: [&Ended; 2], restarts: u32) -> Vec<String> {
+/// Returns the lines of the workers after this number of restarts, by rank.
+fn ranks_after(nodes: [&AgentOutput; 2], restarts: u32) -> Vec<String> {
     let mut lines: Vec<_> = nodes
         .iter()
         .flat_map(|node| node.out.lines())
-        .filter_map(|line| Some(line.strip_prefix("told ")?.to_owned()))
+        .filter_map(|line| Some(line.strip_prefix("ranks ")?.to_owned()))
         .filter(|line| line.ends_with(&format!(" {restarts}/1")))
         .collect();
     lines.sort();
@@ -50,56 +52,57 @@ fn told(nodes: [&Ended; 2], restarts: u32) -> Vec<String> {
 }
 
 #[test]
-fn two_nodes_get_the_ranks_they_were_given_start_over_together_and_finish() {
+fn two_static_nodes_keep_their_ranks_restart_together_and_finish() {
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
     let port = Port::reserve();
     let script = format!(
-        r#"{TELL} [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0
+        r#"{PRINT_RANKS} [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0
         while [ ! -e "$GO" ]; do sleep 0.02; done
         [ "$RANK" = 3 ] && exit 7
         exec sleep 600"#
     );
     let start =
-        |rank| node_with(&port, rank, "2", &["--max-restarts", "1"], &script, &[("GO", go.as_path())]);
-    // The second is there first, and waits.
+        |rank| start_node_with(&port, rank, "2", &["--max-restarts", "1"], &script, &[("GO", go.as_path())]);
+    // The second node starts first and waits.
     let (second, first) = (start(1), start(0));
-    first.says("told", 2);
-    second.says("told", 2);
+    first.wait_for_lines("ranks", 2);
+    second.wait_for_lines("ranks", 2);
     std::fs::write(&go, "").unwrap();
     let (first, second) = (first.ended(), second.ended());
     for node in [&first, &second] {
         assert_eq!(node.status.code(), Some(0), "{}", node.err);
     }
-    let place = port.endpoint();
+    let endpoint = port.endpoint();
     for restarts in [0, 1] {
         let expected: Vec<_> = (0..4)
             .map(|rank| {
                 let (local, group) = (rank % 2, rank / 2);
-                format!("{rank}/4 {local}/2 {group}/2 {rank}/4 default {place} fixed True {restarts}/1")
+                format!("{rank}/4 {local}/2 {group}/2 {rank}/4 default {endpoint} fixed True {restarts}/1")
             })
             .collect();
-        assert_eq!(told([&first, &second], restarts), expected);
+        assert_eq!(ranks_after([&first, &second], restarts), expected);
     }
     assert!(first.out.lines().all(|line| line.contains(" 0/2 ") && line.contains("/4 ")), "{}", first.out);
-    // Each says why: the one whose worker it was, and the one who was told.
+    // Both nodes log the reason: the one whose worker failed, and its peer.
     assert!(second.err.contains("worker 1 of this node failed (exit code 7)"), "{}", second.err);
     assert!(first.err.contains("restarts its workers: its worker 1 (rank 3) ended with 7"), "{}", first.err);
 }
 
 #[test]
-fn a_final_failure_on_either_node_ends_both_and_both_tell_of_it() {
+fn a_final_failure_on_either_node_ends_both_nodes_and_both_report_it() {
     for failing in [0, 1] {
         let port = Port::reserve();
         let dir = tempfile::tempdir().unwrap();
         let go = dir.path().join("go");
         let script = format!(
-            r#"{TELL} while [ ! -e "$GO" ]; do sleep 0.02; done
+            r#"{PRINT_RANKS} while [ ! -e "$GO" ]; do sleep 0.02; done
             [ "$GROUP_RANK$LOCAL_RANK" = {failing}0 ] && kill -SEGV $$$$
             exec sleep 600"#
         );
-        let nodes = [0, 1].map(|rank| node_with(&port, rank, "2", &[], &script, &[("GO", go.as_path())]));
-        nodes.iter().for_each(|node| node.says("told", 2));
+        let nodes =
+            [0, 1].map(|rank| start_node_with(&port, rank, "2", &[], &script, &[("GO", go.as_path())]));
+        nodes.iter().for_each(|node| node.wait_for_lines("ranks", 2));
         let start = Instant::now();
         std::fs::write(&go, "").unwrap();
         for ended in nodes.map(Agent::ended) {
@@ -113,25 +116,25 @@ fn a_final_failure_on_either_node_ends_both_and_both_tell_of_it() {
 }
 
 #[test]
-fn a_rank_that_was_given_twice_is_named_on_every_node() {
+fn a_duplicate_node_rank_is_named_on_every_node() {
     for twice in [0, 1] {
         let port = Port::reserve();
         let nodes = [(0, "127.0.0.2"), (1, "127.0.0.3"), (twice, "127.0.0.4")].map(|(rank, address)| {
-            let node = node(&port, rank, "3", &["--local-addr", address], "echo it ran");
-            // Who of the two with the same rank was there first is known.
+            let node = start_node(&port, rank, "3", &["--local-addr", address], "echo it ran");
+            // The node that waits has registered its rank first.
             if address != "127.0.0.4" {
-                eventually("it waits", || node.err().contains(" of 3 nodes are here"));
+                eventually("the node waits", || node.err().contains(" of 3 nodes are here"));
             }
             node
         });
         let (first, address) = (&nodes[twice as usize], ["127.0.0.2", "127.0.0.3"][twice as usize]);
-        let first = format!("to {address} (pid {})", first.inner().unwrap().as_raw_nonzero());
+        let first = format!("to {address} (pid {})", first.agent_pid().unwrap().as_raw_nonzero());
         let ended = nodes.map(Agent::ended);
         let what = format!("node rank {twice} was given twice: {first} and to 127.0.0.4 (pid ");
         for node in &ended {
             assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
             assert!(node.err.contains(&what) && node.err.contains("--node-rank"), "{}", node.err);
-            // Each is another process.
+            // Both names have different process ids.
             let pids: BTreeSet<_> =
                 node.err.split("(pid ").skip(1).map(|pid| pid.split_once(')').unwrap().0).collect();
             assert_eq!(pids.len(), 2, "{}", node.err);
@@ -140,10 +143,11 @@ fn a_rank_that_was_given_twice_is_named_on_every_node() {
 }
 
 #[test]
-fn numbers_of_nodes_that_differ_are_named_on_every_node() {
-    let port = Port::reserve();
-    let nodes = [(0, "2", "127.0.0.2"), (1, "3", "127.0.0.3")]
-        .map(|(rank, nodes, address)| node(&port, rank, nodes, &["--local-addr", address], "echo it ran"));
+fn different_numbers_of_nodes_are_named_on_every_node() {
+    let port = Port::held();
+    let nodes = [(0, "2", "127.0.0.2"), (1, "3", "127.0.0.3")].map(|(rank, nodes, address)| {
+        start_node(&port, rank, nodes, &["--local-addr", address], "echo it ran")
+    });
     for node in nodes.map(Agent::ended) {
         assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
         let names_both = ["for 2", "for 3"].iter().all(|nodes| node.err.contains(nodes));
@@ -154,36 +158,36 @@ fn numbers_of_nodes_that_differ_are_named_on_every_node() {
 }
 
 #[test]
-fn a_rank_that_no_node_can_have_is_refused_before_anything_starts() {
-    let ended = node(&Port::reserve(), 2, "2", &[], "echo it ran").ended();
+fn a_node_rank_out_of_range_is_refused_before_any_process_starts() {
+    let ended = start_node(&Port::held(), 2, "2", &[], "echo it ran").ended();
     assert_eq!((ended.status.code(), ended.out.as_str()), (Some(1), ""));
     assert!(ended.err.contains("the node rank 2 is out of range for 2 nodes"), "{}", ended.err);
 }
 
 #[test]
-fn a_node_that_waits_in_vain_can_be_told_to_end() {
+fn a_signal_ends_a_node_that_waits_for_other_nodes() {
     for rank in [0, 1] {
-        let waiting = node(&Port::reserve(), rank, "2", &[], "true");
-        eventually("it has begun", || waiting.inner().is_some());
+        let waiting = start_node(&Port::held(), rank, "2", &[], "true");
+        eventually("the agent has started", || waiting.agent_pid().is_some());
         if rank == 0 {
-            eventually("it waits", || waiting.err().contains("waiting"));
+            eventually("the node waits", || waiting.err().contains("waiting"));
         }
         waiting.signal(Signal::TERM);
         let ended = waiting.ended();
-        // The signal may have come before it was expected.
+        // The signal may arrive before its handler is installed.
         let code = std::os::unix::process::ExitStatusExt::signal(&ended.status).map(|signal| 128 + signal);
         assert_eq!(ended.status.code().or(code), Some(143), "{}", ended.err);
     }
 }
 
 #[test]
-fn when_the_node_of_rank_0_is_killed_the_others_end_because_their_store_is_gone() {
-    let port = Port::reserve();
-    let script = format!("{TELL} exec sleep 600");
-    let [first, second] = [0, 1].map(|rank| node(&port, rank, "2", &[], &script));
-    first.says("told", 2);
-    second.says("told", 2);
-    kill_at_once(&[first.pid(), first.inner().unwrap()]);
+fn a_node_fails_when_the_node_of_rank_0_and_its_store_are_killed() {
+    let port = Port::held();
+    let script = format!("{PRINT_RANKS} exec sleep 600");
+    let [first, second] = [0, 1].map(|rank| start_node(&port, rank, "2", &[], &script));
+    first.wait_for_lines("ranks", 2);
+    second.wait_for_lines("ranks", 2);
+    kill_together(&[first.pid(), first.agent_pid().unwrap()]);
     let ended = second.ended();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
     assert!(ended.err.contains(&port.endpoint()), "{}", ended.err);

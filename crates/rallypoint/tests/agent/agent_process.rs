@@ -1,4 +1,4 @@
-//! Agents as a user starts them, each with a mark that all of its descendants carry in their environment.
+//! Agents, started as a user starts them. A variable marks all processes of an agent.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,14 +9,14 @@ use std::time::Duration;
 use rallypoint_testkit::{ChildGuard, Lines, WAIT_TIMEOUT, eventually_or};
 use rustix::process::{Pid, Signal};
 
-/// The variable that marks all that comes of one agent.
+/// The variable that marks all processes of one agent.
 pub(crate) const MARK: &str = "RALLYPOINT_TEST_MARK";
 
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// An agent that runs.
+/// A running agent.
 pub(crate) struct Agent {
     child: ChildGuard,
     mark: String,
@@ -24,9 +24,9 @@ pub(crate) struct Agent {
     err: Lines,
 }
 
-/// What was left of an agent that has ended.
+/// The exit status and the output of an agent that has ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct AgentOutput {
     pub(crate) status: ExitStatus,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -37,22 +37,22 @@ impl Agent {
         Agent::start_with(arguments, &[])
     }
 
-    /// `rallypoint run` with these arguments and further environment variables.
+    /// Starts `rallypoint run` with these arguments and variables.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &Path)]) -> Agent {
         Agent::spawn(&[], arguments, |command| {
             command.env("RALLYPOINT_LOG", "info").envs(variables.iter().copied());
         })
     }
 
-    /// The same through another command, which becomes the agent.
-    pub(crate) fn start_below(before: &[&str], arguments: &[&str]) -> Agent {
+    /// Starts the agent through another command, which executes it.
+    pub(crate) fn start_through(before: &[&str], arguments: &[&str]) -> Agent {
         Agent::spawn(before, arguments, |command| {
             command.env("RALLYPOINT_LOG", "info");
         })
     }
 
-    /// The same without a word about how much it is to log.
-    pub(crate) fn start_as_usual(arguments: &[&str]) -> Agent {
+    /// Starts the agent without a log level.
+    pub(crate) fn start_with_default_log_level(arguments: &[&str]) -> Agent {
         Agent::spawn(&[], arguments, |command| {
             command.env_remove("RALLYPOINT_LOG").env_remove("LOGLEVEL");
         })
@@ -60,7 +60,7 @@ impl Agent {
 
     fn spawn(before: &[&str], arguments: &[&str], prepare: impl Fn(&mut Command)) -> Agent {
         let mark = format!("{:016x}", random());
-        // Whoever runs the tests in the background, or under `nohup`, has these ignored.
+        // A shell that runs the tests in the background, or under `nohup`, ignores these signals.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,QUIT").args(before);
         command.args([env!("CARGO_BIN_EXE_rallypoint"), "run"]).args(arguments);
@@ -81,19 +81,19 @@ impl Agent {
         self.err.text()
     }
 
-    /// Waits until its output has so many lines with this in them.
-    pub(crate) fn says(&self, what: &str, times: usize) {
-        let said = || self.out().lines().filter(|line| line.contains(what)).count();
-        let instead = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
-        eventually_or(WAIT_TIMEOUT, instead, || said() >= times);
+    /// Waits until the standard output has `times` lines that contain `what`.
+    pub(crate) fn wait_for_lines(&self, what: &str, times: usize) {
+        let count = || self.out().lines().filter(|line| line.contains(what)).count();
+        let message = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
+        eventually_or(WAIT_TIMEOUT, message, || count() >= times);
     }
 
     pub(crate) fn pid(&self) -> Pid {
         self.child.pid()
     }
 
-    /// The agent, once there is one: the child of the process that was started.
-    pub(crate) fn inner(&self) -> Option<Pid> {
+    /// Returns the id of the agent, which is the child of the outer process.
+    pub(crate) fn agent_pid(&self) -> Option<Pid> {
         children(self.pid()).first().copied()
     }
 
@@ -111,32 +111,32 @@ impl Agent {
 
     fn wait_within(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
-        let instead = || format!("it does not end:\n{}\n{}", self.out.text(), self.err.text());
-        eventually_or(limit, instead, || {
+        let message = || format!("it does not end:\n{}\n{}", self.out.text(), self.err.text());
+        eventually_or(limit, message, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
         status.unwrap()
     }
 
-    pub(crate) fn ended(self) -> Ended {
+    pub(crate) fn ended(self) -> AgentOutput {
         self.ended_within(WAIT_TIMEOUT)
     }
 
-    /// The same for one that has much to do.
-    pub(crate) fn ended_within(mut self, limit: Duration) -> Ended {
+    /// Waits for the end with another timeout.
+    pub(crate) fn ended_within(mut self, limit: Duration) -> AgentOutput {
         let status = self.wait_within(limit);
-        Ended { status, out: self.out.all(), err: self.err.all() }
+        AgentOutput { status, out: self.out.all(), err: self.err.all() }
     }
 }
 
-/// The command lines of the living processes that have a mark.
-pub(crate) fn family(mark: &str) -> Vec<String> {
-    relatives(mark).iter().map(|(pid, line)| format!("{pid:?}: {line}")).collect()
+/// Returns the command lines of the live processes that have a mark.
+pub(crate) fn process_lines(mark: &str) -> Vec<String> {
+    marked_processes(mark).iter().map(|(pid, line)| format!("{pid:?}: {line}")).collect()
 }
 
-/// The living processes that have a mark, each with its command line.
-pub(crate) fn relatives(mark: &str) -> Vec<(Pid, String)> {
+/// Returns the live processes that have a mark, with their command lines.
+pub(crate) fn marked_processes(mark: &str) -> Vec<(Pid, String)> {
     let mark = format!("{MARK}={mark}");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -152,17 +152,17 @@ pub(crate) fn relatives(mark: &str) -> Vec<(Pid, String)> {
     found
 }
 
-/// The processes that this one has started, or adopted.
+/// Returns the children of a process, including adopted ones.
 pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let pid = pid.as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
-/// Kills all of these with one command, as close together as that can be done from outside.
-pub(crate) fn kill_at_once(pids: &[Pid]) {
+/// Kills all of these with one command, as close together as possible.
+pub(crate) fn kill_together(pids: &[Pid]) {
     let pids = pids.iter().map(|pid| pid.as_raw_nonzero().to_string());
     let script = r#"kill -9 "$@""#;
-    // One may be gone because another was killed before it.
+    // A process may have ended because another one was killed before it.
     Command::new("sh").args(["-c", script, "sh"]).args(pids).stderr(Stdio::null()).status().unwrap();
 }
