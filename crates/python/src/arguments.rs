@@ -27,16 +27,16 @@ impl<'py> FromPyObject<'_, 'py> for Key {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
         if let Ok(text) = object.cast::<PyString>() {
-            return Ok(Key(text.to_cow().map_err(|_| not_text())?.into_owned()));
+            return Ok(Key(text.to_cow().map_err(|_| not_utf8())?.into_owned()));
         }
         match object.extract::<PyBackedBytes>() {
-            Ok(bytes) => Ok(Key(std::str::from_utf8(&bytes).map_err(|_| not_text())?.to_owned())),
-            Err(_) => Err(wrong("a key must be str or bytes", object)),
+            Ok(bytes) => Ok(Key(std::str::from_utf8(&bytes).map_err(|_| not_utf8())?.to_owned())),
+            Err(_) => Err(type_error("a key must be str or bytes", object)),
         }
     }
 }
 
-fn not_text() -> PyErr {
+fn not_utf8() -> PyErr {
     PyTypeError::new_err("a key must be text that can be written as UTF-8")
 }
 
@@ -53,7 +53,7 @@ impl<'py> FromPyObject<'_, 'py> for FilePath {
         object
             .extract()
             .map(FilePath)
-            .map_err(|_| wrong("a file's path must be str, bytes or os.PathLike", object))
+            .map_err(|_| type_error("a file's path must be str, bytes or os.PathLike", object))
     }
 }
 
@@ -64,15 +64,15 @@ pub(crate) struct List<T>(Vec<T>);
 /// An item of a list.
 pub(crate) trait Item {
     /// What the list must be.
-    const LIST: &'static str;
+    const EXPECTED: &'static str;
 }
 
 impl Item for Key {
-    const LIST: &'static str = "keys must be a list of str";
+    const EXPECTED: &'static str = "keys must be a list of str";
 }
 
 impl Item for Value {
-    const LIST: &'static str = "values must be a list of str or bytes";
+    const EXPECTED: &'static str = "values must be a list of str or bytes";
 }
 
 impl<T: Deref> List<T> {
@@ -94,21 +94,21 @@ where
             || object.is_instance_of::<PyByteArray>()
             || !is_list_like(object)?
         {
-            return Err(wrong(T::LIST, object));
+            return Err(type_error(T::EXPECTED, object));
         }
-        let items = object.try_iter().map_err(|_| wrong(T::LIST, object))?;
+        let items = object.try_iter().map_err(|_| type_error(T::EXPECTED, object))?;
         items.map(|item| item?.extract::<T>()).collect::<PyResult<_>>().map(List)
     }
 }
 
 fn is_list_like(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
-    const OTHERS: [&str; 7] =
+    const ITERABLES: [&str; 7] =
         ["set", "frozenset", "generator", "dict_keys", "dict_values", "dict_items", "map"];
     if object.is_instance_of::<PyDict>() {
         return Ok(false);
     }
     Ok(object.hasattr("__getitem__")?
-        || OTHERS.iter().any(|name| object.get_type().name().is_ok_and(|own| own == *name)))
+        || ITERABLES.iter().any(|name| object.get_type().name().is_ok_and(|own| own == *name)))
 }
 
 /// A value: bytes, or text to be written as UTF-8.
@@ -138,50 +138,50 @@ impl<'py> FromPyObject<'_, 'py> for Value {
             })?;
             return Ok(Value::Text(text.into_owned()));
         }
-        object.extract().map(Value::Bytes).map_err(|_| wrong("a value must be str or bytes", object))
+        object.extract().map(Value::Bytes).map_err(|_| type_error("a value must be str or bytes", object))
     }
 }
 
 /// A whole number; one that doesn't fit is as wrong as something else.
-pub(crate) struct Whole<T>(pub(crate) T);
+pub(crate) struct Integer<T>(pub(crate) T);
 
-impl<'py, T> FromPyObject<'_, 'py> for Whole<T>
+impl<'py, T> FromPyObject<'_, 'py> for Integer<T>
 where
     T: for<'a> FromPyObject<'a, 'py>,
 {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Whole<T>> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Integer<T>> {
         let number = object.extract::<T>().map_err(Into::into);
         // What can be made a whole number is one, unless digits would be lost without a word.
-        let made = number.or_else(|error| {
+        let converted = number.or_else(|error| {
             match object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>() {
                 true => Err(error),
                 false => object.call_method0("__int__")?.extract::<T>().map_err(Into::into),
             }
         });
-        made.map(Whole).map_err(|_| match object.is_instance_of::<PyInt>() {
+        converted.map(Integer).map_err(|_| match object.is_instance_of::<PyInt>() {
             true => PyTypeError::new_err(format!(
                 "{} is out of range (it must fit into {})",
                 object.str().map_or_else(|_| "a number".into(), |text| text.to_string()),
                 std::any::type_name::<T>(),
             )),
-            false => wrong("must be an int", object),
+            false => type_error("must be an int", object),
         })
     }
 }
 
 /// Yes or no, said by anything that has a truth of its own; being empty is none.
-pub(crate) struct Truth(pub(crate) bool);
+pub(crate) struct Boolean(pub(crate) bool);
 
-impl<'py> FromPyObject<'_, 'py> for Truth {
+impl<'py> FromPyObject<'_, 'py> for Boolean {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Truth> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Boolean> {
         if !object.is_none() && !object.hasattr("__bool__")? {
-            return Err(wrong("must be True or False", object));
+            return Err(type_error("must be True or False", object));
         }
-        object.is_truthy().map(Truth).map_err(|_| wrong("must be True or False", object))
+        object.is_truthy().map(Boolean).map_err(|_| type_error("must be True or False", object))
     }
 }
 
@@ -191,16 +191,16 @@ pub(crate) struct Timeout(i64);
 
 impl Timeout {
     /// For calls to which zero is without end: what is negative is over at once.
-    pub(crate) fn or_forever(self) -> Option<Duration> {
-        (self.0 != 0).then(|| self.or_at_once())
+    pub(crate) fn zero_as_unlimited(self) -> Option<Duration> {
+        (self.0 != 0).then(|| self.zero_as_immediate())
     }
 
     /// For calls to which zero is at once.
-    pub(crate) fn or_at_once(self) -> Duration {
+    pub(crate) fn zero_as_immediate(self) -> Duration {
         Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
     }
 
-    pub(crate) fn of_millis(millis: i64) -> Timeout {
+    pub(crate) fn from_millis(millis: i64) -> Timeout {
         Timeout(millis)
     }
 
@@ -235,11 +235,11 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
             // Without end of its range, and nothing for what is no number.
             return Ok(Timeout((seconds.value() * 1e3) as i64));
         }
-        Err(wrong("a time-out must be a datetime.timedelta, or a float of seconds", object))
+        Err(type_error("a time-out must be a datetime.timedelta, or a float of seconds", object))
     }
 }
 
-fn wrong(what: &str, object: Borrowed<'_, '_, PyAny>) -> PyErr {
+fn type_error(expected: &str, object: Borrowed<'_, '_, PyAny>) -> PyErr {
     let found = object.get_type().name().map_or_else(|_| "something else".into(), |name| name.to_string());
-    PyTypeError::new_err(format!("{what}, not {found}"))
+    PyTypeError::new_err(format!("{expected}, not {found}"))
 }

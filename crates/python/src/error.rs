@@ -15,22 +15,22 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     match error {
         StoreError::Foreign(error) => match error.downcast::<PyErr>() {
             Ok(raised) => *raised,
-            Err(error) => raise(py, "DistStoreError", error.to_string()),
+            Err(error) => exception(py, "DistStoreError", error.to_string()),
         },
-        StoreError::QueueEmpty { .. } => raise(py, "QueueEmptyError", text),
-        StoreError::Listen { .. } => raise(py, "DistNetworkError", text),
+        StoreError::QueueEmpty { .. } => exception(py, "QueueEmptyError", text),
+        StoreError::Listen { .. } => exception(py, "DistNetworkError", text),
         StoreError::Call { failure, .. } => match failure {
             Failure::NoAnswer
             | Failure::Unreachable(_)
             | Failure::ConnectionLost(_)
             | Failure::Indeterminate(_)
-            | Failure::Protocol(..) => raise(py, "DistNetworkError", text),
-            Failure::NotANumber { .. } => raise(py, "NotANumberError", text),
+            | Failure::Protocol(..) => exception(py, "DistNetworkError", text),
+            Failure::NotANumber { .. } => exception(py, "NotANumberError", text),
             Failure::Unsupported(_) => PyNotImplementedError::new_err(text),
-            _ => raise(py, "DistStoreError", text),
+            _ => exception(py, "DistStoreError", text),
         },
         StoreError::InvalidArgument(_) => PyValueError::new_err(text),
-        _ => raise(py, "DistStoreError", text),
+        _ => exception(py, "DistStoreError", text),
     }
 }
 
@@ -43,14 +43,14 @@ pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
 }
 
 /// How many keys a timeout names. Torch names all, which may be a hundred thousand.
-const SOME_KEYS: usize = 64;
+const MAX_NAMED_KEYS: usize = 64;
 
 /// The exception for an error of a wait: a timeout is told as torch tells it.
-pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
+pub(crate) fn wait_error_to_python(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let StoreError::Call { context, failure: Failure::Timeout(awaited) } = &error else {
         return to_python(py, error);
     };
-    let told = match (awaited, context.store, context.op) {
+    let message = match (awaited, context.store, context.op) {
         // Torch's stores each have words of their own.
         (Awaited::Keys(_), StoreKind::File, Some(Op::Get | Op::MultiGet)) => {
             let key = error.missing_keys().first().copied().unwrap_or_default().to_owned();
@@ -58,9 +58,10 @@ pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> Py
         }
         (Awaited::Keys(_), store, _) => {
             let wait = if store == StoreKind::Tcp { "wait" } else { "Wait" };
-            let named = context.keys.iter().take(SOME_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
-            let more = if context.keys.len() > SOME_KEYS { ", ..." } else { "" };
-            format!("{wait} timeout after {}ms, keys: {}{more}", timeout.millis(), named.join(", "))
+            let names =
+                context.keys.iter().take(MAX_NAMED_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
+            let more = if context.keys.len() > MAX_NAMED_KEYS { ", ..." } else { "" };
+            format!("{wait} timeout after {}ms, keys: {}{more}", timeout.millis(), names.join(", "))
         }
         (Awaited::Arrivals(_), store, _) => {
             let barrier = if store == StoreKind::Tcp { "barrier" } else { "Wait" };
@@ -68,14 +69,17 @@ pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> Py
         }
         _ => return to_python(py, error),
     };
-    raise(py, "DistStoreError", format!("{told} ({error})"))
+    exception(py, "DistStoreError", format!("{message} ({error})"))
 }
 
 /// One of the package's exceptions.
-pub(crate) fn raise(py: Python<'_>, name: &str, text: String) -> PyErr {
+pub(crate) fn exception(py: Python<'_>, name: &str, text: String) -> PyErr {
     let class = || {
         let module = py.import("rallypoint._exceptions")?;
-        module.call_method1("raised", (module.getattr(name)?,))?.cast_into::<PyType>().map_err(PyErr::from)
+        module
+            .call_method1("class_to_raise", (module.getattr(name)?,))?
+            .cast_into::<PyType>()
+            .map_err(PyErr::from)
     };
     class().map_or_else(|error| error, |class| PyErr::from_type(class, (text,)))
 }

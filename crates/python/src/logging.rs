@@ -16,25 +16,25 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// Python's numbers for levels, and what was said.
 type Line = (u8, String);
 
-static KEPT: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
+static PENDING_LINES: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
 
 /// What was logged and is not forwarded yet.
-pub(crate) type Kept = MutexGuard<'static, VecDeque<Line>>;
+pub(crate) type PendingLines = MutexGuard<'static, VecDeque<Line>>;
 
 /// Locks what is kept. A thread that forks holds this lock, so that no other thread of the parent holds it in the child.
-pub(crate) fn kept() -> Kept {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock_pending_lines() -> PendingLines {
+    PENDING_LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// More than this are not kept; the oldest go first.
-const MOST: usize = 256;
+const MAX_PENDING_LINES: usize = 256;
 
 /// Begins to keep what is logged.
-pub(crate) fn listen(py: Python<'_>) -> PyResult<()> {
+pub(crate) fn start_capture(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // No other code can have set one: only this library uses its copy of `tracing`.
-        let _ = tracing::subscriber::set_global_default(Keeper);
+        let _ = tracing::subscriber::set_global_default(LineCollector);
     });
     // Now, not when the first line is told: the interpreter may lose the exception of a signal that comes during an import.
     py.import("logging").map(drop)
@@ -42,7 +42,7 @@ pub(crate) fn listen(py: Python<'_>) -> PyResult<()> {
 
 /// Forwards what was kept to Python's `logging`. Fails with the exception of a signal that came meanwhile.
 pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
-    let lines = std::mem::take(&mut *kept());
+    let lines = std::mem::take(&mut *lock_pending_lines());
     if lines.is_empty() {
         return Ok(());
     }
@@ -51,9 +51,9 @@ pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
     lines.into_iter().try_for_each(|(level, text)| logger.call_method1("log", (level, "%s", text)).map(drop))
 }
 
-struct Keeper;
+struct LineCollector;
 
-impl Subscriber for Keeper {
+impl Subscriber for LineCollector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::INFO && metadata.target().starts_with("rallypoint")
     }
@@ -76,13 +76,13 @@ impl Subscriber for Keeper {
             Level::WARN => 30,
             _ => 20,
         };
-        let mut text = Text(String::new());
+        let mut text = EventLine(String::new());
         event.record(&mut text);
-        let mut kept = kept();
-        if kept.len() == MOST {
-            kept.pop_front();
+        let mut pending_lines = lock_pending_lines();
+        if pending_lines.len() == MAX_PENDING_LINES {
+            pending_lines.pop_front();
         }
-        kept.push_back((level, text.0));
+        pending_lines.push_back((level, text.0));
     }
 
     fn enter(&self, _: &Id) {}
@@ -91,9 +91,9 @@ impl Subscriber for Keeper {
 }
 
 /// An event as one line.
-struct Text(String);
+struct EventLine(String);
 
-impl Visit for Text {
+impl Visit for EventLine {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         // Writing to a string can't fail.
         let _ = match field.name() {

@@ -12,8 +12,8 @@ use rallypoint_store::{
     Endpoint, FileStore, Result, SharedServers, Store, StoreError, TcpStore, TcpStoreOptions,
 };
 
-use crate::calls::signals;
-use crate::logging::{self, Kept};
+use crate::calls::signal_cancellation;
+use crate::logging::{self, PendingLines};
 
 /// How many forks lead from the process that imported this module to the current one. Asking the system for the process id
 /// would take longer than the rest of a call.
@@ -26,7 +26,7 @@ pub(crate) fn current() -> u32 {
 
 thread_local! {
     /// Held while this thread forks.
-    static HELD: RefCell<Option<(SharedServers, Kept)>> = const { RefCell::new(None) };
+    static FORK_LOCKS: RefCell<Option<(SharedServers, PendingLines)>> = const { RefCell::new(None) };
 }
 
 /// Adds the functions that the package calls when the interpreter forks.
@@ -45,18 +45,18 @@ fn before_fork(py: Python<'_>) {
             None => py.detach(|| std::thread::sleep(Duration::from_millis(1))),
         }
     };
-    HELD.set(Some((servers, logging::kept())));
+    FORK_LOCKS.set(Some((servers, logging::lock_pending_lines())));
 }
 
 #[pyfunction(name = "_after_in_parent")]
 fn after_in_parent() {
-    HELD.take();
+    FORK_LOCKS.take();
 }
 
 #[pyfunction(name = "_after_in_child")]
 fn after_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    if let Some((mut servers, _)) = HELD.take() {
+    if let Some((mut servers, _)) = FORK_LOCKS.take() {
         servers.forget();
     }
 }
@@ -84,7 +84,7 @@ pub(crate) struct Native {
     /// There until it is dropped.
     original: Option<Original>,
     /// The store of a child, and which child.
-    of_child: Mutex<Option<(u32, Arc<dyn Store>)>>,
+    child_store: Mutex<Option<(u32, Arc<dyn Store>)>>,
 }
 
 /// The store as it was made.
@@ -98,7 +98,7 @@ pub(crate) enum Original {
 impl Native {
     pub(crate) fn new(original: Original) -> Arc<Native> {
         let (owner, original) = (Owner::current(), Some(original));
-        Arc::new(Native { owner, original, of_child: Mutex::default() })
+        Arc::new(Native { owner, original, child_store: Mutex::default() })
     }
 
     fn original(&self) -> &Original {
@@ -123,7 +123,7 @@ impl Native {
     }
 
     /// Another client of the same server.
-    pub(crate) fn another_tcp(&self) -> Result<TcpStore> {
+    pub(crate) fn clone_tcp(&self) -> Result<TcpStore> {
         match self.original() {
             Original::Tcp(store) if self.owner.is_current() => store.another(),
             Original::Tcp(store) => connect(store, self.timeout()),
@@ -152,7 +152,7 @@ impl Native {
                 )));
             }
         };
-        *self.of_child() = Some((current(), Arc::clone(&opened)));
+        *self.child_store() = Some((current(), Arc::clone(&opened)));
         Ok(opened)
     }
 
@@ -167,8 +167,8 @@ impl Native {
         }
     }
 
-    fn of_child(&self) -> MutexGuard<'_, Option<(u32, Arc<dyn Store>)>> {
-        self.of_child.lock().unwrap_or_else(PoisonError::into_inner)
+    fn child_store(&self) -> MutexGuard<'_, Option<(u32, Arc<dyn Store>)>> {
+        self.child_store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store that this process has opened, if it is a child.
@@ -176,15 +176,15 @@ impl Native {
         if self.owner.is_current() {
             return None;
         }
-        let of_child = self.of_child();
-        of_child.as_ref().filter(|(process, _)| *process == current()).map(|(_, store)| Arc::clone(store))
+        let child_store = self.child_store();
+        child_store.as_ref().filter(|(process, _)| *process == current()).map(|(_, store)| Arc::clone(store))
     }
 }
 
 /// A connection to the same server that has nothing in common with the copy.
 fn connect(copy: &TcpStore, timeout: Option<Duration>) -> Result<TcpStore> {
     let endpoint = Endpoint::new(copy.host(), copy.port());
-    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout).cancellation(signals()))
+    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout).cancellation(signal_cancellation()))
 }
 
 impl Drop for Native {

@@ -2,13 +2,13 @@
 //! Python, in `python/rallypoint/elastic`.
 
 mod backend;
+mod call_lock;
 mod cell;
 mod exceptions;
 mod exchange;
 mod node;
 mod static_node;
 mod stores;
-mod turn;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;

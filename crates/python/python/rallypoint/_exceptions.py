@@ -13,7 +13,7 @@ class DistError(RuntimeError):
 
     def __reduce__(self) -> "tuple[object, ...]":
         # By the public class: the one that also derives from torch's has no name to find it by.
-        public = next(each for each in type(self).__mro__ if "_torch_twin" not in vars(each))
+        public = next(base for base in type(self).__mro__ if "_torch_twin" not in vars(base))
         return public, self.args
 
 
@@ -37,24 +37,25 @@ class NotANumberError(DistNetworkError, ValueError):
     """`add` to what is no number. Torch's TCPStore raises a DistNetworkError then, its other stores a ValueError; this is both."""
 
 
-for _each in (DistError, DistBackendError, DistNetworkError, DistStoreError, QueueEmptyError, NotANumberError):
-    _each.__module__ = "rallypoint"
-del _each
+for _class in (DistError, DistBackendError, DistNetworkError, DistStoreError, QueueEmptyError, NotANumberError):
+    _class.__module__ = "rallypoint"
+del _class
 
 
-def raised(ours: type, module: str = "torch.distributed", name: "str | None" = None) -> type:
+def class_to_raise(ours: type, module: str = "torch.distributed", name: "str | None" = None) -> type:
     """The class to raise for `ours`: itself, or, if `module` is loaded, one that is also its class of that name (of the nearest
     base's name that it has)."""
-    there = sys.modules.get(module)
-    names = [name] if name else [each.__name__ for each in ours.__mro__ if each.__module__ == ours.__module__]
-    theirs = next((found for found in (getattr(there, each, None) for each in names) if isinstance(found, type)), None)
-    if theirs is None:
+    torch_module = sys.modules.get(module)
+    names = [name] if name else [base.__name__ for base in ours.__mro__ if base.__module__ == ours.__module__]
+    candidates = (getattr(torch_module, candidate, None) for candidate in names)
+    torch_class = next((candidate for candidate in candidates if isinstance(candidate, type)), None)
+    if torch_class is None:
         return ours
-    key = ours, theirs
+    key = ours, torch_class
     twin = _twins.get(key)
     if twin is None:
         body = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__qualname__": ours.__qualname__, "_torch_twin": True}
-        twin = _twins.setdefault(key, type(ours.__name__, (ours, theirs), body))
+        twin = _twins.setdefault(key, type(ours.__name__, (ours, torch_class), body))
     return twin
 
 

@@ -113,7 +113,7 @@ class TorchStore(dist.Store):
 
     def release(self) -> None:
         """Says that torch uses it no more: it, and the connections of its store, go when nobody else holds them."""
-        _kept.pop(id(self._store), None)
+        _adapters.pop(id(self._store), None)
 
     def __repr__(self) -> str:
         return f"TorchStore({self._store!r})"
@@ -127,10 +127,10 @@ def as_torch_store(store: Union[Store, dist.Store]) -> dist.Store:
     """
     if isinstance(store, dist.Store):
         return store
-    if id(store) not in _kept:
-        _kept[id(store)] = TorchStore(store)
-    return _kept[id(store)]
+    if id(store) not in _adapters:
+        _adapters[id(store)] = TorchStore(store)
+    return _adapters[id(store)]
 
 
 # By what they are around, which they keep alive, so that no other object has its number.
-_kept: dict[int, TorchStore] = {}
+_adapters: dict[int, TorchStore] = {}

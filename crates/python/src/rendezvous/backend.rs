@@ -9,7 +9,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use rallypoint_rendezvous::{RendezvousBackend, RendezvousError, Token, Written};
 
-use crate::calls::end_if_fatal;
+use crate::calls::cancel_if_fatal;
 
 /// An object with `name`, `get_state` and `set_state`, as torch's `RendezvousBackend` has them.
 pub(super) struct PythonBackend {
@@ -22,11 +22,11 @@ pub(super) struct PythonBackend {
 #[derive(Default)]
 struct Tokens {
     next: u64,
-    kept: VecDeque<(u64, Py<PyAny>)>,
+    recent: VecDeque<(u64, Py<PyAny>)>,
 }
 
 /// A thread holds one token at a time, and at most a few threads hold any.
-const KEPT: usize = 256;
+const MAX_TOKENS: usize = 256;
 
 impl PythonBackend {
     pub(super) fn new(backend: &Bound<'_, PyAny>) -> PyResult<PythonBackend> {
@@ -36,20 +36,20 @@ impl PythonBackend {
 
     fn call<T>(&self, body: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, RendezvousError> {
         // At the end of the process there is no interpreter to ask.
-        let ended = || Err(PyRuntimeError::new_err("the interpreter is ending"));
-        Python::try_attach(|py| body(py).inspect_err(|error| end_if_fatal(py, error)))
-            .unwrap_or_else(ended)
+        let interpreter_exiting = || Err(PyRuntimeError::new_err("the interpreter is ending"));
+        Python::try_attach(|py| body(py).inspect_err(|error| cancel_if_fatal(py, error)))
+            .unwrap_or_else(interpreter_exiting)
             .map_err(|error| RendezvousError::Backend { backend: self.name.clone(), source: Box::new(error) })
     }
 
     /// Bytes for this token.
-    fn keep(&self, token: Bound<'_, PyAny>) -> Token {
+    fn register_token(&self, token: Bound<'_, PyAny>) -> Token {
         let (number, oldest) = {
             let mut tokens = self.tokens();
             let number = tokens.next;
             tokens.next += 1;
-            tokens.kept.push_back((number, token.unbind()));
-            let oldest = if tokens.kept.len() > KEPT { tokens.kept.pop_front() } else { None };
+            tokens.recent.push_back((number, token.unbind()));
+            let oldest = if tokens.recent.len() > MAX_TOKENS { tokens.recent.pop_front() } else { None };
             (number, oldest)
         };
         // Not under the lock: dropping the token may call a destructor written in Python.
@@ -58,10 +58,10 @@ impl PythonBackend {
     }
 
     /// The token of these bytes; `None` if there is none.
-    fn kept<'py>(&self, py: Python<'py>, token: &[u8]) -> Option<Bound<'py, PyAny>> {
+    fn token_object<'py>(&self, py: Python<'py>, token: &[u8]) -> Option<Bound<'py, PyAny>> {
         let number = u64::from_be_bytes(token.try_into().ok()?);
         let tokens = self.tokens();
-        let (_, token) = tokens.kept.iter().find(|(kept, _)| *kept == number)?;
+        let (_, token) = tokens.recent.iter().find(|(candidate, _)| *candidate == number)?;
         Some(token.bind(py).clone())
     }
 
@@ -77,24 +77,25 @@ impl RendezvousBackend for PythonBackend {
 
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>, RendezvousError> {
         self.call(|py| {
-            let answer = self.backend.bind(py).call_method0("get_state")?;
-            if answer.is_none() {
+            let returned = self.backend.bind(py).call_method0("get_state")?;
+            if returned.is_none() {
                 return Ok(None);
             }
-            let (state, token): (PyBackedBytes, Bound<'_, PyAny>) = answer.extract()?;
-            Ok(Some((state.to_vec(), self.keep(token))))
+            let (state, token): (PyBackedBytes, Bound<'_, PyAny>) = returned.extract()?;
+            Ok(Some((state.to_vec(), self.register_token(token))))
         })
     }
 
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written, RendezvousError> {
         self.call(|py| {
-            let token = if token.is_empty() { None } else { self.kept(py, token) };
-            let answer = self.backend.bind(py).call_method1("set_state", (PyBytes::new(py, state), token))?;
-            if answer.is_none() {
+            let token = if token.is_empty() { None } else { self.token_object(py, token) };
+            let returned =
+                self.backend.bind(py).call_method1("set_state", (PyBytes::new(py, state), token))?;
+            if returned.is_none() {
                 return Ok(Written { won: false, now: None });
             }
-            let (state, token, won): (PyBackedBytes, Bound<'_, PyAny>, bool) = answer.extract()?;
-            Ok(Written { won, now: Some((state.to_vec(), self.keep(token))) })
+            let (state, token, won): (PyBackedBytes, Bound<'_, PyAny>, bool) = returned.extract()?;
+            Ok(Written { won, now: Some((state.to_vec(), self.register_token(token))) })
         })
     }
 }

@@ -8,7 +8,7 @@ use pyo3::types::PyBytes;
 use rallypoint_rendezvous::{C10dBackend, RendezvousBackend, Token};
 
 use super::check_owner;
-use super::exceptions::raised_by_cell;
+use super::exceptions::cell_exception;
 use crate::calls::{detached, run};
 use crate::process::Owner;
 use crate::stores;
@@ -36,8 +36,8 @@ impl RendezvousCell {
     fn new(py: Python<'_>, store: &Bound<'_, PyAny>, run_id: String) -> PyResult<RendezvousCell> {
         let source = stores::source(store)?;
         let store = run(py, || source.store())?;
-        let made = detached(py, || C10dBackend::new(store, &run_id))?;
-        let backend = Arc::new(made.map_err(|error| raised_by_cell(py, error))?);
+        let created = detached(py, || C10dBackend::new(store, &run_id))?;
+        let backend = Arc::new(created.map_err(|error| cell_exception(py, error))?);
         Ok(RendezvousCell { backend, owner: Owner::current() })
     }
 
@@ -45,7 +45,7 @@ impl RendezvousCell {
     fn get<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bytes<'py>, Bytes<'py>)>> {
         let backend = self.backend()?;
         let read = detached(py, || backend.state())?;
-        Ok(read.map_err(|error| raised_by_cell(py, error))?.map(|held| shown(py, held)))
+        Ok(read.map_err(|error| cell_exception(py, error))?.map(|current| to_python(py, current)))
     }
 
     /// Replaces the state if its token still is this one (empty: there is none yet). What is there now, its token, and
@@ -58,14 +58,14 @@ impl RendezvousCell {
     ) -> PyResult<Option<(Bytes<'py>, Bytes<'py>, bool)>> {
         let backend = self.backend()?;
         let written = detached(py, || backend.set_state(&state, &token))?;
-        let written = written.map_err(|error| raised_by_cell(py, error))?;
-        Ok(written.now.map(|held| {
-            let (state, token) = shown(py, held);
+        let written = written.map_err(|error| cell_exception(py, error))?;
+        Ok(written.now.map(|current| {
+            let (state, token) = to_python(py, current);
             (state, token, written.won)
         }))
     }
 }
 
-fn shown(py: Python<'_>, (state, token): (Vec<u8>, Token)) -> (Bytes<'_>, Bytes<'_>) {
+fn to_python(py: Python<'_>, (state, token): (Vec<u8>, Token)) -> (Bytes<'_>, Bytes<'_>) {
     (PyBytes::new(py, &state), PyBytes::new(py, &token))
 }

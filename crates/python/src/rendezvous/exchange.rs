@@ -21,7 +21,7 @@ fn with_store<T: Send>(
     run(py, || body(&*source.store()?))
 }
 
-fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
+fn to_python(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
     values.iter().map(|value| PyBytes::new(py, value)).collect()
 }
 
@@ -53,7 +53,7 @@ pub(super) fn get_all<'py>(
     let values = with_store(py, store, |store| {
         rallypoint_rendezvous::get_all(store, rank, &prefix, world_size, store.timeout())
     })?;
-    Ok(shown(py, values))
+    Ok(to_python(py, values))
 }
 
 /// Sets what this rank gives, and returns what all have given.
@@ -70,7 +70,7 @@ pub(super) fn synchronize<'py>(
     let values = with_store(py, store, |store| {
         rallypoint_rendezvous::synchronize(store, &data, rank, world_size, &key_prefix, timeout)
     })?;
-    Ok(shown(py, values))
+    Ok(to_python(py, values))
 }
 
 /// Waits until all have come. The ranks that have not, if the time is up and they are known.
@@ -85,9 +85,9 @@ pub(super) fn barrier(
     trace_timeout: Duration,
 ) -> PyResult<Vec<u64>> {
     with_store(py, store, |store| {
-        let meeting =
+        let options =
             Barrier::new(&key_prefix, world_size).timeout(timeout).rank(rank).trace_timeout(trace_timeout);
-        match rallypoint_rendezvous::barrier(store, &meeting) {
+        match rallypoint_rendezvous::barrier(store, &options) {
             Ok(()) => Ok(Vec::new()),
             Err(StoreError::Call { failure: Failure::Timeout(Awaited::Ranks { missing, .. }), .. }) => {
                 Ok(missing)

@@ -10,12 +10,12 @@ use rallypoint_rendezvous::{
 };
 
 use super::backend::PythonBackend;
+use super::call_lock::{CallLock, CallLockGuard};
 use super::cell::RendezvousCell;
-use super::exceptions::raised;
-use super::turn::{Taken, Turn};
+use super::exceptions::to_exception;
 use super::{Round, check_owner, to_round};
 use crate::calls::{detached, run};
-use crate::logging::{forward, listen};
+use crate::logging::{forward, start_capture};
 use crate::process::Owner;
 use crate::stores;
 
@@ -25,7 +25,7 @@ pub(super) struct RendezvousNode {
     /// There until it is dropped.
     handler: Option<Arc<DynamicRendezvousHandler>>,
     /// Held by a call that joins, and by a thread that leaves because such a call was interrupted.
-    turn: Turn,
+    call_lock: CallLock,
     owner: Owner,
     /// The store in which the nodes of a round meet.
     store: Py<PyAny>,
@@ -57,7 +57,7 @@ impl RendezvousNode {
         reform_last_call: Option<Duration>,
         store_outage: Option<Duration>,
     ) -> PyResult<RendezvousNode> {
-        listen(py)?;
+        start_capture(py)?;
         let defaults = Settings::new(run_id, min_nodes, max_nodes);
         let settings = Settings {
             reform_last_call_timeout: reform_last_call.unwrap_or(defaults.reform_last_call_timeout),
@@ -71,17 +71,17 @@ impl RendezvousNode {
             ..defaults
         };
         let source = stores::source(store)?;
-        let below = run(py, || source.store())?;
+        let native_store = run(py, || source.store())?;
         let backend: Arc<dyn RendezvousBackend> = match backend.cast::<RendezvousCell>() {
             Ok(cell) => Arc::clone(cell.get().backend()?) as Arc<dyn RendezvousBackend>,
             Err(_) => Arc::new(PythonBackend::new(backend)?),
         };
-        let made = DynamicRendezvousHandler::new(backend, below, addr, settings)
+        let created = DynamicRendezvousHandler::new(backend, native_store, addr, settings)
             .and_then(|handler| handler.expecting(expected_hosts.as_deref()));
-        let handler = made.map_err(|error| raised(py, error))?;
+        let handler = created.map_err(|error| to_exception(py, error))?;
         Ok(RendezvousNode {
             handler: Some(Arc::new(handler)),
-            turn: Turn::default(),
+            call_lock: CallLock::default(),
             owner: Owner::current(),
             store: store.clone().unbind(),
         })
@@ -96,20 +96,20 @@ impl RendezvousNode {
     /// Waits until this node is in a round.
     fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Round<'py>> {
         let handler = self.handler()?;
-        let turn = detached(py, || self.turn.take())?;
+        let guard = detached(py, || self.call_lock.lock())?;
         let joined = detached(py, || handler.next_rendezvous()).and_then(|joined| {
             // A signal that came as the call ended: if it were raised after the call, the node would stay in the round.
             forward(py).and_then(|()| py.check_signals()).map(|()| joined)
         });
         let round = match joined {
-            Ok(joined) => joined.map_err(|error| raised(py, error))?,
+            Ok(joined) => joined.map_err(|error| to_exception(py, error))?,
             Err(interrupt) => {
-                leave_in_background(Arc::clone(handler), turn)?;
+                leave_in_background(Arc::clone(handler), guard)?;
                 return Err(interrupt);
             }
         };
         // The same part of the store that Python gave: that object connects anew in a forked child, and may be one of torch's.
-        let store = stores::part_of(self.store.bind(py), round.store.prefix().to_owned())?;
+        let store = stores::prefix_store_for(self.store.bind(py), round.store.prefix().to_owned())?;
         Ok(to_round(round, store))
     }
 
@@ -154,7 +154,7 @@ impl RendezvousNode {
         let handler = self.handler()?;
         let outcome = detached(py, || body(handler))?;
         forward(py)?;
-        outcome.map_err(|error| raised(py, error))
+        outcome.map_err(|error| to_exception(py, error))
     }
 }
 
@@ -175,13 +175,13 @@ impl Drop for RendezvousNode {
 static LEAVING: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the node out of the rendezvous, however slow the store or a backend written in Python is.
-fn leave_in_background(handler: Arc<DynamicRendezvousHandler>, turn: Option<Taken>) -> PyResult<()> {
+fn leave_in_background(handler: Arc<DynamicRendezvousHandler>, guard: Option<CallLockGuard>) -> PyResult<()> {
     LEAVING.fetch_add(1, Ordering::SeqCst);
     std::thread::Builder::new().name("rdzv-leave".into()).spawn(move || {
         if let Err(error) = handler.leave() {
             tracing::warn!("The node '{}' could not leave: {error}", handler.node());
         }
-        drop(turn);
+        drop(guard);
         LEAVING.fetch_sub(1, Ordering::SeqCst);
     })?;
     Ok(())
@@ -190,9 +190,9 @@ fn leave_in_background(handler: Arc<DynamicRendezvousHandler>, turn: Option<Take
 /// Waits until the nodes whose calls were interrupted have left their rendezvous, at most so many seconds.
 #[pyfunction]
 pub(super) fn await_leaving(py: Python<'_>, seconds: f64) {
-    let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 60.0));
+    let deadline = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 60.0));
     py.detach(|| {
-        while LEAVING.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+        while LEAVING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     });

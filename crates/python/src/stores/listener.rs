@@ -10,14 +10,14 @@ use rustix::net::{listen, sockopt};
 const BACKLOG: i32 = i32::MAX;
 
 /// Takes over a bound socket. From now on it is the server's, and closed with it.
-pub(super) fn take_over(number: i32) -> Result<Listen, String> {
-    let wrong = |why: String| {
+pub(super) fn adopt_socket(number: i32) -> Result<Listen, String> {
+    let refuse = |reason: String| {
         format!(
-            "Failed to open existing socket. socket: {number} (master_listen_fd is not a bound TCP socket: {why})"
+            "Failed to open existing socket. socket: {number} (master_listen_fd is not a bound TCP socket: {reason})"
         )
     };
     if number < 0 {
-        return Err(wrong("it is negative".into()));
+        return Err(refuse("it is negative".into()));
     }
     // SAFETY: the caller says with this argument that the descriptor is open and ours from now on. There is no safe way to take a
     // descriptor by its number; whether it is open at all is looked at before anything is done with it.
@@ -27,8 +27,8 @@ pub(super) fn take_over(number: i32) -> Result<Listen, String> {
     if let Err(error) = is_socket {
         // Not ours to close, then.
         std::mem::forget(owned);
-        return Err(wrong(error.to_string()));
+        return Err(refuse(error.to_string()));
     }
-    listen(&owned, BACKLOG).map_err(|error| wrong(error.to_string()))?;
+    listen(&owned, BACKLOG).map_err(|error| refuse(error.to_string()))?;
     Ok(Listen::Socket(TcpListener::from(owned)))
 }

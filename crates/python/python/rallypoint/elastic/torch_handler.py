@@ -39,10 +39,10 @@ class TorchRendezvousHandler(api.RendezvousHandler):
     def next_rendezvous(self) -> api.RendezvousInfo:
         """Waits until this node is in a round. The store it returns is a `torch.distributed.Store`."""
         info = self._handler.next_rendezvous()
-        place = info.bootstrap_store_info
-        assert place is not None, "a dynamic rendezvous always says where"
-        there = api.RendezvousStoreInfo(place.master_addr, place.master_port)
-        return api.RendezvousInfo(as_torch_store(info.store), info.rank, info.world_size, there)
+        store_info = info.bootstrap_store_info
+        assert store_info is not None, "a dynamic rendezvous always says where"
+        torch_store_info = api.RendezvousStoreInfo(store_info.master_addr, store_info.master_port)
+        return api.RendezvousInfo(as_torch_store(info.store), info.rank, info.world_size, torch_store_info)
 
     def is_closed(self) -> bool:
         """Whether the rendezvous has ended for good."""

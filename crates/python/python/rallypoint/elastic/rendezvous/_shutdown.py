@@ -11,7 +11,7 @@ _nodes: weakref.WeakSet[_rallypoint.RendezvousNode] = weakref.WeakSet()
 _process: int | None = None
 
 
-def watch(node: _rallypoint.RendezvousNode) -> None:
+def stop_at_exit(node: _rallypoint.RendezvousNode) -> None:
     """Stops this node's heartbeats at the end of the process."""
     global _nodes, _process
     if _process != os.getpid():
@@ -19,11 +19,11 @@ def watch(node: _rallypoint.RendezvousNode) -> None:
 
         # What a child has of its parent's has no heartbeats here.
         _nodes, _process = weakref.WeakSet(), os.getpid()
-        atexit.register(_end)
+        atexit.register(_on_exit)
     _nodes.add(node)
 
 
-def _end() -> None:
+def _on_exit() -> None:
     if _process != os.getpid():
         return
     for node in list(_nodes):

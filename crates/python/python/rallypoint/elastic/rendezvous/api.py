@@ -178,7 +178,7 @@ class RendezvousParameters:
         **kwargs: Any,
     ) -> None:
         if not backend:
-            raise ValueError(_NO_NAME)
+            raise ValueError(_EMPTY_BACKEND_NAME)
         if min_nodes < 1:
             raise ValueError(f"The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero.")
         if max_nodes < min_nodes:
@@ -249,7 +249,7 @@ class RendezvousHandlerRegistry:
             creator: makes a handler of it from parameters. The handler's `get_backend` must say the same name.
         """
         if not backend:
-            raise ValueError(_NO_NAME)
+            raise ValueError(_EMPTY_BACKEND_NAME)
         current = self._registry.setdefault(backend, creator)
         if current != creator:
             raise ValueError(
@@ -277,7 +277,7 @@ class RendezvousHandlerRegistry:
 rendezvous_handler_registry = RendezvousHandlerRegistry()
 """The backends of this process: `c10d`, `static`, and those that you register."""
 
-_NO_NAME = "The rendezvous backend name must be a non-empty string."
+_EMPTY_BACKEND_NAME = "The rendezvous backend name must be a non-empty string."
 
 _TRUTH_VALUES = {
     **dict.fromkeys(("1", "true", "t", "yes", "y"), True),

@@ -8,7 +8,7 @@ from ... import _rallypoint
 from ..._rallypoint import FileStore, Store, TCPStore
 from .api import RendezvousParameters
 from .dynamic_rendezvous import RendezvousBackend, Token
-from .errors import failure
+from .errors import create_error
 
 DEFAULT_PORT = 29400
 """The port of an endpoint that names none."""
@@ -46,8 +46,8 @@ class C10dRendezvousBackend(RendezvousBackend):
         """Replaces the state if it still is the one that `token` came with; see `RendezvousBackend.set_state`."""
         if token and not isinstance(token, bytes):
             # None of ours; so nothing can be replaced by it.
-            held = self._state.get()
-            return None if held is None else (*held, False)
+            current = self._state.get()
+            return None if current is None else (*current, False)
         return self._state.set(state, token or b"")
 
 
@@ -100,12 +100,12 @@ def _create_file_store(params: RendezvousParameters) -> FileStore:
             file, path = tempfile.mkstemp()
             os.close(file)
         except OSError as error:
-            raise failure(
+            raise create_error(
                 "RendezvousError", "The file creation for C10d store has failed. See inner exception for details."
             ) from error
     try:
         return FileStore(path)
     except (ValueError, RuntimeError, OSError) as error:
-        raise failure(
+        raise create_error(
             "RendezvousConnectionError", "The connection to the C10d store has failed. See inner exception for details."
         ) from error

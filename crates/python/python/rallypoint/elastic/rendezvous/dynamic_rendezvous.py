@@ -188,7 +188,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         times = settings.timeout
         self._node = _rallypoint.RendezvousNode(
             store,
-            _native(backend) or backend,
+            _native_backend(backend) or backend,
             local_addr or getattr(backend, "_reachable_as", None) or _host_name(),
             run_id=settings.run_id,
             min_nodes=settings.min_nodes,
@@ -203,7 +203,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             reform_last_call=reform_last_call,
             store_outage=store_outage,
         )
-        _shutdown.watch(self._node)
+        _shutdown.stop_at_exit(self._node)
 
     @classmethod
     def from_backend(
@@ -368,12 +368,12 @@ def create_handler(
         store,
         params.local_addr,
         expected_hosts=params.get("expected_hosts"),
-        reform_last_call=_positive(params, "reform_last_call"),
-        store_outage=_positive(params, "store_outage"),
+        reform_last_call=_positive_timeout(params, "reform_last_call"),
+        store_outage=_positive_timeout(params, "store_outage"),
     )
 
 
-def _positive(params: RendezvousParameters, name: str) -> Optional[timedelta]:
+def _positive_timeout(params: RendezvousParameters, name: str) -> Optional[timedelta]:
     """Returns the option `NAME_timeout`, or None if it is not given. Raises `ValueError` if it is not positive."""
     seconds = params.get_as_int(name + "_timeout")
     if seconds is not None and seconds <= 0:
@@ -385,9 +385,9 @@ def create_c10d_handler(params: RendezvousParameters) -> DynamicRendezvousHandle
     """A handler with the `c10d` backend; what the registry calls. An option that nobody knows is a `ValueError`."""
     from .c10d_rendezvous_backend import create_backend
 
-    wrong = _rallypoint.check_rendezvous_options(list(params.config))
-    if wrong:
-        raise ValueError("\n".join(wrong))
+    problems = _rallypoint.check_rendezvous_options(list(params.config))
+    if problems:
+        raise ValueError("\n".join(problems))
     backend, store = create_backend(params)
     return create_handler(store, backend, params)
 
@@ -400,7 +400,7 @@ def get_method_name(depth: int = 2) -> str:
     return stack[depth].function if len(stack) > depth else "no_method_name"
 
 
-def _native(backend: RendezvousBackend) -> Optional[_rallypoint.RendezvousCell]:
+def _native_backend(backend: RendezvousBackend) -> Optional[_rallypoint.RendezvousCell]:
     """What Rust can use without calling Python: our own backend, unless somebody has put other methods in its place."""
     from .c10d_rendezvous_backend import C10dRendezvousBackend
 

@@ -6,7 +6,7 @@ for torch catches it.
 
 from __future__ import annotations
 
-from ..._exceptions import raised
+from ..._exceptions import class_to_raise
 
 
 class RendezvousError(Exception):
@@ -14,7 +14,7 @@ class RendezvousError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # By the public class: the one that also derives from torch's has no name to find it by.
-        public = next(each for each in type(self).__mro__ if "_torch_twin" not in vars(each))
+        public = next(base for base in type(self).__mro__ if "_torch_twin" not in vars(base))
         return public, self.args
 
 
@@ -47,20 +47,20 @@ _ERRORS = (
     RendezvousStateError,
     RendezvousGracefulExitError,
 )
-for _each in _ERRORS:
-    _each.__module__ = "rallypoint.elastic.rendezvous.api"
-del _each
-_BY_NAME = {each.__name__: each for each in _ERRORS}
+for _class in _ERRORS:
+    _class.__module__ = "rallypoint.elastic.rendezvous.api"
+del _class
+_BY_NAME = {error.__name__: error for error in _ERRORS}
 
 
-def failure(name: str, message: str) -> RendezvousError:
+def create_error(name: str, message: str) -> RendezvousError:
     """The exception `name` to raise: torch's too, where torch's rendezvous is loaded."""
-    return raised(_BY_NAME[name], _TORCH)(message)
+    return class_to_raise(_BY_NAME[name], _TORCH)(message)
 
 
 def is_rendezvous_error(error: BaseException) -> bool:
     """Whether it is one of ours, or one of torch's that a backend written for torch has raised."""
     import sys
 
-    theirs = getattr(sys.modules.get(_TORCH), "RendezvousError", RendezvousError)
-    return isinstance(error, (RendezvousError, theirs))
+    torch_error = getattr(sys.modules.get(_TORCH), "RendezvousError", RendezvousError)
+    return isinstance(error, (RendezvousError, torch_error))

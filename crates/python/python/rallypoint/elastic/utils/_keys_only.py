@@ -13,7 +13,7 @@ from typing import Any, Callable, List, Optional
 
 from ..._exceptions import DistStoreError
 
-_VALUE = "<val_ignored>"
+_IGNORED_VALUE = "<val_ignored>"
 
 
 def is_keys_only(store: Any) -> bool:
@@ -29,7 +29,7 @@ def is_keys_only(store: Any) -> bool:
 
 
 def get_all(store: Any, rank: int, prefix: str, world_size: int) -> List[bytes]:
-    values = store.multi_get([f"{prefix}{each}" for each in range(world_size)])
+    values = store.multi_get([f"{prefix}{index}" for index in range(world_size)])
     last = _arrive(store, world_size, f"{prefix}/finished")
     if rank == 0:
         store.wait([last])
@@ -62,23 +62,24 @@ def barrier(
     except _timeout_errors():
         if rank is None:
             raise
-        store.set(f"{key_prefix}{rank}/TRACE", _VALUE)
+        store.set(f"{key_prefix}{rank}/TRACE", _IGNORED_VALUE)
         if rank == 0:
             # Each wait may take the whole timeout.
-            named = [name(each) for each in range(1, world_size) if not _came(store, f"{key_prefix}{each}/TRACE")]
-            store.set(f"{key_prefix}/TRACING_GATE", _VALUE)
-        elif _came(store, f"{key_prefix}/TRACING_GATE"):
-            named = [f"[<check rank 0 ({name(0)}) for missing rank info>]"]
+            others = range(1, world_size)
+            missing = [name(other) for other in others if not _wait_succeeds(store, f"{key_prefix}{other}/TRACE")]
+            store.set(f"{key_prefix}/TRACING_GATE", _IGNORED_VALUE)
+        elif _wait_succeeds(store, f"{key_prefix}/TRACING_GATE"):
+            missing = [f"[<check rank 0 ({name(0)}) for missing rank info>]"]
         else:
-            named = []
-        if named:
-            return named
+            missing = []
+        if missing:
+            return missing
         raise
     store.set_timeout(before)
     return []
 
 
-def _came(store: Any, key: str) -> bool:
+def _wait_succeeds(store: Any, key: str) -> bool:
     try:
         store.wait([key])
     except _timeout_errors():
@@ -90,11 +91,11 @@ def _arrive(store: Any, world_size: int, prefix: str) -> str:
     """Adds this caller to the count, and returns the key that exists once all have arrived."""
     last = f"{prefix}/last_member"
     if store.add(f"{prefix}/num_members", 1) == world_size:
-        store.set(last, _VALUE)
+        store.set(last, _IGNORED_VALUE)
     return last
 
 
 def _timeout_errors() -> "tuple[type[Exception], ...]":
     """Our exception for a timeout, and torch's where torch is loaded."""
-    theirs = getattr(sys.modules.get("torch.distributed"), "DistStoreError", DistStoreError)
-    return DistStoreError, theirs
+    torch_error = getattr(sys.modules.get("torch.distributed"), "DistStoreError", DistStoreError)
+    return DistStoreError, torch_error

@@ -63,8 +63,8 @@ def create_c10d_store(
 
 def get_free_port() -> int:
     """A port that was free a moment ago on all addresses of this machine. Somebody may take it before you do."""
-    with get_socket_with_port() as held:
-        return held.getsockname()[1]
+    with get_socket_with_port() as bound:
+        return bound.getsockname()[1]
 
 
 def get_socket_with_port() -> socket.socket:

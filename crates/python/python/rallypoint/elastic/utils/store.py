@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Callable, Iterator, List, Optional
 
 from ... import _rallypoint
-from ..._exceptions import DistStoreError, raised
+from ..._exceptions import DistStoreError, class_to_raise
 from ..._rallypoint import Store
 from . import _keys_only
 
@@ -70,16 +70,16 @@ def barrier(
     """
     if rank is None and rank_tracing_decoder is not None:
         raise AssertionError("Tracing requires rank information")
-    name = rank_tracing_decoder or str
+    rank_name = rank_tracing_decoder or str
     if _keys_only.is_keys_only(store):
-        named = _keys_only.barrier(store, world_size, key_prefix, barrier_timeout, rank, name)
+        missing_names = _keys_only.barrier(store, world_size, key_prefix, barrier_timeout, rank, rank_name)
     else:
-        missing = _rallypoint.barrier(
+        missing_ranks = _rallypoint.barrier(
             store, world_size, key_prefix, timedelta(seconds=barrier_timeout), rank, timedelta(seconds=trace_timeout)
         )
-        named = [name(each) for each in missing]
-    if named:
-        raise raised(DistStoreError)(
+        missing_names = [rank_name(missing_rank) for missing_rank in missing_ranks]
+    if missing_names:
+        raise class_to_raise(DistStoreError)(
             f"Timed out waiting on barrier on rank {rank}, for key prefix: {key_prefix} (world_size={world_size}, "
-            f"missing_ranks=[{', '.join(named)}], timeout={barrier_timeout})"
+            f"missing_ranks=[{', '.join(missing_names)}], timeout={barrier_timeout})"
         )

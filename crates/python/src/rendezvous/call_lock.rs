@@ -12,24 +12,24 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A lock that a call takes before it joins a rendezvous. Unlike a mutex, the holder may hand it to another thread, and a
 /// wait for it can be interrupted.
 #[derive(Default)]
-pub(super) struct Turn(Arc<AtomicBool>);
+pub(super) struct CallLock(Arc<AtomicBool>);
 
 /// Holds a turn until it is dropped.
-pub(super) struct Taken(Arc<AtomicBool>);
+pub(super) struct CallLockGuard(Arc<AtomicBool>);
 
-impl Turn {
+impl CallLock {
     /// Waits for the turn. Returns `None` if this thread is interrupted.
-    pub(super) fn take(&self) -> Option<Taken> {
+    pub(super) fn lock(&self) -> Option<CallLockGuard> {
         while self.0.swap(true, Ordering::SeqCst) {
             if !sleep(POLL_INTERVAL) {
                 return None;
             }
         }
-        Some(Taken(Arc::clone(&self.0)))
+        Some(CallLockGuard(Arc::clone(&self.0)))
     }
 }
 
-impl Drop for Taken {
+impl Drop for CallLockGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
     }
