@@ -1,4 +1,4 @@
-//! What Python hands over, as the stores want it. What doesn't fit is a `TypeError`, as torch has it.
+//! Python arguments, converted to what the stores take. An argument of the wrong type raises `TypeError`, as in torch.
 
 use std::ffi::OsStr;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyByteArray, PyBytes, PyDelta, PyDeltaAccess, PyDict, PyFloat, PyInt, PyString};
 
-/// A key: text, or bytes that are UTF-8.
+/// A key: `str`, or `bytes` in UTF-8.
 pub(crate) struct Key(String);
 
 impl Deref for Key {
@@ -37,10 +37,10 @@ impl<'py> FromPyObject<'_, 'py> for Key {
 }
 
 fn not_utf8() -> PyErr {
-    PyTypeError::new_err("a key must be text that can be written as UTF-8")
+    PyTypeError::new_err("a key must be text that can be encoded as UTF-8")
 }
 
-/// A file's path: text, or bytes as the system has them.
+/// The path of a file: `str`, `os.PathLike`, or `bytes` in the system's own encoding.
 pub(crate) struct FilePath(pub(crate) PathBuf);
 
 impl<'py> FromPyObject<'_, 'py> for FilePath {
@@ -57,13 +57,15 @@ impl<'py> FromPyObject<'_, 'py> for FilePath {
     }
 }
 
-/// What torch takes for a list of keys or values: a sequence, a set, a generator and the like; not the characters of one text,
-/// not a dictionary, and nothing else that can merely be iterated over.
+/// A list of keys or values.
+///
+/// Accepts the same types as torch: sequences, sets, generators, `map` and the views of a dictionary. Refuses `str`,
+/// `bytes`, `bytearray`, `dict` and other iterables.
 pub(crate) struct List<T>(Vec<T>);
 
 /// An item of a list.
 pub(crate) trait Item {
-    /// What the list must be.
+    /// The start of the error for an object that is not such a list.
     const EXPECTED: &'static str;
 }
 
@@ -111,7 +113,7 @@ fn is_list_like(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
         || ITERABLES.iter().any(|name| object.get_type().name().is_ok_and(|own| own == *name)))
 }
 
-/// A value: bytes, or text to be written as UTF-8.
+/// A value: `bytes`, or `str`, which is encoded as UTF-8.
 pub(crate) enum Value {
     Bytes(PyBackedBytes),
     Text(String),
@@ -134,7 +136,7 @@ impl<'py> FromPyObject<'_, 'py> for Value {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Value> {
         if let Ok(text) = object.cast::<PyString>() {
             let text = text.to_cow().map_err(|_| {
-                PyTypeError::new_err("a value that is str must be text that can be written as UTF-8")
+                PyTypeError::new_err("a value that is str must be text that can be encoded as UTF-8")
             })?;
             return Ok(Value::Text(text.into_owned()));
         }
@@ -142,7 +144,7 @@ impl<'py> FromPyObject<'_, 'py> for Value {
     }
 }
 
-/// A whole number; one that doesn't fit is as wrong as something else.
+/// An integer. A number that does not fit into `T` raises `TypeError`, like an object of another type.
 pub(crate) struct Integer<T>(pub(crate) T);
 
 impl<'py, T> FromPyObject<'_, 'py> for Integer<T>
@@ -153,7 +155,7 @@ where
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Integer<T>> {
         let number = object.extract::<T>().map_err(Into::into);
-        // What can be made a whole number is one, unless digits would be lost without a word.
+        // An object with `__int__` is accepted, except a float: its conversion would silently drop digits.
         let converted = number.or_else(|error| {
             match object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>() {
                 true => Err(error),
@@ -171,7 +173,7 @@ where
     }
 }
 
-/// Yes or no, said by anything that has a truth of its own; being empty is none.
+/// A boolean: `None`, or an object whose class defines `__bool__`. Containers, which only have a length, are refused.
 pub(crate) struct Boolean(pub(crate) bool);
 
 impl<'py> FromPyObject<'_, 'py> for Boolean {
@@ -185,17 +187,17 @@ impl<'py> FromPyObject<'_, 'py> for Boolean {
     }
 }
 
-/// A timeout in whole milliseconds, as torch's; it may be negative.
+/// A timeout in milliseconds, as in torch. It may be negative.
 #[derive(Clone, Copy)]
 pub(crate) struct Timeout(i64);
 
 impl Timeout {
-    /// For calls to which zero is without end: what is negative is over at once.
+    /// Returns the timeout for calls that take zero as "no timeout". A negative timeout expires immediately.
     pub(crate) fn zero_as_unlimited(self) -> Option<Duration> {
         (self.0 != 0).then(|| self.zero_as_immediate())
     }
 
-    /// For calls to which zero is at once.
+    /// Returns the timeout for calls that take zero literally. A negative timeout counts as zero.
     pub(crate) fn zero_as_immediate(self) -> Duration {
         Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
     }
@@ -226,16 +228,16 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Timeout> {
         if let Ok(delta) = object.cast::<PyDelta>() {
-            // The longest there is has more microseconds than an i64 counts.
+            // `timedelta.max` has more microseconds than fit into an i64.
             let seconds = i128::from(delta.get_days()) * 86_400 + i128::from(delta.get_seconds());
             let millis = (seconds * 1_000_000 + i128::from(delta.get_microseconds())) / 1_000;
             return Ok(Timeout(i64::try_from(millis).unwrap_or(i64::MAX)));
         }
         if let Ok(seconds) = object.cast::<PyFloat>() {
-            // Without end of its range, and nothing for what is no number.
+            // The cast saturates, and turns NaN into 0.
             return Ok(Timeout((seconds.value() * 1e3) as i64));
         }
-        Err(type_error("a time-out must be a datetime.timedelta, or a float of seconds", object))
+        Err(type_error("a timeout must be a datetime.timedelta, or a float of seconds", object))
     }
 }
 

@@ -1,5 +1,7 @@
-//! What a store's error is in Python: torch's exception for it, with torch's words first where programs may look for them,
-//! and then ours.
+//! Store errors as Python exceptions.
+//!
+//! Each error becomes torch's exception for it. Where programs may search for torch's message, our message follows it
+//! in parentheses.
 
 use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
@@ -9,7 +11,7 @@ use rallypoint_store::{Awaited, Failure, StoreError, StoreKind};
 
 use crate::arguments::Timeout;
 
-/// The exception for an error of a call that was given no timeout of its own.
+/// Converts an error of a call that took no timeout argument.
 pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     let text = with_hint(&error, error.to_string());
     match error {
@@ -34,7 +36,7 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     }
 }
 
-/// Adds a hint on a line of its own to the text of an error, if the error says why there was no connection.
+/// Appends a hint, on its own line, to the message of an error that says why there is no connection.
 pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
     match error.connection_fault() {
         Some(fault) => format!("{text}\nhint: {}", fault.hint()),
@@ -42,16 +44,16 @@ pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
     }
 }
 
-/// How many keys a timeout names. Torch names all, which may be a hundred thousand.
+/// The maximum number of keys that a timeout message lists. Torch lists all of them, which can be 100,000.
 const MAX_NAMED_KEYS: usize = 64;
 
-/// The exception for an error of a wait: a timeout is told as torch tells it.
+/// Converts an error of a call that waited for `timeout`. The message of a timeout starts with torch's.
 pub(crate) fn wait_error_to_python(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let StoreError::Call { context, failure: Failure::Timeout(awaited) } = &error else {
         return to_python(py, error);
     };
     let message = match (awaited, context.store, context.op) {
-        // Torch's stores each have words of their own.
+        // The message differs between torch's stores.
         (Awaited::Keys(_), StoreKind::File, Some(Op::Get | Op::MultiGet)) => {
             let key = error.missing_keys().first().copied().unwrap_or_default().to_owned();
             format!("Timeout waiting for key: {key} after {} ms", timeout.millis())
@@ -72,7 +74,7 @@ pub(crate) fn wait_error_to_python(py: Python<'_>, error: StoreError, timeout: T
     exception(py, "DistStoreError", format!("{message} ({error})"))
 }
 
-/// One of the package's exceptions.
+/// Creates the exception `name` of `rallypoint._exceptions`.
 pub(crate) fn exception(py: Python<'_>, name: &str, text: String) -> PyErr {
     let class = || {
         let module = py.import("rallypoint._exceptions")?;

@@ -1,5 +1,7 @@
-//! A store written in Python, as the stores below see it: each call takes the interpreter's lock and is the object's own
-//! method. What it raises comes out again as it was.
+//! Stores written in Python, for the Rust crates.
+//!
+//! Each operation takes the interpreter's lock and calls the method of the Python object. An exception of that method
+//! passes through the Rust code unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,23 +18,23 @@ use crate::calls::{cancel_if_fatal, signal_cancellation};
 use crate::shutdown::{attach_unless_exiting, register_exit_hook};
 use crate::stores::{PyStore, has_native, overrides};
 
-/// A Python object with a store's methods.
+/// A Python object with the methods of a store.
 pub(crate) struct PythonStore {
     object: Py<PyAny>,
-    /// The object's own timeout, unless this handle is for a few calls that have less time, or more.
+    /// The timeout of the calls through this handle. `None` means the object's own timeout.
     timeout: Option<Timeout>,
-    /// Whether methods that have a fallback are the object's own where it has them, or the fallback always.
+    /// Whether to use the fallbacks even for methods that the object defines itself.
     fallbacks_only: bool,
 }
 
 impl PythonStore {
     pub(crate) fn new(object: Py<PyAny>) -> PythonStore {
-        // Without it the end is only less orderly.
+        // An error is ignored: without the hook, only calls that run at interpreter exit are not awaited.
         let _ = Python::attach(register_exit_hook);
         PythonStore { object, timeout: None, fallbacks_only: false }
     }
 
-    /// The fallbacks of the methods that need not be written, over those that must.
+    /// Creates a handle that runs the fallback of every optional method. Fallbacks call the required methods.
     pub(crate) fn fallbacks_only(object: Py<PyAny>) -> PythonStore {
         PythonStore { object, timeout: None, fallbacks_only: true }
     }
@@ -40,7 +42,7 @@ impl PythonStore {
     fn call<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T> {
         let interpreter_exiting = || {
             PyRuntimeError::new_err(
-                "the interpreter is ending: a store written in Python can't be called any more",
+                "the interpreter is exiting: a store written in Python can no longer be called",
             )
         };
         attach_unless_exiting(|py| call(self.object.bind(py)).inspect_err(|error| cancel_if_fatal(py, error)))
@@ -48,17 +50,18 @@ impl PythonStore {
             .map_err(store_error)
     }
 
-    /// Whether the object has a method of this name of its own.
+    /// Returns whether to call the object's own method `name`, and not the fallback.
     fn has_own(&self, name: &str) -> bool {
         !self.fallbacks_only && self.call(|store| Ok(overrides(store, name))).unwrap_or(false)
     }
 
-    /// Whether it can wait, by a method of its own or of one of our classes.
+    /// Returns whether the object has a `wait`, its own or that of one of our classes.
     fn can_wait(&self) -> Result<bool> {
         self.call(|store| Ok(overrides(store, "wait") || has_native(store)))
     }
 
-    /// Waits within the time of its own that this one was given, if it was; one that can't wait has a `get` that does.
+    /// Waits for `key` if this handle has a timeout, because `get` takes none. Does nothing for an object without
+    /// `wait`, whose `get` must do the waiting.
     fn wait_within_timeout(&self, key: &str) -> Result<()> {
         match self.timeout {
             Some(timeout) if self.can_wait()? => self.wait_for(&[key], timeout.zero_as_unlimited()),
@@ -66,7 +69,8 @@ impl PythonStore {
         }
     }
 
-    /// Waits as a store does that can only get: it takes its own time for each, but no further one is begun after this.
+    /// Waits for `keys` with `get`, for an object without `wait`. Each `get` may take as long as the object's own
+    /// timeout, but none is started after `timeout`.
     fn get_each(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         let start = std::time::Instant::now();
         for (n, key) in keys.iter().enumerate() {
@@ -81,7 +85,7 @@ impl PythonStore {
     }
 }
 
-/// What Python raised, to be raised again at the end of the way.
+/// Wraps an exception of Python code, so that `to_python` can raise the same exception again.
 fn store_error(raised: PyErr) -> StoreError {
     StoreError::Foreign(Box::new(raised))
 }
@@ -145,7 +149,7 @@ impl Store for PythonStore {
     }
 
     fn delete_key(&self, key: &str) -> Result<bool> {
-        // Torch calls a store that is written in Python by the name in C++.
+        // Stores written for torch define the C++ name, because torch calls that one.
         let name =
             if self.has_own("delete_key") || !self.has_own("deleteKey") { "delete_key" } else { "deleteKey" };
         self.call(|store| store.call_method1(name, (key,))?.is_truthy())
@@ -163,7 +167,8 @@ impl Store for PythonStore {
                 store.call_method1("append", (key, PyBytes::new(store.py(), value))).map(drop)
             });
         }
-        // Torch's: what is there is the first guess, and a store that has nothing says so with an empty value.
+        // As in torch: repeat with the value that `compare_set` returns, starting with the empty value of an absent
+        // key.
         let mut current = Vec::new();
         loop {
             let grown = [current.as_slice(), value].concat();
@@ -226,7 +231,7 @@ impl Store for PythonStore {
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
-        // A store that refuses it keeps the timeout it has; this method can't report that.
+        // A store that refuses the timeout keeps its current one. This method has no way to report that.
         let _ = self
             .call(|store| store.call_method1("set_timeout", (to_timedelta(store.py(), timeout)?,)).map(drop));
     }

@@ -1,6 +1,8 @@
-//! The end of the interpreter, as seen by other threads than the main one. A thread that waits for the interpreter then is
-//! ended by it in the midst of Rust, which aborts the process. So calls into Python are counted; at the end those under way
-//! are waited for, and no other begins.
+//! Calls into Python while the interpreter exits.
+//!
+//! A thread that waits for the interpreter's lock during finalization is unwound by the interpreter in the middle of
+//! Rust code, which aborts the process. So calls into Python from threads other than the main one are counted. At exit,
+//! a hook waits for the calls in flight, and no further call starts.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,15 +11,15 @@ use pyo3::prelude::*;
 
 use crate::calls::is_main_thread;
 
-/// The program is about to end.
+/// Whether the interpreter has begun to exit.
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
-/// Calls into Python under way, of threads that are not the main one.
+/// The number of calls into Python in flight on threads other than the main one.
 static CALLS_IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
-/// How long the end waits for them.
+/// How long the exit of the interpreter waits for the calls in flight.
 const CALLS_GRACE: Duration = Duration::from_millis(500);
 
-/// Has the interpreter say when it ends, from now on.
+/// Registers `on_exit` with the interpreter. Later calls do nothing.
 pub(crate) fn register_exit_hook(py: Python<'_>) -> PyResult<()> {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if REGISTERED.swap(true, Ordering::Relaxed) {
@@ -26,7 +28,7 @@ pub(crate) fn register_exit_hook(py: Python<'_>) -> PyResult<()> {
     py.import("atexit")?.call_method1("register", (wrap_pyfunction!(on_exit, py)?,)).map(drop)
 }
 
-/// Called by the interpreter before it ends.
+/// Waits for the calls in flight. The interpreter runs this before it finalizes.
 #[pyfunction]
 fn on_exit(py: Python<'_>) {
     IS_EXITING.store(true, Ordering::SeqCst);
@@ -38,7 +40,8 @@ fn on_exit(py: Python<'_>) {
     });
 }
 
-/// Runs `body` with the interpreter; `None` if that is about to end, and this is not its main thread.
+/// Runs `body` with the interpreter's lock. Returns `None` if the interpreter is exiting and this is not its main
+/// thread.
 pub(crate) fn attach_unless_exiting<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     struct CallGuard;
     impl Drop for CallGuard {

@@ -6,21 +6,21 @@
     store.set("greeting", "hello")
     store.get("greeting")  # b'hello'
 
-Names, arguments, defaults and exceptions are those of `torch.distributed`; torch itself is not needed. What is not used is
-not imported: `import rallypoint` loads nothing but this file.
+Names, arguments, defaults and exceptions are those of `torch.distributed`. Torch itself is not required. Modules are
+imported when they are first used: `import rallypoint` loads only this file.
 """
 
 import os as _os
 import sys as _sys
 from _thread import RLock as _RLock
 
-# What the package offers, and which of its modules has it.
+# The public names, by the module that defines them.
 _EXPORTS = {
     "_rallypoint": ("FileStore", "HashStore", "PrefixStore", "Store", "TCPStore", "__version__"),
     "_exceptions": ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "NotANumberError", "QueueEmptyError"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
-# Modules that are found as attributes without being imported first.
+# Submodules that are imported on first access as an attribute.
 _SUBMODULES = ("elastic", "torch")
 
 __all__ = sorted(name for name in _MODULE_OF if not name.startswith("_"))
@@ -38,14 +38,15 @@ def __getattr__(name):
 
 
 def _available_submodules():
-    # Without torch there is no module for it; `help` and the like go through all that is listed.
+    # `help` and similar tools import every name that is listed, and `rallypoint.torch` cannot be imported without
+    # torch.
     if "torch" not in _sys.modules and __import__("importlib.util").util.find_spec("torch") is None:
         return tuple(name for name in _SUBMODULES if name != "torch")
     return _SUBMODULES
 
 
-# A child that is forked while another thread imports a module would wait for that thread, which it doesn't have. So a fork
-# waits until the import is done.
+# If a process forks while another thread imports a module, the child waits forever for that thread, which it does not
+# have. So a fork waits until the import is complete.
 _import_lock = _RLock()
 
 
@@ -65,7 +66,8 @@ def _after_in_child():
 
 
 def _call_extension(hook):
-    # An extension that registered its own hooks while a fork waits for its import would be called only after the fork.
+    # The extension does not register hooks of its own: if a fork were waiting for its import, they would run only after
+    # the fork.
     extension = _sys.modules.get(f"{__name__}._rallypoint")
     getattr(extension, hook, lambda: None)()
 

@@ -1,4 +1,4 @@
-//! One call at a time.
+//! A lock for calls that must not overlap.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use crate::calls::sleep;
 
-/// How often a call that waits for its turn looks whether it has come.
+/// How often a waiting call checks whether the lock is free.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A lock that a call takes before it joins a rendezvous. Unlike a mutex, the holder may hand it to another thread, and a
-/// wait for it can be interrupted.
+/// A lock that a call takes before it joins a rendezvous.
+///
+/// Unlike with a mutex, another thread may release the lock, and waiting for it can be interrupted.
 #[derive(Default)]
 pub(super) struct CallLock(Arc<AtomicBool>);
 
-/// Holds a turn until it is dropped.
+/// Releases the lock when it is dropped.
 pub(super) struct CallLockGuard(Arc<AtomicBool>);
 
 impl CallLock {
-    /// Waits for the turn. Returns `None` if this thread is interrupted.
+    /// Waits until the lock is free and takes it. Returns `None` if a signal handler interrupts the wait.
     pub(super) fn lock(&self) -> Option<CallLockGuard> {
         while self.0.swap(true, Ordering::SeqCst) {
             if !sleep(POLL_INTERVAL) {

@@ -1,4 +1,4 @@
-//! The `c10d` backend for Python: the state under one key of a store.
+//! The `c10d` backend for Python, which keeps the state under one key of a store.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::stores;
 
 type Bytes<'py> = Bound<'py, PyBytes>;
 
-/// The state of one job in a store.
+/// The rendezvous state of one job in a store.
 #[pyclass(frozen, module = "rallypoint._rallypoint")]
 pub(super) struct RendezvousCell {
     backend: Arc<C10dBackend>,
@@ -31,7 +31,7 @@ impl RendezvousCell {
 
 #[pymethods]
 impl RendezvousCell {
-    /// The cell of the job `run_id` in `store`.
+    /// Creates the cell of the job `run_id` in `store`.
     #[new]
     fn new(py: Python<'_>, store: &Bound<'_, PyAny>, run_id: String) -> PyResult<RendezvousCell> {
         let source = stores::source(store)?;
@@ -41,15 +41,16 @@ impl RendezvousCell {
         Ok(RendezvousCell { backend, owner: Owner::current() })
     }
 
-    /// The state and its token; `None` if there is no state yet.
+    /// Returns the state and its token, or `None` if there is no state yet.
     fn get<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bytes<'py>, Bytes<'py>)>> {
         let backend = self.backend()?;
         let read = detached(py, || backend.state())?;
         Ok(read.map_err(|error| cell_exception(py, error))?.map(|current| to_python(py, current)))
     }
 
-    /// Replaces the state if its token still is this one (empty: there is none yet). What is there now, its token, and
-    /// whether it is this.
+    /// Replaces the state if `token` belongs to the current one. An empty token means that there is no state yet.
+    ///
+    /// Returns the current state, its token, and whether it is the one from this call.
     fn set<'py>(
         &self,
         py: Python<'py>,

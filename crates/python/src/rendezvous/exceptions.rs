@@ -1,5 +1,7 @@
-//! Errors of the rendezvous as Python exceptions: torch's classes, and torch's words where torch has any. What torch leaves
-//! out is in the message or in the exception it comes from.
+//! Rendezvous errors as Python exceptions.
+//!
+//! Each error becomes torch's exception for it, with torch's message where torch has one. Details that torch omits are
+//! in the message or in the exception's `__cause__`.
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -12,20 +14,20 @@ use crate::error;
 const CONNECTION_FAILED: &str =
     "The connection to the C10d store has failed. See inner exception for details.";
 const STATE_CORRUPT: &str = "The rendezvous state is corrupt. See inner exception for details.";
-/// What the backend says of it, which sees bytes and not what they mean.
+/// Torch's message from the backend, which does not decode the state.
 const STATE_OBJECT_CORRUPT: &str = "The state object is corrupt. See inner exception for details.";
 
-/// What a dynamic rendezvous raises.
+/// Converts an error of a dynamic rendezvous.
 pub(super) fn to_exception(py: Python<'_>, error: RendezvousError) -> PyErr {
     exception_with(py, error, STATE_CORRUPT)
 }
 
-/// What the `c10d` backend raises.
+/// Converts an error of the `c10d` backend.
 pub(super) fn cell_exception(py: Python<'_>, error: RendezvousError) -> PyErr {
     exception_with(py, error, STATE_OBJECT_CORRUPT)
 }
 
-/// What a static rendezvous raises: torch's lets through what its store raises.
+/// Converts an error of a static rendezvous. As in torch, errors of the store keep their own exception.
 pub(super) fn static_exception(py: Python<'_>, error: RendezvousError) -> PyErr {
     match error {
         RendezvousError::Connection { source, .. } => error::to_python(py, source),
@@ -46,7 +48,7 @@ fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -
             new_exception(py, "RendezvousStateError", corrupt_state, Some(PyValueError::new_err(text)))
         }
         RendezvousError::GracefulExit { .. } => new_exception(py, "RendezvousGracefulExitError", &text, None),
-        // Where torch lets through what its store raises.
+        // As in torch, where these are exceptions of the store.
         RendezvousError::NoMaster { .. } | RendezvousError::StaticTimeout { .. } => {
             error::exception(py, "DistStoreError", text)
         }
@@ -60,7 +62,9 @@ fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -
     }
 }
 
-/// The store failed. What a store written in Python raises is let through unless it is of a kind that stores raise.
+/// Returns the exception for a store that failed.
+///
+/// An exception of a store written in Python is raised unchanged, unless it is of a type that stores usually raise.
 fn connection_exception(py: Python<'_>, source: StoreError) -> PyErr {
     let is_foreign = matches!(source, StoreError::Foreign(_));
     let cause = error::to_python(py, source);
@@ -74,7 +78,7 @@ fn connection_exception(py: Python<'_>, source: StoreError) -> PyErr {
     }
 }
 
-/// One of the exceptions of `rallypoint.elastic.rendezvous`, by its name.
+/// Creates the exception `name` of `rallypoint.elastic.rendezvous`.
 fn new_exception(py: Python<'_>, name: &str, text: &str, cause: Option<PyErr>) -> PyErr {
     static CREATE_ERROR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let created = CREATE_ERROR

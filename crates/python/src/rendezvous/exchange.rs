@@ -1,4 +1,4 @@
-//! Meeting at a store, for Python.
+//! Functions by which the ranks of a job exchange values through a store, for Python.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::arguments::Value;
 use crate::calls::run;
 use crate::stores;
 
-/// Uses a store without holding the interpreter.
+/// Runs `body` with the store behind a Python object, without the interpreter's lock.
 fn with_store<T: Send>(
     py: Python<'_>,
     store: &Bound<'_, PyAny>,
@@ -25,7 +25,7 @@ fn to_python(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
     values.iter().map(|value| PyBytes::new(py, value)).collect()
 }
 
-/// Rank 0 publishes where the workers meet; all ranks read it.
+/// Publishes the address and port of the workers' store on rank 0, and returns the published ones on every rank.
 #[pyfunction]
 pub(super) fn exchange_store_info(
     py: Python<'_>,
@@ -41,7 +41,7 @@ pub(super) fn exchange_store_info(
     Ok((info.master_addr, info.master_port))
 }
 
-/// What all ranks have set under the prefix.
+/// Returns the values that all ranks have set under the prefix.
 #[pyfunction]
 pub(super) fn get_all<'py>(
     py: Python<'py>,
@@ -56,7 +56,7 @@ pub(super) fn get_all<'py>(
     Ok(to_python(py, values))
 }
 
-/// Sets what this rank gives, and returns what all have given.
+/// Sets this rank's value, and returns the values of all ranks.
 #[pyfunction]
 pub(super) fn synchronize<'py>(
     py: Python<'py>,
@@ -73,7 +73,7 @@ pub(super) fn synchronize<'py>(
     Ok(to_python(py, values))
 }
 
-/// Waits until all have come. The ranks that have not, if the time is up and they are known.
+/// Waits until all ranks have arrived. After a timeout, returns the missing ranks if they are known.
 #[pyfunction]
 pub(super) fn barrier(
     py: Python<'_>,

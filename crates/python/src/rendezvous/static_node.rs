@@ -24,7 +24,7 @@ pub(super) struct StaticNode {
 
 #[pymethods]
 impl StaticNode {
-    /// The node of this rank. Rank 0 hosts the store.
+    /// Creates the node with this rank. Rank 0 hosts the store.
     #[new]
     fn new(
         py: Python<'_>,
@@ -57,16 +57,16 @@ impl StaticNode {
         })
     }
 
-    /// Waits until all nodes are here.
+    /// Waits until all nodes have joined.
     fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Round<'py>> {
         check_owner(&self.owner)?;
         let _guard = detached(py, || self.call_lock.lock())?;
         let round = detached(py, || self.handler.next_rendezvous())?;
         forward(py)?;
         let round = round.map_err(|error| static_exception(py, error))?;
-        let store = self.handler.store().expect("the nodes have met in it");
+        let store = self.handler.store().expect("a round that was joined has a store");
         let store = stores::wrap_tcp_store(py, store, self.master_addr.clone(), true)?;
-        // The same part of a store object of Python: that object connects anew in a forked child.
+        // Wrap the store in a Python object first: such an object reconnects in a forked child.
         let prefixed = stores::prefix_store_for(&store, round.store.prefix().to_owned())?;
         Ok(to_round(round, prefixed))
     }

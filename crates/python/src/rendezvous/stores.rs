@@ -1,4 +1,4 @@
-//! Making a store for Python: the one of a rendezvous, the one of a job; and endpoints and ports for it.
+//! Functions that create the store of a rendezvous or a job, and that handle endpoints and ports, for Python.
 
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::calls::{detached, signal_cancellation};
 use crate::logging::{forward, start_capture};
 use crate::{error, stores};
 
-/// Host and port of an endpoint; `None` if it names no port.
+/// Returns the host and port of an endpoint. The port is `None` if the endpoint has none.
 #[pyfunction]
 pub(super) fn parse_rendezvous_endpoint(py: Python<'_>, endpoint: &str) -> PyResult<(String, Option<u16>)> {
     split_rendezvous_endpoint(endpoint).map_err(|error| to_exception(py, error))
 }
 
-/// Returns a message for each of these options that the `c10d` backend does not know.
+/// Returns a message for each option that the `c10d` backend does not know.
 #[pyfunction]
 pub(super) fn check_rendezvous_options(names: Vec<String>) -> Vec<String> {
     unknown_c10d_options(&names)
 }
 
-/// Hosts the store of a rendezvous, or connects to it; with an address of this machine under which the others reach it.
+/// Hosts the store of a rendezvous, or connects to it. Also returns this node's address for other nodes.
 #[pyfunction]
 pub(super) fn create_rendezvous_store<'py>(
     py: Python<'py>,
@@ -51,9 +51,9 @@ pub(super) fn create_rendezvous_store<'py>(
     Ok((stores::wrap_tcp_store(py, created.store, host, true)?, created.reachable_as))
 }
 
-/// Makes the store of a job.
+/// Creates the store of a job.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "torch's are these")]
+#[allow(clippy::too_many_arguments, reason = "torch has the same arguments")]
 pub(super) fn create_c10d_store<'py>(
     py: Python<'py>,
     is_server: bool,
@@ -66,7 +66,7 @@ pub(super) fn create_c10d_store<'py>(
     use_libuv: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let server_port = server_port
-        .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is no port"))))
+        .map(|port| u16::try_from(port).map_err(|_| PyValueError::new_err(format!("{port} is not a port"))))
         .transpose()?;
     let options = C10dStoreOptions::new(&server_addr, server_port)
         .is_server(is_server)
@@ -89,7 +89,7 @@ pub(super) fn create_c10d_store<'py>(
     }
 }
 
-/// The number of a socket that is bound to a free port.
+/// Binds a socket to a free port and returns its file descriptor.
 #[pyfunction]
 pub(super) fn reserve_port(py: Python<'_>) -> PyResult<i32> {
     let reserved = rallypoint_rendezvous::reserve_port().map_err(|error| error::to_python(py, error))?;

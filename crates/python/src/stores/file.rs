@@ -13,10 +13,12 @@ use crate::arguments::{FilePath, Integer};
 use crate::calls::{run, signal_cancellation};
 use crate::process::{Native, Original};
 
-/// A store in one file that many processes share, torch's FileStore among them.
+/// A store in one file that several processes share. Torch's FileStore can use the same file.
 ///
-/// file_name is the file; it is made if it isn't there. world_size is how many use it: the last of them to go removes the file.
-/// Below zero the file stays.
+/// Args:
+///     file_name: the path of the file, which is created if it does not exist.
+///     world_size: the number of stores that use the file. The last of them to be closed deletes the file.
+///         If it is negative, the file is never deleted.
 #[pyclass(name = "FileStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
 pub(crate) struct PyFileStore {
     arguments: OnceLock<(PathBuf, i32)>,
@@ -49,7 +51,7 @@ impl PyFileStore {
         Ok(slf.get().arguments.get().map(|(path, _)| path.display().to_string()).unwrap_or_default())
     }
 
-    /// Another store in the same file, counted among its users.
+    /// Returns another store in the same file. It counts as one more user of the file.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let timeout = native_store(slf.as_super())?.timeout();
         let clone = Bound::new(slf.py(), PyFileStore::empty())?;

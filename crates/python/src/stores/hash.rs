@@ -10,7 +10,7 @@ use super::store::{PyStore, native_store};
 use crate::calls::{run, signal_cancellation};
 use crate::process::{Native, Original};
 
-/// A store shared by the threads of one process.
+/// A store that the threads of one process share.
 #[pyclass(name = "HashStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
 pub(crate) struct PyHashStore;
 
@@ -27,7 +27,7 @@ impl PyHashStore {
         initialize(slf, Arc::new(HashStore::new().with_cancellation(signal_cancellation())))
     }
 
-    /// The same store: its clones share what it holds.
+    /// Returns a store that shares its data with this one.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let native = native_store(slf.as_super())?;
         let store = run(slf.py(), || native.store()?.clone_store())?;

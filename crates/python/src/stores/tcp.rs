@@ -18,11 +18,24 @@ use crate::calls::{detached, run, signal_cancellation};
 use crate::error::{exception, to_python, with_hint};
 use crate::process::{Native, Original};
 
-/// A store served over TCP: one process has is_master=True and serves, all others connect. Torch's TCPStore may be either.
+/// A store that one process serves over TCP, and to which other processes connect.
 ///
-/// With port 0 the server picks a free one, which `port` tells. world_size is how many use the store; with wait_for_workers the
-/// server's own store waits until all have come. With multi_tenant the stores of this process with the same port share one server.
-/// master_listen_fd is a bound socket that the server takes over. use_libuv is accepted and changes nothing.
+/// Servers and clients are compatible with those of torch's TCPStore.
+///
+/// Args:
+///     host_name: the host of the server.
+///     port: the port of the server. With 0, the server picks a free port; the attribute port has its number.
+///     world_size: the number of processes that use the store, or None if it is not known.
+///     is_master: whether this process runs the server.
+///     timeout: the timeout of connecting and of operations that wait. The default is 300 s.
+///     wait_for_workers: whether the process with the server waits until world_size processes have connected.
+///     multi_tenant: whether all stores of this process with the same port share one server.
+///     master_listen_fd: the file descriptor of a bound socket. The server listens on it, and closes it at the end.
+///     use_libuv: ignored. Torch has this argument.
+///
+/// Raises:
+///     DistNetworkError: the port is in use, or the server could not be reached within the timeout.
+///     DistStoreError: fewer than world_size processes connected within the timeout.
 #[pyclass(name = "TCPStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
 pub(crate) struct PyTcpStore {
     opened: OnceLock<Opened>,
@@ -49,7 +62,10 @@ impl PyTcpStore {
 
     fn opened<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Opened> {
         native_store(slf.as_super())?;
-        slf.get().opened.get().ok_or_else(|| PyValueError::new_err("TCPStore: it is being initialised"))
+        slf.get()
+            .opened
+            .get()
+            .ok_or_else(|| PyValueError::new_err("TCPStore: the store is still being initialized"))
     }
 }
 
@@ -102,26 +118,26 @@ impl PyTcpStore {
         Self::initialize(slf, Opened { native, host: arguments.host, port, libuv: use_libuv.0 })
     }
 
-    /// The server's host, as given.
+    /// The host of the server, as given to the constructor.
     #[getter]
     fn host(slf: &Bound<'_, Self>) -> PyResult<String> {
         Self::opened(slf).map(|opened| opened.host.clone())
     }
 
-    /// The server's port.
+    /// The port of the server.
     #[getter]
     fn port(slf: &Bound<'_, Self>) -> PyResult<u16> {
         Self::opened(slf).map(|opened| opened.port)
     }
 
-    /// What use_libuv was; kept for programs that ask.
+    /// The value of use_libuv, for programs that read it.
     #[getter]
     #[allow(non_snake_case)]
     fn libuvBackend(slf: &Bound<'_, Self>) -> PyResult<bool> {
         Self::opened(slf).map(|opened| opened.libuv)
     }
 
-    /// Another client of the same server, with a connection of its own.
+    /// Returns another client of the same server, with a connection of its own.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let opened = Self::opened(slf)?;
         let store = run(slf.py(), || opened.native.clone_tcp())?;
@@ -142,8 +158,9 @@ impl PyTcpStore {
     }
 }
 
-/// Wraps a TCP store in a Python object. `host` is the name that the user gave to the server's host, and `libuv` the value
-/// of `libuvBackend`.
+/// Wraps a TCP store in a Python object.
+///
+/// `host` is the server's host as the user gave it, and `libuv` the value of `libuvBackend`.
 pub(crate) fn wrap_tcp_store(
     py: Python<'_>,
     store: TcpStore,
@@ -157,7 +174,7 @@ pub(crate) fn wrap_tcp_store(
     Ok(wrapped.into_any())
 }
 
-/// What a store is to be opened with.
+/// The arguments of `TCPStore`.
 struct OpenArguments {
     host: String,
     port: u16,
@@ -173,16 +190,18 @@ impl OpenArguments {
         let host = if self.is_master { bind_host(&self.host) } else { &self.host };
         let (timeout, start) = (self.timeout.zero_as_immediate(), Instant::now());
         if self.is_master {
-            // Clients can't find a server whose name does not resolve. Torch's server connects to itself by that name.
+            // Fail if the host name does not resolve, because then no client could find the server. Torch's server,
+            // too, fails then: it connects to itself by that name.
             Endpoint::new(&self.host, self.port).await_name(timeout, signal_cancellation())?;
         }
         let remaining = timeout.saturating_sub(start.elapsed());
         match TcpStore::open(self.options(host, self.is_master, listen, remaining)) {
-            // The agent that started this process serves already.
+            // The agent that started this process already serves the store.
             Err(error) if error.is_address_in_use() && self.is_agent_store() => {
                 TcpStore::open(self.options(&self.host, false, None, remaining))
             }
-            // A name or address that leads here by way of another: torch listens on all, and so do we then.
+            // The name or address is not local, for example because it is translated. Listen on all addresses, as torch
+            // does.
             Err(StoreError::Listen { error, .. })
                 if self.is_master && error.kind() == std::io::ErrorKind::AddrNotAvailable =>
             {
@@ -209,14 +228,14 @@ impl OpenArguments {
             .cancellation(signal_cancellation())
     }
 
-    /// Whether the server of this port is the one of torchrun's agent, as it tells its workers.
+    /// Returns whether the environment says that torchrun's agent serves the store at this port.
     fn is_agent_store(&self) -> bool {
         let variable = |name| std::env::var(name).unwrap_or_default().to_lowercase();
         matches!(variable("TORCHELASTIC_USE_AGENT_STORE").as_str(), "1" | "y" | "yes" | "t" | "true")
             && variable("MASTER_PORT").parse() == Ok(self.port)
     }
 
-    /// The exception for what kept the store from opening: torch's words, then ours.
+    /// Converts an error of `open`: torch's message, then ours.
     fn to_exception(&self, py: Python<'_>, error: StoreError) -> PyErr {
         let (host, port) = (&self.host, self.port);
         let (class, message) = match &error {
@@ -251,14 +270,16 @@ impl OpenArguments {
     }
 }
 
-/// Where a server listens that is asked for at this host. An address, or this machine's own name for itself, is meant as it
-/// stands. Another name is what the others call this machine, and need not be what it calls itself: then it is everywhere.
+/// Returns the host to bind for a server at `host`. An empty string means all addresses.
+///
+/// An address and `localhost` are bound as given. Any other name is one by which other machines know this one, and it
+/// may resolve to something else here.
 fn bind_host(host: &str) -> &str {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     if bare.parse::<IpAddr>().is_ok() || host == "localhost" { host } else { "" }
 }
 
-/// A client's socket, as torch prints it.
+/// Formats a client's socket as torch does.
 fn format_socket(store: &TcpStore) -> String {
     let name = |address: SocketAddr| match address.ip().is_loopback() {
         true => format!("[localhost]:{}", address.port()),

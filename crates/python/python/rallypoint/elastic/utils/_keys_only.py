@@ -1,7 +1,7 @@
 """`get_all`, `synchronize` and `barrier` for a store whose `wait` takes keys and no timeout, such as a mock in a test.
 
-Such a store waits for its own timeout, so these functions set that timeout for the duration of the call. They make the same
-calls as torch's functions, in the same order.
+Such a store waits for its own timeout, so these functions set that timeout for the duration of the call. They call the
+same methods as torch's functions, in the same order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _IGNORED_VALUE = "<val_ignored>"
 
 
 def is_keys_only(store: Any) -> bool:
-    """Whether the class of `store` has a `wait` that can't be called with keys and a timeout."""
+    """Returns whether the class of `store` has a `wait` that cannot be called with keys and a timeout."""
     try:
         inspect.signature(type(store).wait).bind(store, [], timedelta())
     except TypeError:
@@ -53,7 +53,7 @@ def barrier(
     rank: Optional[int],
     name: Callable[[int], str],
 ) -> List[str]:
-    """Returns the names of missing ranks after a timeout, if this rank knows them; empty once all ranks have arrived."""
+    """Returns an empty list once all ranks have arrived, or after a timeout the missing ranks, if they are known."""
     before = store.timeout
     store.set_timeout(timedelta(seconds=timeout))
     last = _arrive(store, world_size, key_prefix)
@@ -88,7 +88,7 @@ def _wait_succeeds(store: Any, key: str) -> bool:
 
 
 def _arrive(store: Any, world_size: int, prefix: str) -> str:
-    """Adds this caller to the count, and returns the key that exists once all have arrived."""
+    """Counts this caller as arrived. Returns the key that exists once all callers have arrived."""
     last = f"{prefix}/last_member"
     if store.add(f"{prefix}/num_members", 1) == world_size:
         store.set(last, _IGNORED_VALUE)
@@ -96,6 +96,6 @@ def _arrive(store: Any, world_size: int, prefix: str) -> str:
 
 
 def _timeout_errors() -> "tuple[type[Exception], ...]":
-    """Our exception for a timeout, and torch's where torch is loaded."""
+    """Returns our exception for a timeout, and torch's if torch is loaded."""
     torch_error = getattr(sys.modules.get("torch.distributed"), "DistStoreError", DistStoreError)
     return DistStoreError, torch_error
