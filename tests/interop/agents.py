@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import clock
-from reading import Reading
+from output_reader import OutputReader
 from servers import binary
 
-SLOW = 150
+PROCESS_TIMEOUT = 150
 """Seconds that anything may take; importing torch alone takes several on a busy machine."""
 
 COMMANDS = {
@@ -32,17 +32,17 @@ class Launcher:
             env=environment,
         )
         self.text = ""
-        self._reading = Reading(self.process, (self.process.stdout, self._take))
+        self._output = OutputReader(self.process, (self.process.stdout, self._append))
 
-    def _take(self, line):
+    def _append(self, line):
         self.text += line
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
-    def ended(self):
+    def exit_code(self):
         """Its exit code, once all it wrote is in `text`."""
-        return self._reading.ended(SLOW)
+        return self._output.exit_code(PROCESS_TIMEOUT)
 
     def __enter__(self):
         return self
@@ -58,10 +58,10 @@ class Launcher:
                 self.process.wait()
 
 
-def until(what, condition, *launchers):
+def wait_until(what, condition, *launchers):
     """Waits for a condition, looking often; if it doesn't come, shows what the launchers wrote."""
 
     def written():
-        return "\n".join(f"== {each.kind} ({each.process.poll()})\n{each.text}" for each in launchers)
+        return "\n".join(f"== {launcher.kind} ({launcher.process.poll()})\n{launcher.text}" for launcher in launchers)
 
-    return clock.until(what, condition, SLOW, written)
+    return clock.wait_until(what, condition, PROCESS_TIMEOUT, written)

@@ -5,10 +5,10 @@ import datetime
 import pathlib
 import time
 
-DEADLINE = 20.0
+WAIT_TIMEOUT = 20.0
 """Seconds to wait for what should happen at once; only a failure takes that long."""
 
-ANSWERED = 3
+REPLY_TIMEOUT = 3
 """Seconds of a timeout whose error depends on what the server still answers. Our client waits for that answer for 4 % of the
 timeout, which is long enough on a busy machine."""
 
@@ -21,13 +21,13 @@ def seconds(number):
     return datetime.timedelta(seconds=number)
 
 
-def until(what, condition, within=DEADLINE, instead=None):
+def wait_until(what, condition, within=WAIT_TIMEOUT, details=None):
     """Waits for a condition, looking often at first. If it doesn't come, `instead` tells what there is."""
     deadline = time.monotonic() + within
     pause = 0.001
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {within} s for {what}" + (f"\n{instead()}" if instead else ""))
+            raise TimeoutError(f"waited {within} s for {what}" + (f"\n{details()}" if details else ""))
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
     return found
@@ -48,7 +48,7 @@ def delayed_since(before, *pids):
     return sum(delay - before.get(task, 0) for task, delay in run_delays(*pids).items())
 
 
-def stays(what, condition, time_long):
+def assert_stays(what, condition, time_long):
     """Looks often, for so many seconds, that something is so and stays so."""
     end = time.monotonic() + time_long
     while time.monotonic() < end:

@@ -30,10 +30,10 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 import pytest
 
-pytest.register_assert_rewrite("families", "raw", "servers", "stage")
+pytest.register_assert_rewrite("families", "raw", "servers", "harness")
 
 from servers import SERVERS, OurServer, TorchServer
-from stage import Stage
+from harness import Harness
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def legacy():
 
 
 @pytest.fixture(params=SERVERS)
-def stage(request):
+def harness(request):
     """A stage on each of the three servers in turn."""
     yield from _stage(SERVERS[request.param]())
 
@@ -70,9 +70,9 @@ def port():
 
 
 def _stage(server):
-    stage = Stage(server)
+    harness = Harness(server)
     try:
-        yield stage
+        yield harness
     finally:
-        stage.close()
+        harness.close()
         server.stop()

@@ -17,16 +17,16 @@ import torch.distributed as dist
 folder = pathlib.Path(sys.argv[1])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
-rank, world = dist.get_rank(), dist.get_world_size()
-met = False
+rank, world_size = dist.get_rank(), dist.get_world_size()
+is_reported = False
 while True:
     # The last element says whether to stop; rank 0 decides.
     numbers = torch.tensor([float(rank + 1), float(rank == 0 and (folder / "finish").exists())])
     dist.all_reduce(numbers)
-    assert numbers[0] == world * (world + 1) / 2, numbers
-    if not met:
-        (folder / f"{world}.{rank}.{os.getpid()}").touch()
-        met = True
+    assert numbers[0] == world_size * (world_size + 1) / 2, numbers
+    if not is_reported:
+        (folder / f"{world_size}.{rank}.{os.getpid()}").touch()
+        is_reported = True
     if numbers[1]:
         break
     time.sleep(0.05)  # the pace of the work

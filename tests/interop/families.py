@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 
 rallypoint = pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
 
@@ -21,7 +21,7 @@ class Stores:
         self.folder = folder
         self.servers = {}
 
-    def make(self, kind, timeout=seconds(DEADLINE)):
+    def make(self, kind, timeout=seconds(WAIT_TIMEOUT)):
         """A client of the store of this kind."""
         if kind.startswith("prefix-"):
             return self.module.PrefixStore("part", self.make(kind.removeprefix("prefix-"), timeout))
@@ -35,10 +35,10 @@ class Stores:
             store.set_timeout(timeout)
         return store
 
-    def tcp(self, timeout=seconds(DEADLINE)):
+    def tcp(self, timeout=seconds(WAIT_TIMEOUT)):
         server = self.servers.get("tcp")
         if server is None:
-            server = self.module.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=seconds(DEADLINE))
+            server = self.module.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=seconds(WAIT_TIMEOUT))
             self.servers["tcp"] = server
         return self.module.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timeout)
 

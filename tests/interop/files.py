@@ -6,21 +6,21 @@ from contextlib import contextmanager
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 from driver import OurStore
 
 forked = multiprocessing.get_context("fork")
 
 
 class Ours(OurStore):
-    def __init__(self, path, num_workers=-1, timeout=DEADLINE):
+    def __init__(self, path, num_workers=-1, timeout=WAIT_TIMEOUT):
         super().__init__("file", path, int(timeout * 1000), num_workers)
 
 
 class Torch:
     """Torch's FileStore in this process, closed when told to rather than when nobody looks."""
 
-    def __init__(self, path, num_workers=-1, timeout=DEADLINE):
+    def __init__(self, path, num_workers=-1, timeout=WAIT_TIMEOUT):
         self.store = dist.FileStore(str(path), num_workers)
         self.store.set_timeout(seconds(timeout))
 
@@ -43,21 +43,21 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def start(path):
+def open_store(path):
     """Opens a store of either side on the one file.
 
     At the end the file is removed before torch's stores go: on a file that is torn, damaged or not the one they know,
     torch's would spin for ever in their destructors, where no time-out reaches."""
-    opened = []
+    stores = []
 
-    def open_side(side, *arguments, **options):
+    def open_one(side, *arguments, **options):
         store = SIDES[side](path, *arguments, **options)
-        opened.append(store)
+        stores.append(store)
         return store
 
-    yield open_side
+    yield open_one
     path.unlink(missing_ok=True)
-    for store in opened:
+    for store in stores:
         store.kill()
 
 
@@ -76,4 +76,4 @@ def in_torch_process(target, *arguments):
         yield process
     finally:
         process.kill()
-        process.join(DEADLINE)
+        process.join(WAIT_TIMEOUT)

@@ -29,7 +29,7 @@ if rank == victim and not killed.exists():
 
 # Who meets nobody here fails, and is started again with the others.
 dist.barrier()
-seen = {
+results = {
     "sum": reduced.item(),
     "world_size": dist.get_world_size(),
     "group_rank": int(os.environ["GROUP_RANK"]),
@@ -37,4 +37,4 @@ seen = {
     "agent_store": os.environ["TORCHELASTIC_USE_AGENT_STORE"],
 }
 dist.destroy_process_group()
-(folder / f"done-{rank}").write_text(json.dumps(seen))
+(folder / f"done-{rank}").write_text(json.dumps(results))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-DEADLINE = 20
+WAIT_TIMEOUT = 20
 
 
 class Proxy:
@@ -24,33 +24,33 @@ class Proxy:
         )
         self.port = json.loads(self.process.stdout.readline())
 
-    def _ask(self, *words):
+    def _command(self, *words):
         print(*words, file=self.process.stdin, flush=True)
-        answer = json.loads(self.process.stdout.readline())
-        if answer is None:
-            raise TimeoutError(f"the proxy waited {DEADLINE} s: {' '.join(map(str, words))}")
-        return answer
+        reply = json.loads(self.process.stdout.readline())
+        if reply is None:
+            raise TimeoutError(f"the proxy waited {WAIT_TIMEOUT} s: {' '.join(map(str, words))}")
+        return reply
 
-    def hold_answers_until(self, request):
+    def hold_replies_until(self, request):
         """Keeps the server's answers back until the client has sent `request`."""
-        self._ask("hold", request.hex())
+        self._command("hold", request.hex())
 
     def received(self, connection):
         """How many bytes have come from this connection's client."""
-        return self._ask("received", connection)
+        return self._command("received", connection)
 
     def wait_for_more(self, connection, than):
         """Until the server has been sent more of them."""
-        self._ask("more", connection, than)
+        self._command("more", connection, than)
 
-    def so_far(self):
+    def recorded(self):
         """For each connection, (direction, bytes) in order."""
-        return [[(way, bytes.fromhex(data)) for way, data in log] for log in self._ask("so_far")]
+        return [[(direction, bytes.fromhex(data)) for direction, data in log] for log in self._command("recorded")]
 
     def finish(self):
         """Ends, once all connections have, and tells what was said in them."""
-        self._ask("all_ended")
-        recorded = self.so_far()
+        self._command("all_ended")
+        recorded = self.recorded()
         self.kill()
         return recorded
 
@@ -59,7 +59,7 @@ class Proxy:
         self.process.communicate()
 
 
-class _Passing:
+class _RecordingProxy:
     """The proxy's side."""
 
     def __init__(self, server, listen):
@@ -68,8 +68,8 @@ class _Passing:
         self.changed = threading.Condition()
         self.logs = []
         self.forwarded = []
-        self.open = 0
-        self.held_until = None
+        self.open_directions = 0
+        self.release_request = None
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -82,11 +82,11 @@ class _Passing:
                 number = len(self.logs)
                 self.logs.append([])
                 self.forwarded.append(0)
-                self.open += 2
-            threading.Thread(target=self.carry, args=(client, server, number, ">"), daemon=True).start()
-            threading.Thread(target=self.carry, args=(server, client, number, "<"), daemon=True).start()
+                self.open_directions += 2
+            threading.Thread(target=self.forward, args=(client, server, number, ">"), daemon=True).start()
+            threading.Thread(target=self.forward, args=(server, client, number, "<"), daemon=True).start()
 
-    def carry(self, source, sink, number, direction):
+    def forward(self, source, sink, number, direction):
         log = self.logs[number]
         data = b" "
         while data:
@@ -96,9 +96,9 @@ class _Passing:
                 data = b""
             with self.changed:
                 if direction == "<":
-                    self.changed.wait_for(lambda: self.held_until is None, DEADLINE)
-                elif self.held_until is not None and data.endswith(self.held_until):
-                    self.held_until = None
+                    self.changed.wait_for(lambda: self.release_request is None, WAIT_TIMEOUT)
+                elif self.release_request is not None and data.endswith(self.release_request):
+                    self.release_request = None
                 # What is said after the client has left is not part of the conversation.
                 if not any(what == ">!" for what, _ in log):
                     log.append((direction if data else f"{direction}!", data))
@@ -112,29 +112,29 @@ class _Passing:
                     self.forwarded[number] += len(data)
                     self.changed.notify_all()
         with self.changed:
-            self.open -= 1
+            self.open_directions -= 1
             self.changed.notify_all()
 
-    def answer(self, word, *operands):
+    def handle(self, word, *operands):
         with self.changed:
             if word == "hold":
-                self.held_until = bytes.fromhex(operands[0])
+                self.release_request = bytes.fromhex(operands[0])
                 return True
             if word == "received":
-                return sum(len(data) for way, data in self.logs[int(operands[0])] if way == ">")
+                return sum(len(data) for direction, data in self.logs[int(operands[0])] if direction == ">")
             if word == "more":
                 connection, than = map(int, operands)
                 has_more = lambda: connection < len(self.logs) and self.forwarded[connection] > than  # noqa: E731
-                return self.changed.wait_for(has_more, DEADLINE) or None
+                return self.changed.wait_for(has_more, WAIT_TIMEOUT) or None
             if word == "all_ended":
-                return self.changed.wait_for(lambda: self.open == 0, DEADLINE) or None
-            if word == "so_far":
+                return self.changed.wait_for(lambda: self.open_directions == 0, WAIT_TIMEOUT) or None
+            if word == "recorded":
                 return [[(direction, data.hex()) for direction, data in log] for log in self.logs]
 
 
 if __name__ == "__main__":
     server_host, server_port, host, port = sys.argv[1:]
-    passing = _Passing((server_host, int(server_port)), (host, int(port)))
-    print(json.dumps(passing.listener.getsockname()[1]), flush=True)
+    proxy = _RecordingProxy((server_host, int(server_port)), (host, int(port)))
+    print(json.dumps(proxy.listener.getsockname()[1]), flush=True)
     for line in sys.stdin:
-        print(json.dumps(passing.answer(*line.split())), flush=True)
+        print(json.dumps(proxy.handle(*line.split())), flush=True)

@@ -29,11 +29,11 @@ def work(rank, port, report):
     dist.all_gather(gathered, torch.tensor([rank * rank]))
     # Smaller groups meet on the same store again.
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    mine = torch.tensor(float(rank))
-    dist.all_reduce(mine, group=pairs[rank // 2])
+    pair_sum = torch.tensor(float(rank))
+    dist.all_reduce(pair_sum, group=pairs[rank // 2])
     dist.barrier()
     dist.destroy_process_group()
-    report.send({"rank": rank, "all_reduce": tensor.tolist(), "gathered": [int(each) for each in gathered], "pair_sum": mine.item()})
+    report.send({"rank": rank, "all_reduce": tensor.tolist(), "gathered": [int(value) for value in gathered], "pair_sum": pair_sum.item()})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from clock import DEADLINE
+from clock import WAIT_TIMEOUT
 
 MAGIC = 0x3C85F7CE
 OPS = (
@@ -47,12 +47,12 @@ def ping(nonce):
     return bytes([OPS.index("ping")]) + u32(nonce)
 
 
-class Raw:
+class RawConnection:
     """A connection of bytes. Keys are as they travel: torch's have a slash in front."""
 
     def __init__(self, server, validate=True):
         self.server = server
-        self.socket = socket.create_connection((server.host, server.port), timeout=DEADLINE)
+        self.socket = socket.create_connection((server.host, server.port), timeout=WAIT_TIMEOUT)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if validate:
             self.send(VALIDATE + ping(7))
@@ -67,7 +67,7 @@ class Raw:
     def send(self, data):
         self.socket.sendall(data)
 
-    def ask(self, op, *operands):
+    def send_request(self, op, *operands):
         self.send(request(op, *operands))
 
     def settle(self):
@@ -93,7 +93,7 @@ class Raw:
     def receive_number(self):
         return struct.unpack("<q", self.receive(8))[0]
 
-    def answers_before_a_ping(self):
+    def replies_before_ping(self):
         """All that the server has to say now: a PING goes out, and what comes before its answer is it."""
         nonce = b"\xfe\xed\xfa\xce"
         self.send(bytes([OPS.index("ping")]) + nonce)
@@ -107,8 +107,8 @@ class Raw:
 
     def is_closed(self):
         """Waits for the server to close; anything it says instead is a failure."""
-        said = self.receive(64)
-        assert said == b"", f"instead of closing, the server said {said!r}"
+        received = self.receive(64)
+        assert received == b"", f"instead of closing, the server said {received!r}"
         return True
 
 
@@ -118,7 +118,7 @@ def settled(server):
     It serves one ready connection after the other. Once one that came later has been answered twice, those that were
     ready before have had their turn.
     """
-    with Raw(server) as later:
+    with RawConnection(server) as later:
         for nonce in range(2):
             later.send(ping(nonce))
             assert later.receive(4) == u32(nonce)

@@ -9,13 +9,13 @@ import subprocess
 
 import torch.distributed as dist
 from binaries import ROOT, binary, driver  # noqa: F401  tests import them from here
-from clock import DEADLINE, seconds, until
+from clock import WAIT_TIMEOUT, seconds, wait_until
 
 
 def is_reached(host, port):
     """Whether somebody listens there."""
     try:
-        socket.create_connection((host, port), timeout=DEADLINE).close()
+        socket.create_connection((host, port), timeout=WAIT_TIMEOUT).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -30,7 +30,7 @@ class TorchServer:
         self.host = "127.0.0.1"
         # It is also a client, which never joins the counting of workers.
         self.store = dist.TCPStore(
-            self.host, 0, is_master=True, wait_for_workers=False, use_libuv=libuv, timeout=seconds(DEADLINE)
+            self.host, 0, is_master=True, wait_for_workers=False, use_libuv=libuv, timeout=seconds(WAIT_TIMEOUT)
         )
         self.port = self.store.port
 
@@ -51,7 +51,7 @@ class OurServer:
             stderr=subprocess.PIPE,
             text=True,
         )
-        ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE)
+        ready, _, _ = select.select([self.process.stdout], [], [], WAIT_TIMEOUT)
         line = self.process.stdout.readline() if ready else ""
         if not line.startswith("listening on "):
             self.process.kill()
@@ -66,7 +66,7 @@ class OurServer:
         alive = self.process.poll() is None
         self.process.terminate()
         try:
-            _, self.log = self.process.communicate(timeout=DEADLINE)
+            _, self.log = self.process.communicate(timeout=WAIT_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             _, self.log = self.process.communicate()
@@ -81,7 +81,7 @@ class OurServer:
         try:
             # Its threads stop one after the other.
             tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
-            until("it stands still", lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
+            wait_until("it stands still", lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
             yield
         finally:
             self.process.send_signal(signal.SIGCONT)

@@ -5,7 +5,7 @@ import pathlib
 import signal
 
 import pytest
-from agents import Launcher, until
+from agents import Launcher, wait_until
 
 WORKER = pathlib.Path(__file__).parent / "elastic_worker.py"
 
@@ -46,10 +46,10 @@ def workers_of(launcher, folder, world):
     found = []
     for _, pid in starts(folder, world):
         try:
-            above = [parent(pid)]
-            while above[-1] > 1 and len(above) < 3:
-                above.append(parent(above[-1]))
-            if launcher.process.pid in above:
+            ancestors = [parent(pid)]
+            while ancestors[-1] > 1 and len(ancestors) < 3:
+                ancestors.append(parent(ancestors[-1]))
+            if launcher.process.pid in ancestors:
                 found.append(pid)
         except (FileNotFoundError, ProcessLookupError):
             pass
@@ -58,21 +58,21 @@ def workers_of(launcher, folder, world):
 
 @pytest.mark.parametrize("victim", ["ours", "torchrun"])
 @pytest.mark.parametrize("host", ["ours", "torchrun"])
-def test_a_worker_is_killed_on_either_side_and_both_sides_start_over_and_finish(port, tmp_path, victim, host):
+def test_both_nodes_restart_and_finish_after_a_worker_on_either_is_killed(port, tmp_path, victim, host):
     with (
         launch(host, port, "2", tmp_path, hosts=True) as first,
         launch({"ours": "torchrun", "torchrun": "ours"}[host], port, "2", tmp_path, hosts=False) as second,
     ):
         both = (first, second)
-        before = until("first start", lambda: len(s := starts(tmp_path, 4)) == 4 and s, *both)
+        before = wait_until("first start", lambda: len(s := starts(tmp_path, 4)) == 4 and s, *both)
         assert {rank for rank, _ in before} == {0, 1, 2, 3}
-        [agent] = [each for each in both if each.kind == victim]
+        [agent] = [launcher for launcher in both if launcher.kind == victim]
         os.kill(workers_of(agent, tmp_path, 4)[0], signal.SIGKILL)
-        after = until("second start", lambda: len(s := starts(tmp_path, 4) - before) >= 4 and s, *both)
+        after = wait_until("second start", lambda: len(s := starts(tmp_path, 4) - before) >= 4 and s, *both)
         assert {rank for rank, _ in after} == {0, 1, 2, 3}
         (tmp_path / "finish").touch()
-        assert first.ended() == 0, first.text + second.text
-        assert second.ended() == 0, first.text + second.text
+        assert first.exit_code() == 0, first.text + second.text
+        assert second.exit_code() == 0, first.text + second.text
 
 
 @pytest.mark.parametrize("first_kind", ["ours", "torchrun"])
@@ -81,15 +81,15 @@ def test_a_job_grows_from_one_node_to_two_and_shrinks_back(port, tmp_path, first
     # A torch node that was alone first takes itself for the master later, unless it is told not to.
     share = first_kind == "ours"
     with launch(first_kind, port, "1:2", tmp_path, hosts=True, share=share) as first:
-        until("start alone", lambda: len(starts(tmp_path, 2)) == 2, first)
+        wait_until("start alone", lambda: len(starts(tmp_path, 2)) == 2, first)
         alone = starts(tmp_path, 2)
         with launch(second_kind, port, "1:2", tmp_path, hosts=False, share=share) as second:
-            until("start with two nodes", lambda: len(starts(tmp_path, 4)) >= 4, first, second)
+            wait_until("start with two nodes", lambda: len(starts(tmp_path, 4)) >= 4, first, second)
             second.signal()
-            assert second.ended() == 1, second.text
-        until("start alone again", lambda: len(starts(tmp_path, 2) - alone) >= 2, first)
+            assert second.exit_code() == 1, second.text
+        wait_until("start alone again", lambda: len(starts(tmp_path, 2) - alone) >= 2, first)
         (tmp_path / "finish").touch()
-        assert first.ended() == 0, first.text
+        assert first.exit_code() == 0, first.text
 
 
 def launch_shell(kind, port, script, *, hosts):
@@ -101,58 +101,58 @@ def launch_shell(kind, port, script, *, hosts):
     )
 
 
-def test_a_torchrun_that_fails_for_good_ends_ours_as_a_failure(port):
+def test_our_node_fails_when_torchrun_has_failed(port):
     """Its peers of its own kind run on, wait for 300 s and exit with 0."""
     with (
         launch_shell("ours", port, "exec sleep 600", hosts=True) as ours,
         launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
     ):
-        assert torchs.ended() == 1, torchs.text
-        assert ours.ended() == 1, ours.text
+        assert torchs.exit_code() == 1, torchs.text
+        assert ours.exit_code() == 1, ours.text
         # The worker that our agent stopped is not blamed; the node that failed is named.
         culprit = f"the job was ended by another node, node 1 (127.0.0.2, pid {torchs.process.pid}), which did not tell why"
         assert culprit in ours.text, ours.text
         assert "Root Cause" not in ours.text, ours.text
 
 
-def test_one_of_ours_that_has_finished_does_not_wait_for_a_torchrun_that_has_failed(port):
+def test_our_finished_node_does_not_wait_for_a_torchrun_that_has_failed(port):
     with (
         launch_shell("ours", port, "exit 0", hosts=True) as ours,
         launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
     ):
-        assert torchs.ended() == 1, torchs.text
-        assert ours.ended() == 1, ours.text
+        assert torchs.exit_code() == 1, torchs.text
+        assert ours.exit_code() == 1, ours.text
 
 
 @pytest.mark.parametrize("host", ["ours", "torchrun"])
-def test_a_torchrun_that_has_finished_and_falls_silent_is_not_missed(port, tmp_path, host):
+def test_a_finished_torchrun_without_heartbeats_causes_no_restart(port, tmp_path, host):
     """It sends no heartbeats while it waits, so that it is dropped after 4 s."""
     script = f"echo begun; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     with (
         launch_shell("ours", port, script, hosts=host == "ours") as ours,
         launch_shell("torchrun", port, "exit 0", hosts=host != "ours") as torchs,
     ):
-        until("torchrun to be dropped", lambda: "was removed from the rendezvous" in ours.text, ours, torchs)
+        wait_until("torchrun to be dropped", lambda: "was removed from the rendezvous" in ours.text, ours, torchs)
         (tmp_path / "go").touch()
-        assert ours.ended() == 0, ours.text + torchs.text
-        assert torchs.ended() == 0, ours.text + torchs.text
+        assert ours.exit_code() == 0, ours.text + torchs.text
+        assert torchs.exit_code() == 0, ours.text + torchs.text
         assert ours.text.count("begun") == 1, ours.text
 
 
-def test_one_of_ours_that_has_finished_starts_over_without_a_torchrun_that_was_killed(port):
+def test_our_finished_node_rejoins_without_a_torchrun_that_was_killed(port):
     # Torch's workers outlive their agent.
-    torchs_worker = "echo begun; while kill -0 $PPID; do sleep 0.1; done"
+    script = "echo begun; while kill -0 $PPID; do sleep 0.1; done"
     with (
         launch_shell("ours", port, "echo begun", hosts=True) as ours,
-        launch_shell("torchrun", port, torchs_worker, hosts=False) as torchs,
+        launch_shell("torchrun", port, script, hosts=False) as torchs,
     ):
-        until("ours has finished", lambda: "workers of this node have finished" in ours.text, ours, torchs)
-        until("torchrun's has begun", lambda: "begun" in torchs.text, ours, torchs)
+        wait_until("ours has finished", lambda: "workers of this node have finished" in ours.text, ours, torchs)
+        wait_until("torchrun's has begun", lambda: "begun" in torchs.text, ours, torchs)
         torchs.process.kill()
-        until("ours waits again", lambda: "starting over: 1 node left or died" in ours.text, ours)
+        wait_until("ours waits again", lambda: "starting over: 1 node left or died" in ours.text, ours)
         with launch_shell("ours", port, "echo begun", hosts=False) as successor:
-            assert successor.ended() == 0, ours.text + successor.text
-            assert ours.ended() == 0, ours.text
+            assert successor.exit_code() == 0, ours.text + successor.text
+            assert ours.exit_code() == 0, ours.text
         assert ours.text.count("begun") == 2, ours.text
 
 
@@ -160,7 +160,7 @@ NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ROLE_NAME", "R
 
 
 @pytest.mark.parametrize("host", ["ours", "torchrun"])
-def test_agents_with_other_roles_and_other_numbers_of_workers_agree_on_ranks(port, tmp_path, host):
+def test_agents_with_different_roles_and_worker_counts_agree_on_ranks(port, tmp_path, host):
     script = "echo " + " ".join(f"${name}" for name in NAMES) + f" > {tmp_path}/$RANK.$$"
     nodes = {"ours": (3, "trainer"), "torchrun": (1, "reader")}
 
@@ -177,11 +177,11 @@ def test_agents_with_other_roles_and_other_numbers_of_workers_agree_on_ranks(por
 
     other = {"ours": "torchrun", "torchrun": "ours"}[host]
     with node(host, True) as first, node(other, False) as second:
-        assert first.ended() == 0, first.text + second.text
-        assert second.ended() == 0, first.text + second.text
-    told = sorted(path.read_text().split() for path in tmp_path.iterdir())
+        assert first.exit_code() == 0, first.text + second.text
+        assert second.exit_code() == 0, first.text + second.text
+    reports = sorted(path.read_text().split() for path in tmp_path.iterdir())
     # Ours has the lower address, so its three workers come first; roles are counted by themselves.
-    assert told == [
+    assert reports == [
         ["0", "4", "0", "3", "trainer", "0", "3", "0"],
         ["1", "4", "1", "3", "trainer", "1", "3", "0"],
         ["2", "4", "2", "3", "trainer", "2", "3", "0"],
@@ -189,7 +189,7 @@ def test_agents_with_other_roles_and_other_numbers_of_workers_agree_on_ranks(por
     ]
 
 
-def test_a_node_of_ours_that_torchruns_job_cannot_take_in_does_not_train_alone(port, tmp_path):
+def test_our_late_node_fails_when_torchrun_does_not_publish_the_master_again(port, tmp_path):
     """Torchrun as rank 0 publishes the master's address in its first round only, and then waits for ours in vain."""
     addresses = {"torchrun": "127.0.0.1", "ours": "127.0.0.2"}
     conf = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4,read_timeout=12"
@@ -204,9 +204,9 @@ def test_a_node_of_ours_that_torchruns_job_cannot_take_in_does_not_train_alone(p
         )
 
     with start("torchrun") as old:
-        alone = until("torchrun's workers", lambda: len(s := starts(tmp_path, 2)) == 2 and s, old)
+        alone = wait_until("torchrun's workers", lambda: len(s := starts(tmp_path, 2)) == 2 and s, old)
         with start("ours") as late:
-            assert late.ended() == 1, late.text
+            assert late.exit_code() == 1, late.text
             assert "has not published MASTER_ADDR and MASTER_PORT" in late.text
             assert "hint: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in late.text
             # Workers of ours would have met in a world of two of their own.

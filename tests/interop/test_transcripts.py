@@ -2,8 +2,8 @@
 
 import pytest
 import record_transcripts
-from raw import Raw
-from stage import Stage
+from raw import RawConnection
+from harness import Harness
 
 RECORDED = record_transcripts.read(record_transcripts.TARGET.read_text())
 # These need a second client, or the barrier's key that torch leaves behind and we don't.
@@ -25,7 +25,7 @@ def without_nonce(runs):
     return rest
 
 
-def test_torch_still_says_what_was_recorded():
+def test_torch_still_produces_the_recorded_bytes():
     today = record_transcripts.record()
     assert [name for name, _, _ in today] == [name for name, _, _ in RECORDED]
     for (name, ops, runs), (_, recorded_ops, recorded_runs) in zip(today, RECORDED, strict=True):
@@ -34,9 +34,9 @@ def test_torch_still_says_what_was_recorded():
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in RECORDED if name not in NOT_ALONE])
-def test_recorded_requests_get_the_recorded_answers_from_our_server(ours: Stage, name):
+def test_our_server_sends_the_recorded_replies(ours: Harness, name):
     [runs] = [runs for known, _, runs in RECORDED if known == name]
-    with Raw(ours.server, validate=False) as raw:
+    with RawConnection(ours.server, validate=False) as raw:
         for direction, data in runs:
             if direction == ">":
                 raw.send(data)

@@ -31,7 +31,7 @@ import lab  # noqa: E402
 
 
 def pytest_collection_modifyitems(items):
-    reason = lab.obstacle()
+    reason = lab.missing_requirement()
     if reason:
         for item in items:
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from binaries import binary
-from clock import until
+from clock import wait_until
 from lab import descendants, parents, pid_in_host
 
 RUN_ID = "lab"
@@ -46,21 +46,21 @@ class Agent:
     def worker(self):
         """Returns the process id of the running worker, as this machine knows it."""
         pid = self.starts()[-1].pid
-        [found] = [each for each in descendants(self.process.pid()) if pid_in_host(each) == pid]
+        [found] = [candidate for candidate in descendants(self.process.pid()) if pid_in_host(candidate) == pid]
         return found
 
-    def chain(self):
+    def agent_processes(self):
         """Returns the processes of this node that are no workers, from the one that the user started to the worker's parent."""
-        above = parents()
-        chain = [above[self.worker()]]
-        while chain[0] != self.process.pid():
-            chain.insert(0, above[chain[0]])
-        return chain
+        parent_of = parents()
+        agent_processes = [parent_of[self.worker()]]
+        while agent_processes[0] != self.process.pid():
+            agent_processes.insert(0, parent_of[agent_processes[0]])
+        return agent_processes
 
 
-def expect_running(agents):
-    ended = [agent.host.address for agent in agents if agent.process.poll() is not None]
-    assert not ended, f"agents have ended: {', '.join(ended)}"
+def assert_running(agents):
+    stopped = [agent.host.address for agent in agents if agent.process.poll() is not None]
+    assert not stopped, f"agents have ended: {', '.join(stopped)}"
 
 
 class Server:
@@ -73,12 +73,12 @@ class Server:
 
     def start(self):
         self._process = self.host.start([binary(), "serve", "--listen", self.endpoint])
-        until("the server", lambda: "listening on" in self._process.text(), instead=self._process.text)
+        wait_until("the server", lambda: "listening on" in self._process.text(), details=self._process.text)
 
     def kill(self):
         """Kills the server, and with it all that it has stored."""
         self._process.kill()
-        self._process.ended()
+        self._process.exit_code()
 
 
 class Job:
@@ -104,18 +104,18 @@ class Job:
     def state(self):
         """Returns the pickled state of the rendezvous, or nothing while there is none."""
         command = [binary(), "store", "--endpoint", self._endpoint, "get", f"torch.rendezvous.{RUN_ID}"]
-        ended = self._lab.hosts[0].run(command)
-        return base64.b64decode(ended.stdout) if ended.returncode == 0 else b""
+        completed = self._lab.hosts[0].run(command)
+        return base64.b64decode(completed.stdout) if completed.returncode == 0 else b""
 
     def wait_for_nodes(self, agents, within):
         """Waits until the state has the addresses of these nodes."""
 
         def complete():
-            expect_running(agents)
+            assert_running(agents)
             state = self.state()
             return all(agent.host.address.encode() in state for agent in agents)
 
-        until("the nodes in the state", complete, within)
+        wait_until("the nodes in the state", complete, within)
 
     def wait_for_workers(self, world, within, agents=None, since=0.0):
         """Waits until the worker of each agent was started in a world of that many nodes, after the moment `since`.
@@ -125,12 +125,12 @@ class Job:
         agents = self.agents if agents is None else agents
 
         def running():
-            expect_running(agents)
+            assert_running(agents)
             last = [starts[-1] for agent in agents if (starts := agent.starts())]
-            fits = [each for each in last if each.world == world and each.when > since]
-            return len(fits) == len(agents) and fits
+            matching = [candidate for candidate in last if candidate.world == world and candidate.when > since]
+            return len(matching) == len(agents) and matching
 
-        starts = until(f"{len(agents)} workers in a world of {world}", running, within)
+        starts = wait_until(f"{len(agents)} workers in a world of {world}", running, within)
         ranks = sorted(start.group_rank for start in starts)
         assert len(agents) < world or ranks == list(range(world)), f"ranks of a world of {world}: {ranks}"
         return max(start.when for start in starts)
@@ -140,7 +140,7 @@ class Job:
         # While the FIFO has a writer, opening it for reading doesn't block.
         with open(self._fifo, "r+b", buffering=0):
             for agent in self.agents if agents is None else agents:
-                code = agent.process.ended(within)
+                code = agent.process.exit_code(within)
                 assert code == 0, f"the agent on {agent.host.address} ended with {code}"
 
     def __enter__(self):

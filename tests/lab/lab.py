@@ -30,16 +30,16 @@ import sys
 import tempfile
 import time
 
-from clock import DEADLINE, until
+from clock import WAIT_TIMEOUT, wait_until
 from holder import address
-from reading import Reading
+from output_reader import OutputReader
 from switch import Link
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 @functools.cache
-def obstacle():
+def missing_requirement():
     """Returns why there can be no lab on this machine, or None."""
     missing = [tool for tool in ("ip", "nsenter", "unshare", "mount") if shutil.which(tool) is None]
     if missing:
@@ -69,11 +69,11 @@ class Lab:
 
     def __init__(self, hosts, seed=None, neighbors="static"):
         self.seed = random.randrange(2**32) if seed is None else seed
-        self._ends = contextlib.ExitStack()
+        self._cleanup = contextlib.ExitStack()
         try:
             self._start(hosts, neighbors)
         except BaseException:
-            self._ends.close()
+            self._cleanup.close()
             raise
 
     def _start(self, count, neighbors):
@@ -85,19 +85,19 @@ class Lab:
             names.writelines(f"{host.address} host{host.number}\n" for host in self.hosts)
             names.flush()
             for host in self.hosts:
-                self._ends.callback(host._stop)
+                self._cleanup.callback(host._stop)
                 host._start(count, names.name, neighbors)
             taps = [host._tap() for host in self.hosts]
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.settimeout(DEADLINE)
+        self._control, peer_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(WAIT_TIMEOUT)
         self._switch = subprocess.Popen(
-            [sys.executable, "-I", HERE / "switch.py", *map(str, [self.seed, theirs.fileno(), *taps])],
+            [sys.executable, "-I", HERE / "switch.py", *map(str, [self.seed, peer_end.fileno(), *taps])],
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno(), *taps],
+            pass_fds=[peer_end.fileno(), *taps],
         )
-        self._ends.callback(self._switch.wait)
-        self._ends.callback(self._control.close)
-        theirs.close()
+        self._cleanup.callback(self._switch.wait)
+        self._cleanup.callback(self._control.close)
+        peer_end.close()
         for tap in taps:
             os.close(tap)
         self.counters()
@@ -120,7 +120,7 @@ class Lab:
     def __exit__(self, kind, *_):
         if kind is not None:
             print(self.logs())
-        self._ends.close()
+        self._cleanup.close()
 
     def logs(self):
         """Returns what every process of every host has written, and the counters of the switch."""
@@ -138,17 +138,17 @@ class Host:
         self._lab = lab
 
     def _start(self, count, hosts_file, neighbors):
-        self._socket, theirs = socket.socketpair()
-        self._socket.settimeout(DEADLINE)
-        arguments = map(str, [self.number, count, theirs.fileno(), hosts_file, neighbors])
-        self._errors = self._lab._ends.enter_context(tempfile.TemporaryFile())
+        self._socket, peer_end = socket.socketpair()
+        self._socket.settimeout(WAIT_TIMEOUT)
+        arguments = map(str, [self.number, count, peer_end.fileno(), hosts_file, neighbors])
+        self._errors = self._lab._cleanup.enter_context(tempfile.TemporaryFile())
         self._holder = subprocess.Popen(
             [*unshare(), sys.executable, HERE / "holder.py", *arguments],
             stdin=subprocess.DEVNULL,
             stderr=self._errors,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[peer_end.fileno()],
         )
-        theirs.close()
+        peer_end.close()
         # The first process of the PID namespace is a child of `unshare`, which is itself in all the other namespaces.
         target = ["--target", str(self._holder.pid), f"--pid=/proc/{self._holder.pid}/ns/pid_for_children"]
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
@@ -158,7 +158,7 @@ class Host:
         """Waits until the host is ready and returns the other end of its interface."""
         message, taps, _, _ = socket.recv_fds(self._socket, 16, 1)
         if message != b"ready":
-            self._holder.wait(DEADLINE)
+            self._holder.wait(WAIT_TIMEOUT)
             self._errors.seek(0)
             raise LabError(f"host {self.number} ended with {self._holder.returncode}: {self._errors.read().decode()}")
         return taps[0]
@@ -169,9 +169,9 @@ class Host:
         for process in self.processes:
             # `nsenter` stops when its child is stopped. The PID namespace ends when `nsenter` has reaped its child.
             process._popen.send_signal(signal.SIGCONT)
-            process.ended()
+            process.exit_code()
         if hasattr(self, "_holder"):
-            self._holder.wait(DEADLINE)
+            self._holder.wait(WAIT_TIMEOUT)
 
     def start(self, command, environment=None):
         """Starts a command on this host."""
@@ -179,7 +179,7 @@ class Host:
         self.processes.append(process)
         return process
 
-    def run(self, command, within=DEADLINE):
+    def run(self, command, within=WAIT_TIMEOUT):
         """Runs a command on this host and returns how it ended, with its output as text."""
         command = [*self._enter, *map(str, command)]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=within, check=False)
@@ -192,9 +192,9 @@ class Host:
     def cut(self):
         """Drops all frames from and to this host, until `heal` or the end of the `with` block."""
         self._lab._command(hosts=[self.number], cut=True)
-        healing = contextlib.ExitStack()
-        healing.callback(self.heal)
-        return healing
+        cleanup = contextlib.ExitStack()
+        cleanup.callback(self.heal)
+        return cleanup
 
     def heal(self):
         self._lab._command(hosts=[self.number], cut=False)
@@ -217,9 +217,9 @@ class Process:
             errors="replace",
             env=None if environment is None else os.environ | environment,
         )
-        self._reading = Reading(self._popen, (self._popen.stdout, self._take))
+        self._output = OutputReader(self._popen, (self._popen.stdout, self._append))
 
-    def _take(self, line):
+    def _append(self, line):
         self.lines.append((time.monotonic(), line))
 
     def text(self):
@@ -234,14 +234,14 @@ class Process:
         """Returns the exit code, or None while the process runs."""
         return self._popen.poll()
 
-    def ended(self, within=DEADLINE):
+    def exit_code(self, within=WAIT_TIMEOUT):
         """Waits for the end, and for the last line. Returns the exit code."""
-        return self._reading.ended(within)
+        return self._output.exit_code(within)
 
     def pid(self):
         """Returns the process id as this machine knows it, not as its host does."""
         # `nsenter` stays as the parent, because only a child can be in another PID namespace.
-        return until("the process behind nsenter", lambda: children(self._popen.pid))[0]
+        return wait_until("the process behind nsenter", lambda: children(self._popen.pid))[0]
 
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
@@ -263,10 +263,10 @@ def children(pid):
 
 def descendants(pid):
     """Returns all processes below a process."""
-    above = parents()
+    parent_of = parents()
     found = [pid]
     for each in found:
-        found += [child for child, parent in above.items() if parent == each]
+        found += [child for child, parent in parent_of.items() if parent == each]
     return found[1:]
 
 

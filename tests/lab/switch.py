@@ -88,13 +88,13 @@ class Switch:
             timeout = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
             for key, _ in self._selector.select(timeout):
                 if key.data is None:
-                    if not self._obey():
+                    if not self._handle_command():
                         return
                 else:
                     self._receive(key.data)
             self._deliver()
 
-    def _obey(self):
+    def _handle_command(self):
         """Carries out one command. Returns False when the lab is gone."""
         data = self._control.recv(65536)
         if not data:

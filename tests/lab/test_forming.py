@@ -5,7 +5,7 @@ import random
 import time
 
 import pytest
-from clock import stays
+from clock import assert_stays
 from job import Job
 from lab import Lab
 
@@ -29,7 +29,7 @@ def form(job, hosts, within):
     return job.wait_for_workers(NODES, within) - begin
 
 
-def form_again(job, chance, within):
+def re_form(job, chance, within):
     """Kills the worker of one node. Returns how long it took until all workers ran again."""
     victim = chance.choice(job.agents)
     begin = time.monotonic()
@@ -44,7 +44,7 @@ def test_a_job_forms_within_60_s_over_bad_links_and_again_after_a_failure(tries,
         with Lab(hosts=NODES, seed=seed) as lab, Job(lab, "--max-restarts", "1", nnodes=NODES) as job:
             lab.link(**BAD_LINKS[name])
             record("formed", form(job, lab.hosts, within=60))
-            record("formed again", form_again(job, random.Random(seed), within=60))
+            record("formed again", re_form(job, random.Random(seed), within=60))
 
     tries(attempt)
 
@@ -63,7 +63,7 @@ def test_a_job_forms_within_180_s_where_30_percent_of_all_packets_are_lost(tries
 
 @pytest.mark.parametrize("neighbors", ["static", "arp"])
 @pytest.mark.parametrize("victim", ["store", "peer"])
-def test_a_cut_of_3_s_at_any_moment_of_forming_ends_no_agent(tries, victim, neighbors):
+def test_a_cut_of_3_s_at_any_moment_while_a_round_forms_ends_no_agent(tries, victim, neighbors):
     """The nodes start within 2 s of each other, and the cut begins within these 2 s."""
 
     def attempt(seed, record):
@@ -82,7 +82,7 @@ def test_a_cut_of_3_s_at_any_moment_of_forming_ends_no_agent(tries, victim, neig
             print(f"seed {seed}: {host.address} was cut off {cut:.3f} s after the start")
             record("formed", job.wait_for_workers(NODES, within=60) - begin)
             # An agent that the cut has broken would end by now.
-            stays("all agents run", lambda: all(agent.process.poll() is None for agent in job.agents), 3)
+            assert_stays("all agents run", lambda: all(agent.process.poll() is None for agent in job.agents), 3)
 
     tries(attempt, quick=2)
 

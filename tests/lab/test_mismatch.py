@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from job import Job, expect_running
+from job import Job, assert_running
 from lab import Lab
 
 
@@ -13,7 +13,7 @@ def names(message, host):
 
 
 @pytest.mark.parametrize("phase", ["forming", "running"])
-def test_a_node_with_another_maximum_is_refused_and_told_who_says_what(tries, phase):
+def test_a_node_with_another_maximum_is_refused_with_both_values_and_nodes(tries, phase):
     """The first two nodes say 2:3 while a round is under way, or 3 while it forms. The third says 4."""
 
     def attempt(seed, record):
@@ -27,7 +27,7 @@ def test_a_node_with_another_maximum_is_refused_and_told_who_says_what(tries, ph
                 job.wait_for_nodes(members, within=60)
             begin = time.monotonic()
             refused = job.start(third, "--nnodes", {"forming": "4", "running": "2:4"}[phase])
-            code = refused.process.ended(30)
+            code = refused.process.exit_code(30)
             record("refused", time.monotonic() - begin)
             assert code != 0
             message = refused.process.text().partition("rallypoint run:")[2]
@@ -38,7 +38,7 @@ def test_a_node_with_another_maximum_is_refused_and_told_who_says_what(tries, ph
             assert not refused.starts()
             # The others are not disturbed, and a node that agrees with them gets in.
             job.agents.remove(refused)
-            expect_running(members)
+            assert_running(members)
             job.start(fourth)
             job.wait_for_workers(3, within=60)
             job.finish()

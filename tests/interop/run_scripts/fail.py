@@ -25,12 +25,12 @@ if how in ("string", "object"):
     import json
 
     # As others than `record` may write it, and as `record` does.
-    told = {"message": "in its own words", "timestamp": int(time.time())}
+    error = {"message": "in its own words", "timestamp": int(time.time())}
     if how == "object":
         info = {"py_callstack": "Traceback\nValueError: what went wrong", "timestamp": str(int(time.time()))}
-        told = {"message": {"message": "ValueError: what went wrong", "extraInfo": info}}
+        error = {"message": {"message": "ValueError: what went wrong", "extraInfo": info}}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
-        json.dump(told, file)
+        json.dump(error, file)
     sys.exit(3)
 if how == "raise":
     raise ValueError("what went wrong")

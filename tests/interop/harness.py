@@ -8,13 +8,13 @@ import re
 import threading
 
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 from proxy import Proxy
-from raw import Raw, settled
+from raw import RawConnection, settled
 from servers import OurServer, TorchServer
 
 
-def normalised(message):
+def normalized(message):
     """The text without what differs from one connection to the next."""
     message = message.split("\nException raised from")[0]
     message = re.sub(r"fd=\d+", "fd=FD", message)
@@ -26,10 +26,10 @@ def outcome(call, *arguments, **options):
     try:
         return call(*arguments, **options)
     except Exception as error:  # noqa: BLE001  every error is an outcome here
-        return f"{type(error).__module__}.{type(error).__name__}: {normalised(str(error))}"
+        return f"{type(error).__module__}.{type(error).__name__}: {normalized(str(error))}"
 
 
-class HasAsked:
+class RequestWatcher:
     """Waits for a request of a client, counted from when this was made or last marked."""
 
     def __init__(self, proxy, server):
@@ -45,63 +45,63 @@ class HasAsked:
         settled(self._server)
 
 
-class Stage:
+class Harness:
     """A server with clients on it, and a record of what they saw."""
 
     def __init__(self, server):
         self.server = server
-        self.seen = []
+        self.recorded = []
         self._proxies = []
 
-    def client(self, timeout=seconds(DEADLINE), host=None, **options):
+    def client(self, timeout=seconds(WAIT_TIMEOUT), host=None, **options):
         """A new torch client."""
         return dist.TCPStore(host or self.server.host, self.server.port, is_master=False, timeout=timeout, **options)
 
-    def watched_client(self, timeout=seconds(DEADLINE)):
+    def watched_client(self, timeout=seconds(WAIT_TIMEOUT)):
         """A new torch client, and what tells, once called, that the server has dealt with a request more of it."""
         proxy = Proxy((self.server.host, self.server.port))
         self._proxies.append(proxy)
         store = dist.TCPStore("127.0.0.1", proxy.port, is_master=False, timeout=timeout)
-        return store, HasAsked(proxy, self.server)
+        return store, RequestWatcher(proxy, self.server)
 
     def raw(self, **options):
         """A connection of bytes."""
-        return Raw(self.server, **options)
+        return RawConnection(self.server, **options)
 
     def settle(self):
         """Until the server has dealt with all it was sent: torch's `set` and the like don't wait for that."""
         settled(self.server)
 
-    def see(self, call, *arguments, **options):
+    def call(self, call, *arguments, **options):
         """Does it and records what came of it."""
-        came = outcome(call, *arguments, **options)
-        self.note(f"{getattr(call, '__name__', call)}{arguments or ''}", came)
-        return came
+        result = outcome(call, *arguments, **options)
+        self.record(f"{getattr(call, '__name__', call)}{arguments or ''}", result)
+        return result
 
-    def note(self, what, value):
-        self.seen.append((what, value))
+    def record(self, label, value):
+        self.recorded.append((label, value))
 
     def close(self):
         for proxy in self._proxies:
             proxy.kill()
 
 
-def on_both(scenario):
+def on_both_servers(scenario):
     """The scenario as a test: played on torch's libuv server, then on ours, and seen alike."""
 
     @functools.wraps(scenario)
     def test():
-        seen = []
-        for make in (TorchServer, OurServer):
-            server = make()
-            stage = Stage(server)
+        recorded = []
+        for create in (TorchServer, OurServer):
+            server = create()
+            harness = Harness(server)
             try:
-                scenario(stage)
+                scenario(harness)
             finally:
-                stage.close()
+                harness.close()
                 server.stop()
-            seen.append(stage.seen)
-        theirs, ours = seen
+            recorded.append(harness.recorded)
+        theirs, ours = recorded
         assert theirs, "the scenario recorded nothing"
         assert ours == theirs, "our server (left) against torch's own (right)"
 
@@ -123,6 +123,6 @@ class Background:
         return not self._thread.is_alive()
 
     def result(self):
-        self._thread.join(DEADLINE)
-        assert self.is_done(), f"still not back after {DEADLINE} s"
+        self._thread.join(WAIT_TIMEOUT)
+        assert self.is_done(), f"still not back after {WAIT_TIMEOUT} s"
         return self._outcome

@@ -20,7 +20,7 @@ def write(path, text):
     os.rename(f"{path}.part", path)
 
 
-def watch(request):
+def supervise(request):
     """Forks once more and waits; returns in the process that is to be torchrun."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
@@ -39,7 +39,7 @@ def serve():
     for line in sys.stdin:
         request = json.loads(line)
         if os.fork() == 0:
-            watch(request)
+            supervise(request)
             return request
     sys.exit(0)
 

@@ -12,14 +12,14 @@ from datetime import timedelta
 
 import rallypoint
 
-SILENT, FREE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-LONG = timedelta(minutes=5)
+SILENT_PORT, CLOSED_PORT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+LONG_TIMEOUT = timedelta(minutes=5)
 
-server = rallypoint.TCPStore("127.0.0.1", 0, is_master=True, timeout=LONG)
-tcp = rallypoint.TCPStore("127.0.0.1", server.port, timeout=LONG)
+server = rallypoint.TCPStore("127.0.0.1", 0, is_master=True, timeout=LONG_TIMEOUT)
+tcp = rallypoint.TCPStore("127.0.0.1", server.port, timeout=LONG_TIMEOUT)
 file = rallypoint.FileStore(f"{FOLDER}/store")
-hashed = rallypoint.HashStore()
-part = rallypoint.PrefixStore("p", tcp)
+hash_store = rallypoint.HashStore()
+prefixed = rallypoint.PrefixStore("p", tcp)
 
 
 class Slow(rallypoint.Store):
@@ -30,23 +30,23 @@ class Slow(rallypoint.Store):
 # A barrier's key is a new one each time: where barriers are counted in keys, who was interrupted has come.
 CALLS = {
     "tcp get": lambda: tcp.get("never"),
-    "tcp wait": lambda: tcp.wait(["never"], LONG),
-    "hash wait without end": lambda: hashed.wait(["never"], timedelta(0)),
+    "tcp wait": lambda: tcp.wait(["never"], LONG_TIMEOUT),
+    "hash wait without end": lambda: hash_store.wait(["never"], timedelta(0)),
     "tcp multi_get": lambda: tcp.multi_get(["never", "ever"]),
     "tcp queue_pop": lambda: tcp.queue_pop("never"),
     "tcp barrier": lambda: tcp.barrier(f"{time.monotonic()}", 2),
     "file get": lambda: file.get("never"),
     "file wait": lambda: file.wait(["never"]),
     "file barrier": lambda: file.barrier(f"{time.monotonic()}", 2),
-    "hash get": lambda: hashed.get("never"),
-    "hash queue_pop": lambda: hashed.queue_pop("never"),
-    "hash barrier": lambda: hashed.barrier(f"{time.monotonic()}", 2),
-    "prefix get": lambda: part.get("never"),
-    "prefix barrier": lambda: part.barrier(f"{time.monotonic()}", 2),
+    "hash get": lambda: hash_store.get("never"),
+    "hash queue_pop": lambda: hash_store.queue_pop("never"),
+    "hash barrier": lambda: hash_store.barrier(f"{time.monotonic()}", 2),
+    "prefix get": lambda: prefixed.get("never"),
+    "prefix barrier": lambda: prefixed.barrier(f"{time.monotonic()}", 2),
     "python get": lambda: rallypoint.PrefixStore("p", Slow()).get("never"),
-    "connecting to nobody": lambda: rallypoint.TCPStore("127.0.0.1", FREE, timeout=LONG),
-    "connecting to who is silent": lambda: rallypoint.TCPStore("127.0.0.1", SILENT, timeout=LONG),
-    "waiting for workers": lambda: rallypoint.TCPStore("127.0.0.1", 0, 2, True, timeout=LONG),
+    "connecting to nobody": lambda: rallypoint.TCPStore("127.0.0.1", CLOSED_PORT, timeout=LONG_TIMEOUT),
+    "connecting to who is silent": lambda: rallypoint.TCPStore("127.0.0.1", SILENT_PORT, timeout=LONG_TIMEOUT),
+    "waiting for workers": lambda: rallypoint.TCPStore("127.0.0.1", 0, 2, True, timeout=LONG_TIMEOUT),
 }
 
 # A handler that returns must not end a call.
@@ -60,7 +60,7 @@ for name, call in CALLS.items():
         except KeyboardInterrupt:
             print("interrupted", time.monotonic(), flush=True)
 # All of them go on.
-for store in (tcp, file, hashed, part):
+for store in (tcp, file, hash_store, prefixed):
     store.set("k", "v")
     assert store.get("k") == b"v"
 assert server.add("n", 1) == 1

@@ -3,7 +3,7 @@
 import threading
 
 
-class Reading:
+class OutputReader:
     """Threads that hand over the lines of a process's streams, and after the last of each an empty one."""
 
     def __init__(self, process, *streams):
@@ -19,7 +19,7 @@ class Reading:
             take(line)
         take("")
 
-    def ended(self, within):
+    def exit_code(self, within):
         """The exit code, once all that was written has been handed over."""
         code = self._process.wait(within)
         for thread in self._threads:

@@ -3,11 +3,11 @@
 import queue
 import threading
 
-JOIN = 60
+JOIN_TIMEOUT = 60
 """Seconds to get into a round; all wait for all."""
 
 
-class Joining:
+class JoinCall:
     """One call of `next_rendezvous`, or of what is in its place."""
 
     def __init__(self, call):
@@ -23,7 +23,7 @@ class Joining:
     def is_waiting(self):
         return self._result.empty()
 
-    def result(self, within=JOIN):
+    def result(self, within=JOIN_TIMEOUT):
         """What the call returned, or raises what it raised; once."""
         result = self._result.get(timeout=within)
         if isinstance(result, BaseException):

@@ -7,7 +7,7 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from joining import JOIN, Joining
+from join_call import JOIN_TIMEOUT, JoinCall
 
 pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
 
@@ -42,18 +42,18 @@ class Library:
 
     def server(self):
         """A store that this process serves."""
-        return self.dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=JOIN))
+        return self.dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=JOIN_TIMEOUT))
 
     def client(self, server):
         """Another client of it."""
         return self.dist.TCPStore(
-            "127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN)
+            "127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN_TIMEOUT)
         )
 
-    def parameters(self, **changed):
+    def parameters(self, **changes):
         """Parameters that are right, except for what is changed."""
-        given = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "job", "min_nodes": 1, "max_nodes": 1}
-        return self.api.RendezvousParameters(**{**given, **changed})
+        defaults = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "job", "min_nodes": 1, "max_nodes": 1}
+        return self.api.RendezvousParameters(**{**defaults, **changes})
 
     def __repr__(self):
         return self.name
@@ -76,7 +76,7 @@ class Node:
         backend=None,
         store=None,
         addr="127.0.0.1",
-        join=JOIN,
+        join=JOIN_TIMEOUT,
         last_call=30,
         close=30,
         **options,
@@ -94,17 +94,17 @@ class Node:
 
     def start(self):
         """Begins to join; `joined` waits for it."""
-        self._joining = Joining(self.handler.next_rendezvous)
+        self._joining = JoinCall(self.handler.next_rendezvous)
         return self
 
-    def joined(self, within=JOIN):
+    def joined(self, within=JOIN_TIMEOUT):
         """What `next_rendezvous` returned, or raises what it raised."""
         return self._joining.result(within)
 
     def is_waiting(self):
         return self._joining.is_waiting()
 
-    def die(self):
+    def stop_heartbeats(self):
         """Shows no longer that it is alive."""
         if self.library is TORCH:
             self.handler._stop_heartbeats()
@@ -113,17 +113,17 @@ class Node:
 
     def state(self):
         """The shared state, as torch reads it."""
-        held = self.backend.get_state()
-        return held and pickle.loads(held[0])
+        current = self.backend.get_state()
+        return current and pickle.loads(current[0])
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.die()
+        self.stop_heartbeats()
 
 
-def run_id():
+def new_run_id():
     """A job that nobody else has."""
     return f"job-{uuid.uuid4().hex[:8]}"
 
@@ -144,17 +144,17 @@ def memory_backend(library):
 
         def get_state(self):
             with self._lock:
-                return self._answer("get_state")
+                return self._current_state("get_state")
 
         def set_state(self, state, token=None):
             with self._lock:
                 has_set = token is self._token
                 if has_set:
                     self._state, self._token = bytes(state), object()
-                answer = self._answer("set_state")
-                return None if answer is None else (*answer, has_set)
+                current = self._current_state("set_state")
+                return None if current is None else (*current, has_set)
 
-        def _answer(self, name):
+        def _current_state(self, name):
             self.calls.append((name, threading.current_thread().name))
             if self.failure is not None:
                 raise self.failure
