@@ -14,7 +14,7 @@ from name_server import ADDRESS
 
 ROOT = Path(__file__).resolve().parent.parent
 
-TORCH = """
+TORCH_SERVER_SCRIPT = """
 import sys
 from torch.distributed import TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
@@ -35,9 +35,9 @@ class Server:
             stdout=subprocess.PIPE if port is None else subprocess.DEVNULL,
             stderr=self.log,
         )
-        self.port = port if port is not None else self._announced()
+        self.port = port if port is not None else self._announced_port()
 
-    def _announced(self) -> int:
+    def _announced_port(self) -> int:
         for line in self.process.stdout:
             if line.startswith(b"listening on "):
                 return int(line.rsplit(b":", 1)[1])
@@ -68,33 +68,33 @@ class Server:
             self.process.wait()
 
 
-def with_etc(scratch: Path, name: str, text: str) -> list[str]:
+def command_with_etc_file(scratch: Path, name: str, text: str) -> list[str]:
     """What to put before a command so that it, and it alone, finds this text in `/etc/NAME`. Empty if that can't be
     done here."""
-    ours, theirs = scratch / name, Path("/etc") / name
-    ours.write_text(text)
-    mount = f'mount --bind {ours} {theirs} && exec "$@"'
+    overlay, target = scratch / name, Path("/etc") / name
+    overlay.write_text(text)
+    mount = f'mount --bind {overlay} {target} && exec "$@"'
     for namespace in ("-m", "-rm"):
         prefix = ["unshare", namespace, "sh", "-c", mount, "sh"]
         try:
-            if theirs.exists() and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+            if target.exists() and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
                 return prefix
         except FileNotFoundError:
             break
     return []
 
 
-def names_from_files(scratch: Path) -> list[str]:
+def command_with_local_names(scratch: Path) -> list[str]:
     """Before a command: it asks no name server."""
     conf = Path("/etc/nsswitch.conf")
     lines = conf.read_text().splitlines() if conf.exists() else []
     lines = [line for line in lines if not line.startswith("hosts:")]
-    return with_etc(scratch, conf.name, "\n".join([*lines, "hosts: files", ""]))
+    return command_with_etc_file(scratch, conf.name, "\n".join([*lines, "hosts: files", ""]))
 
 
 def torch(cpu: int, prefix: list[str], name: str = "torch") -> Server:
     venv = subprocess.run([ROOT / "scripts/torch-venv"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    return Server(name, [*prefix, f"{venv}/bin/python", "-c", TORCH], cpu)
+    return Server(name, [*prefix, f"{venv}/bin/python", "-c", TORCH_SERVER_SCRIPT], cpu)
 
 
 def name_server(cpu: int) -> "Server | None":
@@ -107,9 +107,9 @@ def name_server(cpu: int) -> "Server | None":
     return Server("name server", [sys.executable, str(Path(__file__).with_name("name_server.py"))], cpu)
 
 
-def torch_that_asks(cpu: int, scratch: Path) -> "Server | None":
+def torch_with_dns(cpu: int, scratch: Path) -> "Server | None":
     """Torch's server as it is where nobody has changed anything: it asks a name server, the one above."""
-    prefix = with_etc(scratch, "resolv.conf", f"nameserver {ADDRESS}\n")
+    prefix = command_with_etc_file(scratch, "resolv.conf", f"nameserver {ADDRESS}\n")
     return torch(cpu, prefix, "torch that asks") if prefix else None
 
 
@@ -125,8 +125,8 @@ def redis(cpu: int, scratch: Path) -> Server | None:
     """None if there is no Redis on this machine."""
     if not (shutil.which("redis-server") and shutil.which("redis-benchmark")):
         return None
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(scratch)]
     server = Server("redis", ["redis-server", *options], cpu, port)
     deadline = time.monotonic() + 10
@@ -151,5 +151,5 @@ def redis_version() -> str:
 
 def processors() -> tuple[int, int]:
     """One for the servers, one for the load; the same if there is only one."""
-    ours = sorted(os.sched_getaffinity(0))
-    return ours[0], ours[-1]
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus[0], cpus[-1]

@@ -29,8 +29,8 @@ BATCH = 64
 
 def batch(step, rank, world_size):
     """This worker's share of a step's samples. They depend on the step alone, so every world size learns from the same."""
-    draw = torch.Generator().manual_seed(step)
-    samples = torch.randn(BATCH, FEATURES, generator=draw)
+    generator = torch.Generator().manual_seed(step)
+    samples = torch.randn(BATCH, FEATURES, generator=generator)
     targets = samples @ torch.arange(1.0, FEATURES + 1).unsqueeze(1)
     return samples[rank::world_size], targets[rank::world_size]
 
@@ -47,9 +47,9 @@ def load(path, model, optimizer):
 
 def save(path, model, optimizer, step):
     """Whoever is killed while writing leaves the old one in place."""
-    beside = f"{path}.{os.getpid()}"
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, beside)
-    os.replace(beside, path)
+    temporary = f"{path}.{os.getpid()}"
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, temporary)
+    os.replace(temporary, path)
 
 
 @record
@@ -66,12 +66,12 @@ def main():
     torch.manual_seed(0)
     model = torch.nn.Linear(FEATURES, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    first = load(options.checkpoint, model, optimizer)
+    first_step = load(options.checkpoint, model, optimizer)
     replicated = DistributedDataParallel(model)
     if rank == 0:
-        print(f"world of {world_size}, from step {first}", flush=True)
+        print(f"world of {world_size}, from step {first_step}", flush=True)
 
-    for step in range(first, options.steps):
+    for step in range(first_step, options.steps):
         samples, targets = batch(step, rank, world_size)
         loss = torch.nn.functional.mse_loss(replicated(samples), targets)
         optimizer.zero_grad()
@@ -85,7 +85,7 @@ def main():
             # Nobody may be a checkpoint ahead of what is written.
             dist.barrier()
     if rank == 0:
-        print(f"done after {options.steps} steps with loss {loss.item() if first < options.steps else 0:.6f}", flush=True)
+        print(f"done after {options.steps} steps with loss {loss.item() if first_step < options.steps else 0:.6f}", flush=True)
     dist.destroy_process_group()
 
 
