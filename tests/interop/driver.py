@@ -1,4 +1,4 @@
-"""Our own stores, led from Python: handles on the program `store_driver`."""
+"""Our stores, controlled from Python through the program `store_driver`."""
 
 import select
 import subprocess
@@ -8,7 +8,7 @@ from servers import driver
 
 
 class OurError(Exception):
-    """An error of our store: its name, and its text."""
+    """An error of our store, with its name and message."""
 
     def __init__(self, name, message):
         super().__init__(f"{name}: {message}")
@@ -26,7 +26,7 @@ def _bytes(word):
 
 
 class OurStore:
-    """A store of ours in a process of its own, opened as the arguments say."""
+    """One of our stores in a process of its own. The arguments are those of `store_driver`."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
@@ -49,7 +49,7 @@ class OurStore:
         self.process.communicate()
 
     def close(self):
-        """Closes the store as a program that ends well does."""
+        """Closes the store and waits until its process exits with success."""
         self._request("close")
         assert self.process.wait(WAIT_TIMEOUT) == 0
 
@@ -63,17 +63,17 @@ class OurStore:
     def _receive(self, within=3 * WAIT_TIMEOUT):
         ready, _, _ = select.select([self.process.stdout], [], [], within)
         if not ready:
-            raise TimeoutError(f"our store did not come back within {within} s")
+            raise TimeoutError(f"our store did not reply within {within} s")
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"our store ended: {self.process.communicate()[1]}")
+            raise RuntimeError(f"our store's process exited: {self.process.communicate()[1]}")
         kind, _, rest = line.rstrip("\n").partition(" ")
         if kind == "err":
             raise OurError(*rest.split(" ", 1))
         return rest
 
     def start(self, operation, *words):
-        """Starts an operation; what is returned waits for its answer."""
+        """Starts an operation. Returns a function that waits for its result."""
         self._send(operation, *words)
         return self._receive
 
@@ -108,7 +108,7 @@ class OurStore:
         self._request("append", key, _hex(value))
 
     def start_adds(self, key, times):
-        """Starts to add one so many times; what is returned waits for the sums."""
+        """Starts to add 1 `times` times. Returns a function that waits for the sums."""
         receive = self.start("adds", key, times)
         return lambda: [int(word) for word in receive().split()]
 
@@ -135,7 +135,7 @@ class OurStore:
         return self._request("barrier_for", key, world_size, timeout) if timeout else self._request("barrier", key, world_size)
 
     def clone(self):
-        """From here on this is a clone of what it was."""
+        """Replaces the store with a clone of itself."""
         return self._request("clone")
 
     def set_timeout(self, timeout):
@@ -155,7 +155,7 @@ class OurStore:
 
 
 class OurClient(OurStore):
-    """Our TcpStore on a server, with a PrefixStore around it for each prefix."""
+    """Our TcpStore connected to a server, wrapped in a PrefixStore for each prefix."""
 
     def __init__(self, server, *prefixes, timeout=int(WAIT_TIMEOUT * 1000)):
         super().__init__("tcp", f"{server.host}:{server.port}", timeout, *prefixes)

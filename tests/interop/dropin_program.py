@@ -1,5 +1,5 @@
-"""Ordinary store code as people write it with torch.distributed. `test_python_dropin.py` runs it as it stands, and once more with
-nothing but the next line changed; the output must be the same."""
+"""Typical store code for torch.distributed. `test_python_dropin.py` runs it as it is, and again with only the next line
+changed. The output must be the same."""
 
 import torch.distributed as dist
 
@@ -13,7 +13,7 @@ def show(*items):
 
 
 def exchange(store, rank, world_size, results):
-    """Every rank writes what it has and reads what the others have."""
+    """Sets a value for this rank and reads the values of all ranks."""
     store.set(f"rank{rank}", f"hello from {rank}")
     store.wait([f"rank{other}" for other in range(world_size)], datetime.timedelta(seconds=30))
     results[rank] = [store.get(f"rank{other}").decode() for other in range(world_size)]
@@ -23,7 +23,7 @@ def exchange(store, rank, world_size, results):
 
 
 def elect(store, rank):
-    """The first to write leads."""
+    """Returns the leader, which is the first rank that writes the key."""
     return store.compare_set("leader", "", str(rank)).decode()
 
 
@@ -54,9 +54,9 @@ try:
 except dist.QueueEmptyError as error:
     show("no more jobs", isinstance(error, dist.DistStoreError), isinstance(error, RuntimeError))
 
-# A time-out, caught as people catch it.
+# A timeout, caught as programs usually do.
 try:
-    server.wait(["nobody sets this"], datetime.timedelta(milliseconds=100))
+    server.wait(["never set"], datetime.timedelta(milliseconds=100))
 except dist.DistStoreError as error:
     show("timed out:", str(error).split(" (")[0].splitlines()[0])
 except RuntimeError:
@@ -96,7 +96,7 @@ show(local.get("inner/outer/k"), prefixed.underlying_store.underlying_store is l
 
 
 class Upper(dist.Store):
-    """A store of one's own."""
+    """A store written in Python."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""One file, and FileStores of both sides on it: torch's in this process, ours each in one of its own."""
+"""FileStores of torch and ours on one file. Torch's run in this process, and each of ours in a process of its own."""
 
 import multiprocessing
 import struct
@@ -18,7 +18,7 @@ class Ours(OurStore):
 
 
 class Torch:
-    """Torch's FileStore in this process, closed when told to rather than when nobody looks."""
+    """Torch's FileStore in this process, with an explicit `close`."""
 
     def __init__(self, path, num_workers=-1, timeout=WAIT_TIMEOUT):
         self.store = dist.FileStore(str(path), num_workers)
@@ -44,10 +44,11 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_store(path):
-    """Opens a store of either side on the one file.
+    """Opens stores of either side on the one file.
 
-    At the end the file is removed before torch's stores go: on a file that is torn, damaged or not the one they know,
-    torch's would spin for ever in their destructors, where no time-out reaches."""
+    At the end of the test, the file is deleted before torch's stores are. On a torn, damaged or replaced file, the
+    destructors of torch's stores would spin forever, because no timeout applies to them.
+    """
     stores = []
 
     def open_one(side, *arguments, **options):
@@ -69,7 +70,7 @@ def record(key, value=b""):
 
 @contextmanager
 def in_torch_process(target, *arguments):
-    """Runs something in a process of its own that is killed at the end, spinning or not."""
+    """Runs `target` in a forked process, which is killed at the end of the block."""
     process = forked.Process(target=target, args=arguments)
     process.start()
     try:

@@ -1,6 +1,8 @@
-"""The job of `test_gloo.py`: processes that meet in each way named, on a server each; one line of JSON each, by rank.
+"""The job of `test_gloo.py`: processes that form a group with each init method, with one server per method.
 
-    gloo_job.py WORLD_SIZE WAY=HOST:PORT...
+    gloo_job.py WORLD_SIZE METHOD=HOST:PORT...
+
+Prints one line of JSON per rank, in the order of the ranks.
 """
 
 import datetime
@@ -30,7 +32,7 @@ def join_group(rank, method):
         WORLD_SIZE=str(WORLD),
         RANK=str(rank),
         GLOO_SOCKET_IFNAME="lo",
-        # As workers of an elastic job: the store is somebody else's and all of them are its clients.
+        # As in an elastic job, the agent serves the store and all workers are clients.
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
     group = {"backend": "gloo", "timeout": TIMEOUT}
@@ -66,7 +68,7 @@ def run_collectives(rank, method):
     dist.barrier()
     results["arrived_after_barrier"] = store.add("arrived", 0)
 
-    # Smaller groups meet on the same store again.
+    # Smaller groups use the same store.
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     tensor = torch.tensor(float(rank))
     dist.all_reduce(tensor, group=pairs[rank // 2])
@@ -83,7 +85,7 @@ def work(rank, report):
 
 
 if __name__ == "__main__":
-    # Forked, for then torch is imported once and not four times.
+    # Forked, so that torch is imported once and not four times.
     context = multiprocessing.get_context("fork")
     workers = []
     for rank in range(WORLD):

@@ -1,6 +1,6 @@
-"""One scenario on two servers: torch's client plays it on torch's own server and on ours, and must see the same.
+"""Runs one scenario of torch's client against torch's own server and against ours, and compares the results.
 
-What is expected is never written down: it is what torch's own server does in the same run.
+The expected results are never written down. They are what torch's own server does in the same run.
 """
 
 import functools
@@ -15,14 +15,14 @@ from servers import OurServer, TorchServer
 
 
 def normalized(message):
-    """The text without what differs from one connection to the next."""
+    """Returns the message without ports and file descriptors, and without the C++ backtrace."""
     message = message.split("\nException raised from")[0]
     message = re.sub(r"fd=\d+", "fd=FD", message)
     return re.sub(r"(127\.0\.0\.1\]?(?::|, ))\d+", r"\1PORT", message)
 
 
 def outcome(call, *arguments, **options):
-    """What a call returns, or which error it raises with which text."""
+    """Returns the result of a call, or the type and message of its exception."""
     try:
         return call(*arguments, **options)
     except Exception as error:  # noqa: BLE001  every error is an outcome here
@@ -30,7 +30,7 @@ def outcome(call, *arguments, **options):
 
 
 class RequestWatcher:
-    """Waits for a request of a client, counted from when this was made or last marked."""
+    """When called, waits until the server has processed a request that the client sent since the last `mark`."""
 
     def __init__(self, proxy, server):
         self._proxy = proxy
@@ -46,7 +46,7 @@ class RequestWatcher:
 
 
 class Harness:
-    """A server with clients on it, and a record of what they saw."""
+    """A server, clients of it, and a record of their results."""
 
     def __init__(self, server):
         self.server = server
@@ -54,26 +54,26 @@ class Harness:
         self._proxies = []
 
     def client(self, timeout=seconds(WAIT_TIMEOUT), host=None, **options):
-        """A new torch client."""
+        """Returns a new torch client."""
         return dist.TCPStore(host or self.server.host, self.server.port, is_master=False, timeout=timeout, **options)
 
     def watched_client(self, timeout=seconds(WAIT_TIMEOUT)):
-        """A new torch client, and what tells, once called, that the server has dealt with a request more of it."""
+        """Returns a new torch client, and a function that waits until the server has processed its next request."""
         proxy = Proxy((self.server.host, self.server.port))
         self._proxies.append(proxy)
         store = dist.TCPStore("127.0.0.1", proxy.port, is_master=False, timeout=timeout)
         return store, RequestWatcher(proxy, self.server)
 
     def raw(self, **options):
-        """A connection of bytes."""
+        """Returns a raw connection to the server."""
         return RawConnection(self.server, **options)
 
     def settle(self):
-        """Until the server has dealt with all it was sent: torch's `set` and the like don't wait for that."""
+        """Waits until the server has processed everything it was sent. Torch's `set` does not wait for that."""
         settled(self.server)
 
     def call(self, call, *arguments, **options):
-        """Does it and records what came of it."""
+        """Makes a call, records its outcome, and returns it."""
         result = outcome(call, *arguments, **options)
         self.record(f"{getattr(call, '__name__', call)}{arguments or ''}", result)
         return result
@@ -87,7 +87,7 @@ class Harness:
 
 
 def on_both_servers(scenario):
-    """The scenario as a test: played on torch's libuv server, then on ours, and seen alike."""
+    """Turns a scenario into a test that runs it on torch's libuv server and on ours, and compares the records."""
 
     @functools.wraps(scenario)
     def test():
@@ -105,7 +105,7 @@ def on_both_servers(scenario):
         assert theirs, "the scenario recorded nothing"
         assert ours == theirs, "our server (left) against torch's own (right)"
 
-    del test.__wrapped__  # else pytest would ask for the scenario's own arguments
+    del test.__wrapped__  # otherwise pytest would look for a fixture of the scenario's argument
     return test
 
 
@@ -124,5 +124,5 @@ class Background:
 
     def result(self):
         self._thread.join(WAIT_TIMEOUT)
-        assert self.is_done(), f"still not back after {WAIT_TIMEOUT} s"
+        assert self.is_done(), f"the call has not returned after {WAIT_TIMEOUT} s"
         return self._outcome

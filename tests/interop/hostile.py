@@ -1,4 +1,4 @@
-"""States that nobody's pickler writes: well-formed far into the stream, and as large as the limits of ours let them be."""
+"""Hostile states, which no pickler writes: as large as our limits allow, and invalid only late in the stream."""
 
 import datetime
 import pickle
@@ -6,7 +6,7 @@ import struct
 
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
-# The limits of ours.
+# The limits of our codec.
 MAX_STATE_BYTES = 2 << 20
 MAX_STATE_NODES = 10_000
 MAX_STACK = 2 * MAX_STATE_NODES + 64
@@ -31,14 +31,14 @@ NEW_STATE = text(_RendezvousState.__module__) + text("_RendezvousState") + STACK
 
 
 def padded(pickled, end=UNKNOWN_OPCODE):
-    """As long as a state may be, by one long text, before what is wrong with it."""
+    """Pads the pickle with one long text to the maximum length, and appends `end`, which is invalid by default."""
     padding = MAX_STATE_BYTES - len(pickled) - len(end) - 5
     assert padding > 255, f"{-padding} bytes too many"
     return pickled + text(b"x" * padding) + end
 
 
 def many_memoized_texts():
-    """The stack is full, and the memo nearly."""
+    """Fills the stack, and nearly fills the memo."""
     texts = b"".join(text(f"{index:064}") + MEMOIZE * 6 for index in range(MAX_STACK - 1))
     return padded(START + texts)
 
@@ -64,13 +64,13 @@ def dicts_within_dicts():
 
 
 def full_dicts():
-    """As many as may be open, as full as may be, of one text."""
+    """The maximum number of open dictionaries, each with the maximum number of entries, all of one text."""
     entries = MARK + (b"h\x00" + NONE) * MAX_STATE_NODES + SET_ITEMS
     return padded(START + text("x") + MEMOIZE + (EMPTY_DICT + entries) * MAX_MARKS)
 
 
 def an_attribute_of_maximum_length():
-    """As an attribute that a later torch may have."""
+    """The attribute is unknown, as one of a later torch would be."""
     attribute = START + NEW_STATE + EMPTY_DICT + MARK + text("others")
     return padded(attribute, SET_ITEMS + BUILD + STOP)
 
@@ -86,14 +86,14 @@ def a_text_longer_than_the_input():
 
 
 def one_long_text_as_every_attribute():
-    """A reference takes five bytes, and stands for sixty thousand."""
+    """Each reference takes 5 bytes and stands for 60,000."""
     attributes = b"".join(text(f"{index:05}") + memo_get(0) for index in range(MAX_STATE_NODES))
     long_text = text(b"x" * 60_000) + MEMOIZE
     return START + long_text + NEW_STATE + EMPTY_DICT + MARK + attributes + SET_ITEMS + BUILD + STOP
 
 
 def full_lists(last_heartbeat=None):
-    """Each of as many nodes as may be, all different, whose long address is there once and else referred to."""
+    """Four lists with the maximum number of different nodes. Their long address is stored once and then referenced."""
     now = datetime.datetime.now(datetime.timezone.utc)
     host = "x" * MAX_HOST_BYTES
     lists = [[_NodeDesc(host, pid, local_id) for pid in range(MAX_STATE_NODES)] for local_id in range(4)]
@@ -108,7 +108,7 @@ def full_lists(last_heartbeat=None):
 
 
 def full_lists_with_an_invalid_heartbeat():
-    """Only the last thing in them is wrong, and that is seen when all else has been read."""
+    """Only the last heartbeat is invalid, so the codec finds out after it has read everything else."""
     return full_lists(last_heartbeat=5)
 
 

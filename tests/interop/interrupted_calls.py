@@ -1,8 +1,8 @@
-"""The program of `test_python_process.py` that is interrupted: calls that would wait for minutes, one after the other.
+"""A program of `test_python_process.py` that makes calls which wait for minutes, and that the test interrupts.
 
-    interrupted.py SILENT_PORT FREE_PORT FOLDER
+    interrupted_calls.py SILENT_PORT CLOSED_PORT FOLDER
 
-Says which call it makes, and when (by the clock that all processes share) Ctrl-C ended it.
+Before each call it prints the call's name, and after Ctrl-C the time on the monotonic clock, which all processes share.
 """
 
 import signal
@@ -27,11 +27,11 @@ class Slow(rallypoint.Store):
         return tcp.get(key)
 
 
-# A barrier's key is a new one each time: where barriers are counted in keys, who was interrupted has come.
+# Each barrier has a new key, because a store that counts arrivals in keys has counted the interrupted caller.
 CALLS = {
     "tcp get": lambda: tcp.get("never"),
     "tcp wait": lambda: tcp.wait(["never"], LONG_TIMEOUT),
-    "hash wait without end": lambda: hash_store.wait(["never"], timedelta(0)),
+    "hash wait without timeout": lambda: hash_store.wait(["never"], timedelta(0)),
     "tcp multi_get": lambda: tcp.multi_get(["never", "ever"]),
     "tcp queue_pop": lambda: tcp.queue_pop("never"),
     "tcp barrier": lambda: tcp.barrier(f"{time.monotonic()}", 2),
@@ -44,12 +44,12 @@ CALLS = {
     "prefix get": lambda: prefixed.get("never"),
     "prefix barrier": lambda: prefixed.barrier(f"{time.monotonic()}", 2),
     "python get": lambda: rallypoint.PrefixStore("p", Slow()).get("never"),
-    "connecting to nobody": lambda: rallypoint.TCPStore("127.0.0.1", CLOSED_PORT, timeout=LONG_TIMEOUT),
-    "connecting to who is silent": lambda: rallypoint.TCPStore("127.0.0.1", SILENT_PORT, timeout=LONG_TIMEOUT),
+    "connecting to a closed port": lambda: rallypoint.TCPStore("127.0.0.1", CLOSED_PORT, timeout=LONG_TIMEOUT),
+    "connecting to a silent server": lambda: rallypoint.TCPStore("127.0.0.1", SILENT_PORT, timeout=LONG_TIMEOUT),
     "waiting for workers": lambda: rallypoint.TCPStore("127.0.0.1", 0, 2, True, timeout=LONG_TIMEOUT),
 }
 
-# A handler that returns must not end a call.
+# A signal handler that returns must not end a call.
 signal.signal(signal.SIGUSR1, lambda *_: None)
 for name, call in CALLS.items():
     for _ in range(3):
@@ -59,7 +59,7 @@ for name, call in CALLS.items():
             print("returned", flush=True)
         except KeyboardInterrupt:
             print("interrupted", time.monotonic(), flush=True)
-# All of them go on.
+# All stores are still usable.
 for store in (tcp, file, hash_store, prefixed):
     store.set("k", "v")
     assert store.get("k") == b"v"

@@ -1,4 +1,4 @@
-"""The two launchers, torch's and ours, run with the same arguments on the same scripts; and what is left of a run."""
+"""Runs torchrun and `rallypoint run` with the same arguments and scripts, and reads the results of each run."""
 
 import atexit
 import functools
@@ -19,14 +19,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = HERE / "run_scripts"
 
 PROCESS_TIMEOUT = 100
-"""Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
+"""Seconds that torchrun may take. Importing torch alone takes several seconds on a busy machine."""
 
 LAUNCHERS = ("torchrun", "rallypoint")
 
 
 @functools.cache
 def torchrun_server():
-    """A process that has imported torch and becomes torchrun as often as is asked for: the import takes most of the time."""
+    """Returns a process that has imported torch, which takes most of the time, and forks a torchrun per request."""
     process = subprocess.Popen(
         [sys.executable, HERE / "torchrun_server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -37,7 +37,7 @@ def torchrun_server():
 
 
 class Torchrun:
-    """One torchrun, with what subprocess.Popen would have."""
+    """One torchrun, with the interface of subprocess.Popen."""
 
     def __init__(self, args, folder, env):
         self.returncode = None
@@ -49,7 +49,7 @@ class Torchrun:
 
     def _read(self, name, within):
         try:
-            wait_until(f"the file of its {name}", lambda: os.path.exists(self._files[name]), within)
+            wait_until(f"torchrun's file {name}", lambda: os.path.exists(self._files[name]), within)
         except TimeoutError:
             raise subprocess.TimeoutExpired("torchrun", within) from None
         return pathlib.Path(self._files[name]).read_text()
@@ -88,7 +88,7 @@ def start_launcher(name, args, folder, env):
 
 
 class Run:
-    """One launcher with one command line, in a folder of its own, into which its workers write what they saw."""
+    """One run of a launcher, in a folder of its own, into which its workers write their reports."""
 
     def __init__(self, name, folder, *args, env=None, wait=True):
         self.name = name
@@ -96,7 +96,7 @@ class Run:
         (self.folder / "out").mkdir(parents=True, exist_ok=True)
         ours = ("PET_", "TORCHELASTIC_", "VIRTUAL_ENV", "CONDA_", "PYTHON_EXEC")
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-        # Both must find the same interpreter and leave their temporary files where they can be looked at.
+        # Both launchers must find the same interpreter, and write their temporary files where the test can read them.
         path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
         inherited |= {"PATH": path, "TMPDIR": str(self.folder), "OUT": str(self.folder / "out")}
         self.args = [str(arg) for arg in args]
@@ -110,7 +110,7 @@ class Run:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.out, self.err = self.process.communicate(timeout=WAIT_TIMEOUT)
-            raise AssertionError(f"{self} did not end within {within} s: {self.out}\n{self.err}") from None
+            raise AssertionError(f"{self} did not exit within {within} s: {self.out}\n{self.err}") from None
         self.code = self.process.returncode
         return self
 
@@ -118,11 +118,11 @@ class Run:
         self.process.send_signal(number)
 
     def worker_reports(self):
-        """What the workers wrote, by file."""
+        """Returns the reports of the workers, by file name."""
         return {path.name: json.loads(path.read_text()) for path in sorted((self.folder / "out").glob("*.json"))}
 
     def failure_report(self):
-        """The failure report: its title, and the fields of each failure under its section."""
+        """Returns the failure report: its title, and the fields of each failure by section."""
         text = self.err[self.err.rindex(" FAILED\n") - 200 :]
         [(title, failures, cause)] = re.findall(
             r"={10,}\n(.*) FAILED\n-+\nFailures:\n(.*?)\n-+\nRoot Cause \(first observed failure\):\n(.*?)\n={10,}", text, re.S
@@ -130,7 +130,7 @@ class Run:
         return {"title": title, "failures": parse_failures(failures), "cause": parse_failures(cause)}
 
     def log_tree(self, root="logs"):
-        """The files and folders of the logs with the files' content, without what is random in their names."""
+        """Returns the files of the log folder with their content, and its folders, without random parts of names."""
         base = self.folder / root
         files = {}
         for path in sorted(base.rglob("*")):
@@ -154,7 +154,7 @@ TORCH_FIELDS = ("time", "host", "rank", "exitcode", "error_file", "traceback")
 
 
 def parse_failures(text):
-    """The failures in a section of the report, each as torch's fields of it."""
+    """Parses the failures in a section of the report. Returns the fields of each that torch has."""
     parsed = []
     for block in re.split(r"^\[\d+\]:\n", text, flags=re.M)[1:]:
         lines = re.findall(r"^  (\w+) *: (.*)$", block, re.M)
@@ -163,5 +163,5 @@ def parse_failures(text):
 
 
 def run_both(folder, *args, **options):
-    """The same under both launchers."""
+    """Runs both launchers with the same arguments."""
     return [Run(name, folder, *args, **options) for name in LAUNCHERS]

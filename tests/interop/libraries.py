@@ -1,4 +1,4 @@
-"""The rendezvous API twice: torch's and ours, under the same names, so that one test can be played on both."""
+"""Torch's rendezvous API and ours under the same names, so that one test can run with both."""
 
 import importlib
 import pickle
@@ -13,7 +13,7 @@ pytest.importorskip("rallypoint", reason="the Python package is not installed; s
 
 
 class Library:
-    """One of the two. Its modules are attributes: `api`, `dynamic`, `c10d`, `static`, `registry`, `utils`, `store`, `ports`."""
+    """One of the two libraries. Its modules are attributes, by the short names in `_MODULES`."""
 
     _MODULES = {
         "rdzv": "rendezvous",
@@ -37,21 +37,21 @@ class Library:
 
     @property
     def dist(self):
-        """Where its stores are."""
+        """The module with the library's stores."""
         return importlib.import_module(self._dist)
 
     def server(self):
-        """A store that this process serves."""
+        """Returns a store whose server runs in this process."""
         return self.dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=JOIN_TIMEOUT))
 
     def client(self, server):
-        """Another client of it."""
+        """Returns another client of the server."""
         return self.dist.TCPStore(
             "127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN_TIMEOUT)
         )
 
     def parameters(self, **changes):
-        """Parameters that are right, except for what is changed."""
+        """Returns valid parameters with some changes."""
         defaults = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "job", "min_nodes": 1, "max_nodes": 1}
         return self.api.RendezvousParameters(**{**defaults, **changes})
 
@@ -65,7 +65,7 @@ BOTH = (TORCH, OURS)
 
 
 class Node:
-    """One node in a thread of its own, with a client of its own on `server`, over the library's `c10d` backend or another."""
+    """One node with a client of its own on `server`, and with the library's `c10d` backend or another one."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Node:
         **options,
     ):
         self.library = library
-        # It serves for as long as somebody has it.
+        # The server runs as long as this reference exists.
         self._server = server
         store = store or library.client(server)
         self.backend = backend or library.c10d.C10dRendezvousBackend(store, run_id)
@@ -93,26 +93,26 @@ class Node:
         )
 
     def start(self):
-        """Begins to join; `joined` waits for it."""
+        """Starts to join on another thread. `joined` waits for the result."""
         self._joining = JoinCall(self.handler.next_rendezvous)
         return self
 
     def joined(self, within=JOIN_TIMEOUT):
-        """What `next_rendezvous` returned, or raises what it raised."""
+        """Returns the result of `next_rendezvous`, or raises its exception."""
         return self._joining.result(within)
 
     def is_waiting(self):
         return self._joining.is_waiting()
 
     def stop_heartbeats(self):
-        """Shows no longer that it is alive."""
+        """Stops the heartbeats, so that other nodes take this one for dead."""
         if self.library is TORCH:
             self.handler._stop_heartbeats()
         else:
             self.handler._node.stop_heartbeats()
 
     def state(self):
-        """The shared state, as torch reads it."""
+        """Returns the shared state, unpickled by torch's classes."""
         current = self.backend.get_state()
         return current and pickle.loads(current[0])
 
@@ -124,12 +124,12 @@ class Node:
 
 
 def new_run_id():
-    """A job that nobody else has."""
+    """Returns a unique run id."""
     return f"job-{uuid.uuid4().hex[:8]}"
 
 
 def memory_backend(library):
-    """A backend written in Python, of the library's own kind, whose tokens are objects that are compared by identity."""
+    """Returns a backend written in Python for the library. Its tokens are objects that are compared by identity."""
 
     class MemoryBackend(library.dynamic.RendezvousBackend):
         def __init__(self):

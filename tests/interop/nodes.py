@@ -1,4 +1,4 @@
-"""Nodes of a rendezvous: torch's own handlers, each in a thread of this process, and ours, each a `rallypoint join`."""
+"""Nodes of a rendezvous. Torch's are handlers on threads of this process, and ours are `rallypoint join` processes."""
 
 import json
 import queue
@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 
 
 class Round:
-    """What a node got from a round, in one form for both kinds."""
+    """The result of a round for one node, in one form for both kinds of node."""
 
     def __init__(self, number, rank, world_size, master):
         self.number, self.rank, self.world_size, self.master = number, rank, world_size, master
@@ -27,7 +27,7 @@ class Round:
 
 
 class CountingBackend(C10dRendezvousBackend):
-    """Counts its compare-and-sets."""
+    """A backend that counts its compare-and-sets."""
 
     writes = 0
 
@@ -37,7 +37,7 @@ class CountingBackend(C10dRendezvousBackend):
 
 
 class TorchNode:
-    """Torch's DynamicRendezvousHandler over a client of its own, or over a file."""
+    """Torch's DynamicRendezvousHandler with a client of its own, or with a file."""
 
     def __init__(self, server, run_id, nodes, addr="127.0.0.1", read_timeout=JOIN_TIMEOUT, **config):
         if isinstance(server, str):
@@ -52,7 +52,7 @@ class TorchNode:
         self.handler = create_handler(self.store, self.backend, parameters)
 
     def start(self):
-        """Begins to join; `joined` waits for it."""
+        """Starts to join on another thread. `joined` waits for the result."""
         self._joining = JoinCall(self._join)
         return self
 
@@ -75,12 +75,12 @@ class TorchNode:
         return self
 
     def __exit__(self, *_):
-        # Its heartbeats must end with the test.
+        # The heartbeats must stop with the test.
         self.handler._stop_heartbeats()
 
 
 class OurNode:
-    """`rallypoint join`, as a user starts it."""
+    """A `rallypoint join` process."""
 
     def __init__(self, server, run_id, nodes, addr="127.0.0.1", command=(), backend="c10d", **config):
         endpoint = server if isinstance(server, str) else f"{server.host}:{server.port}"
@@ -111,7 +111,7 @@ class OurNode:
         return self
 
     def line(self, within=JOIN_TIMEOUT):
-        """The next line of its output; empty at the end."""
+        """Returns the next line of the output, or an empty string at the end."""
         try:
             return self._lines.get(timeout=within)
         except queue.Empty:
@@ -119,7 +119,7 @@ class OurNode:
 
     def joined(self, within=JOIN_TIMEOUT):
         line = self.line(within)
-        assert line, f"it ended with {self.exit_code()}: {''.join(self.log)}"
+        assert line, f"`rallypoint join` exited with {self.exit_code()}: {''.join(self.log)}"
         info = json.loads(line)
         return Round(info["round"], info["rank"], info["world_size"], (info["master_addr"], info["master_port"]))
 
@@ -127,7 +127,7 @@ class OurNode:
         self.process.send_signal(number)
 
     def exit_code(self, within=WAIT_TIMEOUT):
-        """Its exit code, once all it wrote is in `log`."""
+        """Waits for the process to exit and returns its exit code. `log` is complete then."""
         return self._output.exit_code(within)
 
     def __enter__(self):
@@ -139,7 +139,7 @@ class OurNode:
 
 
 def assert_agree(rounds, masters=True):
-    """All are in one round, with the ranks from 0 on, and look for the master at one place."""
+    """Asserts that all nodes are in one round, have the ranks from 0 on, and have the same master."""
     assert sorted(info.rank for info in rounds) == list(range(len(rounds))), rounds
     assert {info.world_size for info in rounds} == {len(rounds)}, rounds
     assert len({info.number for info in rounds}) == 1, rounds

@@ -1,4 +1,4 @@
-"""Older releases of torch, each in an environment and in processes of its own."""
+"""Older releases of torch, each in an environment and processes of its own."""
 
 import functools
 import json
@@ -10,10 +10,10 @@ import subprocess
 SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"
 
 VERSIONS = os.environ.get("RALLYPOINT_OLD_TORCH", "2.2").split()
-"""The releases to test with: the oldest, unless the environment names others."""
+"""The releases to test with. The default is the oldest one."""
 
 PROCESS_TIMEOUT = 100
-"""Seconds that a process may take to import torch and do its work on a busy machine."""
+"""Seconds that a process may take to import torch and run on a busy machine."""
 
 SERVER_SCRIPT = """
 import sys
@@ -23,7 +23,8 @@ print(store.port, flush=True)
 sys.stdin.read()
 """
 
-# Every operation that older releases have. A failure, also that an operation is missing, is told by its type.
+# Runs every operation that older releases have. For a failure, and for a missing operation, it records the exception's
+# type.
 OPERATIONS_SCRIPT = """
 import json, sys
 from datetime import timedelta
@@ -61,7 +62,7 @@ print(json.dumps(results))
 
 
 class OldTorch:
-    """One older release."""
+    """One older release of torch."""
 
     def __init__(self, version):
         self.version = version
@@ -70,17 +71,17 @@ class OldTorch:
         self.python = f"{venv.strip()}/bin/python"
 
     def supports(self, op, libuv):
-        """Whether its server has an operation."""
+        """Returns whether this release's server has an operation."""
         since = {"queues": (2, 8), "list_keys": (2, 10), "barrier": (2, 12)}[op]
         return self.number >= since and (libuv or op != "queues")
 
     def run_operations(self, host="127.0.0.1", port=0):
-        """What its client sees of each operation on this server; on one of its own without a port."""
+        """Returns the result of each operation of this release's client. With port 0, the client starts a server."""
         command = [self.python, "-c", OPERATIONS_SCRIPT, host, str(port)]
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PROCESS_TIMEOUT).stdout)
 
     def torchrun(self, endpoint, run_id, nodes, *command, **config):
-        """`torchrun` with one worker that is a command."""
+        """Starts `torchrun` with one worker, which runs a command."""
         return subprocess.Popen(
             [
                 *(self.python, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),

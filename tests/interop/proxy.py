@@ -1,8 +1,9 @@
-"""A proxy between a store's client and its server that writes down the bytes as they pass, in both directions.
+"""A proxy between a client and a server of a store, which records the bytes in both directions.
 
-It is a process of its own: some calls of torch's stores (`list_keys`, `queue_pop`) keep the interpreter's lock while
-they wait, so a proxy on a thread beside them would never answer. `Proxy` is the handle; run as a script, this file is
-the proxy itself. The two speak in lines: a command on standard input, its JSON answer on standard output.
+It runs in a process of its own. Some calls of torch's stores (`list_keys`, `queue_pop`) keep the interpreter's lock
+while they wait, so a proxy on another thread of their process could not run. `Proxy` is the handle. Run as a script,
+this file is the proxy itself, which reads commands from standard input and writes JSON replies to standard output, one
+per line.
 """
 
 import json
@@ -15,7 +16,7 @@ WAIT_TIMEOUT = 20
 
 
 class Proxy:
-    """A running proxy to `server`, on `port`."""
+    """A running proxy to `server`, which listens on `port`."""
 
     def __init__(self, server, listen=("127.0.0.1", 0)):
         arguments = [*server, *listen]
@@ -28,27 +29,27 @@ class Proxy:
         print(*words, file=self.process.stdin, flush=True)
         reply = json.loads(self.process.stdout.readline())
         if reply is None:
-            raise TimeoutError(f"the proxy waited {WAIT_TIMEOUT} s: {' '.join(map(str, words))}")
+            raise TimeoutError(f"the proxy timed out after {WAIT_TIMEOUT} s: {' '.join(map(str, words))}")
         return reply
 
     def hold_replies_until(self, request):
-        """Keeps the server's answers back until the client has sent `request`."""
+        """Holds the server's replies back until the client has sent `request`."""
         self._command("hold", request.hex())
 
     def received(self, connection):
-        """How many bytes have come from this connection's client."""
+        """Returns the number of bytes that the client of this connection has sent."""
         return self._command("received", connection)
 
     def wait_for_more(self, connection, than):
-        """Until the server has been sent more of them."""
+        """Waits until more than `than` bytes of this connection were forwarded to the server."""
         self._command("more", connection, than)
 
     def recorded(self):
-        """For each connection, (direction, bytes) in order."""
+        """Returns, for each connection, (direction, bytes) pairs in order."""
         return [[(direction, bytes.fromhex(data)) for direction, data in log] for log in self._command("recorded")]
 
     def finish(self):
-        """Ends, once all connections have, and tells what was said in them."""
+        """Waits until all connections are closed, ends the proxy, and returns its record."""
         self._command("all_ended")
         recorded = self.recorded()
         self.kill()
@@ -60,7 +61,7 @@ class Proxy:
 
 
 class _RecordingProxy:
-    """The proxy's side."""
+    """The proxy itself."""
 
     def __init__(self, server, listen):
         self.server = server
@@ -99,8 +100,8 @@ class _RecordingProxy:
                     self.changed.wait_for(lambda: self.release_request is None, WAIT_TIMEOUT)
                 elif self.release_request is not None and data.endswith(self.release_request):
                     self.release_request = None
-                # What is said after the client has left is not part of the conversation.
-                if not any(what == ">!" for what, _ in log):
+                # Bytes after the client has closed its side are not recorded.
+                if not any(recorded == ">!" for recorded, _ in log):
                     log.append((direction if data else f"{direction}!", data))
                 self.changed.notify_all()
             try:

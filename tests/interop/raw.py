@@ -1,4 +1,4 @@
-"""The store protocol spoken byte by byte, for what torch's client never sends."""
+"""Raw frames of the store protocol, for requests that torch's client never sends."""
 
 import socket
 import struct
@@ -26,7 +26,7 @@ def text(data):
 
 
 def request(op, *operands):
-    """Strings and bytes go with their length, integers as 64 bits, lists with their count."""
+    """Encodes a request. Strings and bytes get a length, integers take 64 bits, and lists get a count."""
     frame = bytes([OPS.index(op)])
     for operand in operands:
         if isinstance(operand, int):
@@ -48,7 +48,7 @@ def ping(nonce):
 
 
 class RawConnection:
-    """A connection of bytes. Keys are as they travel: torch's have a slash in front."""
+    """A connection that sends and receives raw bytes. Keys are sent as given; torch's client puts a slash in front."""
 
     def __init__(self, server, validate=True):
         self.server = server
@@ -71,11 +71,11 @@ class RawConnection:
         self.send(request(op, *operands))
 
     def settle(self):
-        """Until the server has dealt with all that was sent to it."""
+        """Waits until the server has processed everything that was sent to it."""
         settled(self.server)
 
     def receive(self, count):
-        """So many bytes, or fewer if the server closes before."""
+        """Receives `count` bytes, or fewer if the server closes the connection first."""
         data = b""
         while len(data) < count:
             try:
@@ -94,7 +94,7 @@ class RawConnection:
         return struct.unpack("<q", self.receive(8))[0]
 
     def replies_before_ping(self):
-        """All that the server has to say now: a PING goes out, and what comes before its answer is it."""
+        """Sends a PING, and returns the bytes that arrive before its reply."""
         nonce = b"\xfe\xed\xfa\xce"
         self.send(bytes([OPS.index("ping")]) + nonce)
         data = b""
@@ -106,17 +106,17 @@ class RawConnection:
         return data[: -len(nonce)]
 
     def is_closed(self):
-        """Waits for the server to close; anything it says instead is a failure."""
+        """Waits until the server closes the connection. Fails if it sends anything instead."""
         received = self.receive(64)
-        assert received == b"", f"instead of closing, the server said {received!r}"
+        assert received == b"", f"instead of closing the connection, the server sent {received!r}"
         return True
 
 
 def settled(server):
-    """Waits until the server has dealt with all that was sent to it so far, by anyone.
+    """Waits until the server has processed everything that any client has sent to it so far.
 
-    It serves one ready connection after the other. Once one that came later has been answered twice, those that were
-    ready before have had their turn.
+    The server serves ready connections in turn. Once a later connection has received two replies, every connection that
+    was ready before has had its turn.
     """
     with RawConnection(server) as later:
         for nonce in range(2):

@@ -1,16 +1,16 @@
-"""Records what torch's client and torch's own libuv server say to each other.
+"""Records the bytes between torch's client and torch's own libuv server.
 
     python tests/interop/record_transcripts.py            # rewrites tests/transcripts/torch-2.15.0-libuv.txt
 
-A small proxy stands between the two and writes down the bytes as they pass. Each conversation has a server of its own,
-so nothing in it depends on the others; only the PING nonce (the client's pid) differs from one recording to the next.
+A proxy between the two records the bytes. Each conversation has a server of its own, so it does not depend on the
+others. Only the nonce of PING, which is the client's pid, differs from one recording to the next.
 
-The file, line by line:
+The format of the file:
 
     # text            a comment
-    @ name            a conversation begins: one connection
-    = op op ...       the requests in it, written by hand below and not derived from the bytes
-    > hex             bytes from the client   (a long run goes over several lines)
+    @ name            the start of a conversation, which is one connection
+    = op op ...       its requests, written by hand below and not derived from the bytes
+    > hex             bytes from the client (a long run takes several lines)
     < hex             bytes from the server
     <!                the server closed the connection
 """
@@ -38,7 +38,7 @@ def ms(n):
 
 
 class Recording:
-    """A fresh torch server, a proxy before it, and clients on both."""
+    """A new torch server, and a proxy to it for the client under test."""
 
     def __init__(self):
         self.master = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=ms(10_000))
@@ -60,7 +60,7 @@ CONVERSATIONS = []
 
 
 def conversation(*ops):
-    """The function below records one connection for each string of operation names."""
+    """Registers a function that makes one connection for each string of operation names."""
 
     def register(function):
         CONVERSATIONS.append((function.__name__, ops, function))
@@ -116,7 +116,7 @@ def add_to_what_is_no_number_is_closed(recording):
 @conversation(f"{CONNECT} compare_set compare_set compare_set compare_set compare_set")
 def compare_set(recording):
     store = recording.client()
-    assert store.compare_set("k", "x", "a") == b"x"  # absent: told what was expected, nothing stored
+    assert store.compare_set("k", "x", "a") == b"x"  # the key is absent: returns the expected value and stores nothing
     assert store.compare_set("k", "", "a") == b"a"
     assert store.compare_set("k", "wrong", "b") == b"a"
     assert store.compare_set("k", "a", "b") == b"b"
@@ -173,7 +173,7 @@ def a_wait_that_another_client_ends(recording):
     store = recording.client()
     sent = recording.proxy.received(0)
     setter = threading.Thread(
-        # Once the WAIT has gone by, so that it is a wait and not an answer at once.
+        # Set the key after the WAIT has been forwarded, so that the server does not reply immediately.
         target=lambda: (recording.proxy.wait_for_more(0, than=sent), recording.master.set("k", "v"))
     )
     setter.start()
@@ -251,14 +251,14 @@ def a_clone_has_a_connection_of_its_own(recording):
 
 @conversation(f"{CONNECT} add wait get wait get")
 def the_masters_own_client(recording):
-    """The master's client connects to the host it was given, at its server's port: so the two are told apart."""
+    """The master's client connects to the given host, so the proxy can listen there on the server's port."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     recording.proxy.kill()
     recording.proxy = Proxy(("127.0.0.1", port), listen=("127.0.0.2", port))
     joiner = threading.Thread(
         target=lambda: (
-            # Not before one poll has found too few.
+            # Join after one poll has found too few workers.
             recording.proxy.wait_for_more(0, than=BYTES_BEFORE_FIRST_WAIT),
             dist.TCPStore("127.0.0.1", port, world_size=2, is_master=False, timeout=ms(10_000)),
         )
@@ -268,7 +268,7 @@ def the_masters_own_client(recording):
         "127.0.0.2", port, world_size=2, is_master=True, timeout=ms(10_000), master_listen_fd=listener.detach()
     )
     joiner.join()
-    # Now, for when the master goes its client and its server do, and either may be the first.
+    # Read the record now: when the master is deleted, its client and its server stop in any order.
     recorded = recording.proxy.recorded()
     del master
     recording.proxy.finish()
@@ -276,7 +276,7 @@ def the_masters_own_client(recording):
 
 
 def join_runs(log):
-    """Runs of one direction joined."""
+    """Joins consecutive bytes of one direction."""
     runs = []
     for direction, data in log:
         if direction == ">!":
@@ -289,18 +289,18 @@ def join_runs(log):
 
 
 def without_repeated_polls(runs):
-    """Without polls that were answered like the one before: how many there are depends on the machine."""
+    """Removes polls with the same reply as the poll before, whose number depends on the machine."""
     runs_kept = []
     for run in runs:
         runs_kept.append(run)
-        # A poll is WAIT and GET, each with its answer.
+        # A poll is a WAIT and a GET, each with its reply.
         if runs_kept[-4:] == runs_kept[-8:-4]:
             del runs_kept[-4:]
     return runs_kept
 
 
 def record(only=None):
-    """[(name, ops, [(direction, bytes)])], one for each connection."""
+    """Returns [(name, ops, [(direction, bytes)])], one per connection."""
     recorded = []
     for name, ops, function in CONVERSATIONS:
         if only and name not in only:
@@ -314,8 +314,8 @@ def record(only=None):
 
 def write(recorded):
     lines = [
-        f"# Torch {torch.__version__.split('+')[0]}: its client talking to its own libuv TCPStore server, recorded by a proxy between them.",
-        "# Made by tests/interop/record_transcripts.py, which says how to read it.",
+        f"# Bytes between the client and the libuv TCPStore server of torch {torch.__version__.split('+')[0]}, recorded by a proxy.",
+        "# Written by tests/interop/record_transcripts.py, which describes the format.",
     ]
     for name, ops, runs in recorded:
         lines += ["", f"@ {name}", f"= {ops}"]
@@ -327,7 +327,7 @@ def write(recorded):
 
 
 def read(text):
-    """What `write` wrote."""
+    """Parses the text that `write` returns."""
     recorded = []
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")

@@ -1,4 +1,4 @@
-"""Barriers through torch's client, where torch's own are right; `test_deviations.py` has the rest."""
+"""Barriers of torch's client, as far as torch's own server is correct. `test_deviations.py` has the other cases."""
 
 from clock import WAIT_TIMEOUT, ms, seconds
 from harness import Background, on_both_servers
@@ -12,7 +12,7 @@ def test_a_barrier_opens_when_all_clients_have_arrived(harness):
         waiting = [Background(store.barrier, f"bar{index}", size) for store, _ in stores]
         for _, wait_for_request in stores:
             wait_for_request()
-        assert not any(waiter.is_done() for waiter in waiting), "nobody may leave before the last has come"
+        assert not any(waiter.is_done() for waiter in waiting), "no client may pass before the last has arrived"
         harness.call(harness.client().barrier, f"bar{index}", size)
         harness.record(size, [waiter.result() for waiter in waiting])
 

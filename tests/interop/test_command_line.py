@@ -1,4 +1,4 @@
-"""`rallypoint store` on torch's servers: a person or a script looking into a live torch job."""
+"""`rallypoint store` on torch's servers, as a user inspects a running job of torch."""
 
 import json
 import socket
@@ -13,14 +13,14 @@ ABSENT, TIMED_OUT, UNREACHABLE, OTHER_VALUE = 3, 4, 5, 6
 
 
 def run(server, *arguments, stdin=b""):
-    """(exit code, standard output)."""
+    """Runs `rallypoint store` and returns its exit code and standard output."""
     done = subprocess.run(
         [binary(), "store", "--endpoint", f"{server.host}:{server.port}", *arguments],
         input=stdin,
         capture_output=True,
         timeout=3 * WAIT_TIMEOUT,
     )
-    assert done.returncode == 0 or done.stdout or done.stderr, "a failure says why"
+    assert done.returncode == 0 or done.stdout or done.stderr, "a failure must print a reason"
     return done.returncode, done.stdout
 
 
@@ -108,6 +108,6 @@ def test_a_server_that_was_killed_is_reported_as_unreachable():
     server = OurServer()
     server.kill()
     with socket.socket() as bound:
-        # So that nobody else listens there.
+        # Reserve the port, so that no other process listens there.
         bound.bind((server.host, server.port))
         assert run(server, "--timeout", "300ms", "get", "k")[0] == UNREACHABLE

@@ -1,7 +1,7 @@
-"""Where we mean to differ from torch's servers: what theirs does, and what ours does, side by side.
+"""Deviations: cases in which our server differs from torch's on purpose.
 
-Each is listed with its reason in `docs/compatibility.md`. The first half of each test shows that torch still behaves so;
-if one day it does not, the deviation may go.
+`docs/compatibility.md` lists each with its reason. The first half of each test shows that torch still behaves that way.
+If it no longer does, the deviation can be removed.
 """
 
 import pytest
@@ -106,7 +106,7 @@ def test_a_push_to_a_popped_queue_does_not_wake_a_wait_for_another_key(libuv, ou
     def get_b_while_q_is_pushed(harness, timeout):
         other = harness.client()
         store, wait_for_request = harness.watched_client()
-        # `wait` and a pop that doesn't block are what `queue_pop` does, without keeping the interpreter's lock.
+        # `wait` and a non-blocking pop are what `queue_pop` does, but they release the interpreter's lock.
         waiting = Background(store.wait, ["q"])
         wait_for_request()
         other.queue_push("q", "one")
@@ -273,7 +273,7 @@ def test_a_connection_with_another_protocol_is_closed_immediately(ours, hello):
 
 
 def test_a_server_on_one_loopback_address_is_unreachable_at_another(libuv, ours):
-    # Another loopback address stands for every other address of this machine.
+    # Another loopback address stands for any other address of this machine.
     assert is_reached("127.0.0.3", libuv.server.port) is True
     assert is_reached("127.0.0.3", ours.server.port) is False
     assert is_reached("127.0.0.1", ours.server.port) is True

@@ -1,5 +1,7 @@
-"""What goes wrong with a file that torch's FileStore and ours share. Where torch misbehaves, both are shown the same file and
-ours must do better; torch's part is bounded by deadlines and killed."""
+"""Faults of a file that torch's FileStore and ours share.
+
+Where torch hangs, both open the same file and ours must not hang. Torch's processes are killed at the end.
+"""
 
 import fcntl
 import os
@@ -14,12 +16,12 @@ from clock import WAIT_TIMEOUT, delayed_since, run_delays, seconds, wait_until
 from driver import OurError
 from files import forked, in_torch_process, open_store, path, record  # noqa: F401  fixtures among them
 
-# What a timeout of one second may take, apart from the time for which others have the processors.
+# The maximum duration of a timeout of 1 s, without the time for which other processes had the processors.
 MAX_SECONDS = 1.1
 
 
 def assert_times_out(ours, call, name):
-    """The error of a call whose timeout is a second, and how long it took."""
+    """Asserts that a call with a timeout of 1 s fails in time. Returns its error and how long it took."""
     pids = ours.process.pid, "self"
     start_time, before = time.monotonic(), run_delays(*pids)
     with pytest.raises(OurError) as failure:
@@ -68,25 +70,25 @@ def test_our_store_recovers_from_a_torn_tail_on_which_torch_spins(open_store, pa
     ours.set("k", "v")
     ready = forked.Event()
     with in_torch_process(get_with_torch, path, "absent", ready) as torch:
-        # It has opened the file once it is counted there.
+        # The reference count shows that torch's process has opened the file.
         wait_until("torch's child to open the file", lambda: record("refcount/", "2") in path.read_bytes())
         with path.open("ab") as file:
             file.write(tail)
         torn_bytes = path.read_bytes()
         ready.set()
         began = cpu_seconds(torch.pid)
-        # Its time-out was one second; it computes instead of waiting, and holds the lock while it does.
+        # Torch's timeout is 1 s. Torch spins instead of waiting, and has the lock while it spins.
         wait_until("torch to spin", lambda: cpu_seconds(torch.pid) - began > 1.5)
         assert torch.is_alive()
-        # Ours reads what is there, waits for what isn't, and gives up on a lock that isn't given.
+        # Our store reads existing keys, and times out on an absent key and on the lock.
         before = cpu_seconds(ours.process.pid)
         assert ours.get("k") == b"v"
         assert_times_out(ours, lambda: ours.get("torn"), "Timeout")
         assert_times_out(ours, lambda: ours.set("k", "w"), "FileTimeout")
-        # Spinning would take two.
+        # Spinning would use 2 s.
         assert cpu_seconds(ours.process.pid) - before < 0.5
         assert torch.is_alive() and path.read_bytes() == torn_bytes
-    # Once it is gone, the next write of ours heals the file, for torch too.
+    # Once torch's process is killed, our next write repairs the file, for torch too.
     ours.set("k", "w")
     assert path.read_bytes() == torn_bytes[: -len(tail)] + record("/k", "w")
     healed = open_store("torch", timeout=1)
@@ -107,7 +109,7 @@ def test_our_store_works_on_a_file_whose_torch_writers_were_killed_at_any_moment
         with in_torch_process(set_forever, path) as torch:
             size = path.stat().st_size
             wait_until("torch's child to write", lambda: path.stat().st_size > size + 10_000)
-            time.sleep(rng.random() * 0.01)  # any moment will do
+            time.sleep(rng.random() * 0.01)  # a random moment
             torch.kill()
             torch.join(WAIT_TIMEOUT)
         start_time = time.monotonic()
@@ -144,7 +146,7 @@ def test_a_locked_file_hangs_torch_and_times_out_in_our_store(open_store, path):
             error, _ = assert_times_out(ours, lambda: ours.set("k", "v"), "FileTimeout")
             assert "lock" in error.message
             torch.join(1.5)
-            assert torch.is_alive(), "torch ignores its time-out of one second"
+            assert torch.is_alive(), "torch ignores its timeout of 1 s"
         torch.join(WAIT_TIMEOUT)
         assert torch.exitcode == 0
     assert ours.get("k") == b"w"
@@ -157,7 +159,7 @@ def test_our_store_reports_where_torch_damaged_a_file_by_writing_after_a_torn_re
     whole = len(path.read_bytes())
     with path.open("ab") as file:
         file.write(b"\x02\x00")
-    torch.set("l", "w")  # torch looks at nothing when it sets
+    torch.set("l", "w")  # torch writes without reading the file
     damaged = path.read_bytes()
     for call in [lambda: ours.get("k"), lambda: ours.set("k", "x")]:
         with pytest.raises(OurError, match="File") as failure:

@@ -1,4 +1,4 @@
-"""Who is counted in a file that torch's FileStores and ours share, who removes it, and who may use it."""
+"""Reference counts, deletion and permissions of a file that torch's FileStores and ours share."""
 
 import pytest
 from files import PAIRS, SIDES, open_store, path  # noqa: F401  fixtures among them
@@ -11,7 +11,7 @@ def test_the_last_store_to_close_deletes_the_file_on_either_side(open_store, pat
     for remaining, store in reversed(list(enumerate(stores))):
         store.close()
         is_deleted = remaining == 0 and 0 <= num_workers <= len(order)
-        assert path.exists() != is_deleted, f"{remaining} left"
+        assert path.exists() != is_deleted, f"{remaining} stores remain"
 
 
 @pytest.mark.parametrize("num_workers", [-1, 2])

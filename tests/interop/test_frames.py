@@ -1,11 +1,11 @@
-"""Frames that torch's client sends rarely or never, answered with torch's bytes."""
+"""Frames that torch's client sends rarely or never get the same replies as from torch's server."""
 
 import raw
 from harness import on_both_servers
 
 
 def replies(harness, *requests):
-    """What the server says to these requests in a row, and no more."""
+    """Sends the requests at once, and returns all replies."""
     with harness.raw() as connection:
         connection.send(b"".join(requests))
         return connection.replies_before_ping()

@@ -1,4 +1,4 @@
-"""Four torch processes that meet on our server: process groups, collectives, barriers."""
+"""Four torch processes on our server: process groups, collectives, barriers."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ INIT_METHODS = ["store", "prefixed_store", "tcp", "env"]
 
 @pytest.fixture(scope="module")
 def reports():
-    """What each of the four has to tell about each way of meeting. They start once: torch is slow to import."""
+    """The report of each process for each init method. The processes start once, because importing torch is slow."""
     servers = {method: OurServer() for method in INIT_METHODS}
     script = pathlib.Path(__file__).parent / "gloo_job.py"
     try:
@@ -43,6 +43,6 @@ def test_four_processes_run_collectives_and_barriers(reports, method):
         assert results["all_reduce"] == [10.0, 40.0]
         assert results["broadcast"] == 42.0
         assert results["all_gather"] == [0, 1, 4, 9]
-        # Everybody had counted itself in before anybody was through the barrier.
+        # All processes had added 1 before any of them passed the barrier.
         assert results["arrived_after_barrier"] == WORLD
         assert results["pair_sum"] == (1.0 if rank < 2 else 5.0)

@@ -1,7 +1,8 @@
-"""Torch's own helpers around a store, with our ranks among theirs: `synchronize`, `get_all`, `barrier` and
-`create_c10d_store` of torch.distributed.elastic at one end, ours at the other, over torch's servers and over ours.
+"""Torch's helpers around a store and ours in one job, on torch's servers and on ours: `synchronize`, `get_all`,
+`barrier` and `create_c10d_store` of torch.distributed.elastic.
 
-Ours run in processes of their own, through the program `helpers_driver`; torch's in threads of this one."""
+Our ranks are processes of the program `helpers_driver`. Torch's ranks are threads of this process.
+"""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from torch.distributed.elastic.utils.distributed import create_c10d_store
 
 pytestmark = pytest.mark.timeout(180)
 
-SHORT_TIMEOUT = 1.0  # seconds: for what is to time out
+SHORT_TIMEOUT = 1.0  # seconds
 
 
 def ms(timeout):
@@ -41,7 +42,7 @@ class OurRank:
         )
 
     def outcome(self):
-        """What it came to: the words after `ok`, or the exception that stands for what is after `err`."""
+        """Waits for the process. Returns the words after `ok`, or the error after `err` as an exception."""
         out, _ = self.process.communicate(timeout=WAIT_TIMEOUT)
         return self.read(out)
 
@@ -58,7 +59,7 @@ class OurRank:
         return self.read(self.process.stdout.readline())
 
     def close(self):
-        """Lets go of what it keeps, and ends it."""
+        """Closes the store of the process, and waits for the process to exit."""
         assert self.outcome() == ["closed"]
         assert self.process.returncode == 0
 
@@ -73,12 +74,15 @@ def kill_started_ranks():
 
 
 class OurError(Exception):
-    """Ours ended in an error; its first argument is the error's name."""
+    """An error of one of our ranks: its name and its message."""
 
 
 def run_ranks(server, world, ours, our_arguments, torch_call):
-    """Starts the ranks in `ours` as processes (`ours_do(rank)` gives the arguments) and all others of `who` as threads
-    (`torchs_do(store, rank)`). What each came to, by rank; an error is what it came to, too."""
+    """Runs the ranks of `world`, and returns their results or errors by rank.
+
+    The ranks in `ours` are processes with the arguments `our_arguments(rank)`. The others are threads that call
+    `torch_call(store, rank)`.
+    """
 
     def torch_rank(rank):
         store = dist.TCPStore(
@@ -100,7 +104,7 @@ def endpoint(server):
     return f"{server.host}:{server.port}"
 
 
-# Who of a world of four is ours.
+# Which ranks of a world of 4 are ours.
 OUR_RANKS = [{1, 3}, {0}, {0, 1, 2}, {3}]
 
 
@@ -166,8 +170,8 @@ def test_a_barrier_of_both_libraries_opens_for_all_ranks(server, ours):
 def test_a_barrier_opens_only_after_the_last_rank_has_arrived(server):
     early = [OurRank("barrier", endpoint(server), "b", 3, rank, ms(WAIT_TIMEOUT), ms(SHORT_TIMEOUT)) for rank in (0, 1)]
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
-    wait_until("both to have come", lambda: store.add("b/num_members", 0) == 2)
-    assert_stays("both wait", lambda: [rank.process.poll() for rank in early] == [None, None], 0.5)
+    wait_until("both ranks to arrive", lambda: store.add("b/num_members", 0) == 2)
+    assert_stays("both ranks wait", lambda: [rank.process.poll() for rank in early] == [None, None], 0.5)
     torchs.barrier(store, 3, "b", WAIT_TIMEOUT, 2)
     assert [rank.outcome() for rank in early] == [[], []]
 
@@ -195,7 +199,7 @@ def test_torchs_rank_0_names_the_missing_ranks_and_counts_ours_as_present(server
     assert isinstance(error, dist.DistStoreError)
     missing = str(error).partition("missing_ranks=[")[2].partition("]")[0]
     assert set(missing.split(", ")) == {"2", "3"}, error
-    # Torch's rank 0 leaves its mark only when its own time is up; ours waits for that.
+    # Torch's rank 0 sets its trace key only after its own timeout. Our rank waits for that key.
     name, message = outcomes[1].args
     assert name == "Timeout"
     assert "2 of 4 ranks came, missing: 2, 3" in message
@@ -214,7 +218,7 @@ def test_our_rank_0_names_the_missing_ranks_and_releases_torchs_ranks(server):
     assert "3 of 4 ranks came, missing: 3" in message
     for rank in (1, 2):
         assert isinstance(outcomes[rank], dist.DistStoreError)
-        # They waited for the gate that rank 0 opens.
+        # They waited for the key that rank 0 sets after it has collected the trace keys.
         assert "[<check rank 0 (0) for missing rank info>]" in str(outcomes[rank])
 
 
@@ -251,7 +255,7 @@ def test_ranks_of_both_libraries_create_one_store(ours, libuv, monkeypatch, port
                 assert isinstance(store, dist.TCPStore), store
                 assert store.get("_tcp_store/num_members/num_members") == b"3"
         finally:
-            # Whoever serves goes last.
+            # Close the server last.
             for rank in sorted(ours, reverse=True):
                 processes[rank].close()
 
@@ -259,7 +263,7 @@ def test_ranks_of_both_libraries_create_one_store(ours, libuv, monkeypatch, port
 def test_our_server_reports_how_many_of_the_ranks_joined(port):
     with ThreadPoolExecutor(1) as pool:
         process = ours_create(0, port, 3, 5.0)
-        wait_until("it to listen", lambda: is_reached("127.0.0.1", port))
+        wait_until("our server to listen", lambda: is_reached("127.0.0.1", port))
         theirs = pool.submit(torchs_create, 1, port, 3, 5.0)
         name, message = process.outcome().args
         assert name == "Timeout"

@@ -1,11 +1,11 @@
-"""Large values, long names and many keys."""
+"""Large values, long keys and many keys."""
 
 import pytest
 from clock import ms
 from harness import on_both_servers
 
 MIB = 1 << 20
-# Which of these it is depends on how far the client was when the server closed.
+# Which of these errors occurs depends on how much the client had sent when the server closed the connection.
 CONNECTION_LOST = "Connection reset by peer|Broken pipe|got 0 bytes"
 
 
@@ -36,14 +36,14 @@ def test_a_value_of_8_mib_and_one_byte_is_refused_and_not_stored(ours, libuv, op
     }
     for harness in (libuv, ours):
         store = harness.client()
-        # Whether the call itself notices is up to the moment the connection ends.
+        # Whether the first call fails depends on when the server closes the connection.
         with pytest.raises(RuntimeError, match=CONNECTION_LOST):
             calls[operation](store)
             store.num_keys()
             store.num_keys()
         other = harness.client()
         assert other.check(["k"]) is False
-    # All or nothing, where torch's leaves the first pair.
+    # Our server stores nothing. Torch's stores the first pair of a multi_set.
     assert ours.client().num_keys() == 0
 
 
@@ -54,7 +54,7 @@ def test_a_key_of_8_kib_works_and_a_longer_one_closes_the_connection(harness):
     harness.call(store.set, longest, "v")
     harness.call(store.get, longest)
     with pytest.raises(RuntimeError, match=CONNECTION_LOST):
-        store.set(longest + "k", "v")  # it may or may not notice
+        store.set(longest + "k", "v")  # may succeed, because it does not wait for a reply
         store.num_keys()
         store.num_keys()
     harness.call(harness.client().num_keys)
@@ -71,7 +71,7 @@ def test_one_request_carries_10000_keys(harness):
     harness.call(lambda: store.check([*keys, "one more"]))
     harness.call(lambda: len(store.list_keys()))
     harness.record("keys", sorted(store.list_keys()) == sorted(keys))
-    # A wait for many that are there and one that is not.
+    # A wait for many existing keys and an absent one.
     with pytest.raises(RuntimeError, match="wait timeout after 50ms") as error:
         store.wait([*keys, "one more"], ms(50))
     harness.record("message", str(error.value))

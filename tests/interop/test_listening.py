@@ -1,4 +1,4 @@
-"""Torch's clients reach our server at every kind of address it is asked to listen on, and at no other."""
+"""Torch's clients reach our server at the addresses that it listens on, and at no others."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ def has_ipv6():
 
 @contextlib.contextmanager
 def our_server(listen, not_reached):
-    """One on a port that nobody has where it is not to be reached; there it is held, so that nobody else listens."""
+    """Starts our server on a port that is free at the hosts in `not_reached`, and reserves the port at these hosts."""
     for _ in range(5):
         server = OurServer(listen)
         with contextlib.ExitStack() as cleanup:
@@ -35,7 +35,7 @@ def our_server(listen, not_reached):
                 continue
             yield server
             return
-    raise AssertionError(f"each time somebody had the port at one of {not_reached}")
+    raise AssertionError(f"the port was in use at one of {not_reached} in each of 5 attempts")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One torchrun agent and one `rallypoint run` agent in one job, with real workers: gloo, two a node."""
+"""One torchrun agent and one `rallypoint run` agent in one job, with two gloo workers on each node."""
 
 import os
 import pathlib
@@ -13,7 +13,10 @@ CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_ma
 
 
 ADDRESSES = {"ours": "127.0.0.1", "torchrun": "127.0.0.2"}
-"""Nodes are ranked by address; torch's master can't be found by a node that comes later, ours can."""
+"""Nodes are ranked by address.
+
+A node that joins late cannot find the master if it is torch's, but can if it is ours.
+"""
 
 
 def launch(kind, port, nodes, folder, *, hosts, share=True):
@@ -31,7 +34,7 @@ def launch(kind, port, nodes, folder, *, hosts, share=True):
 
 
 def starts(folder, world):
-    """The workers that have met in a world of this size, as (rank, pid)."""
+    """Returns the (rank, pid) of each worker that has run in a world of this size."""
     names = (path.name.split(".") for path in folder.glob(f"{world}.*.*"))
     return {(int(rank), int(pid)) for _, rank, pid in names}
 
@@ -42,7 +45,7 @@ def parent(pid):
 
 
 def workers_of(launcher, folder, world):
-    """Its living workers. Of ours there is one more process between them and the one that was started."""
+    """Returns the running workers of a launcher. Our launcher has one more process between itself and the workers."""
     found = []
     for _, pid in starts(folder, world):
         try:
@@ -78,7 +81,7 @@ def test_both_nodes_restart_and_finish_after_a_worker_on_either_is_killed(port, 
 @pytest.mark.parametrize("first_kind", ["ours", "torchrun"])
 def test_a_job_grows_from_one_node_to_two_and_shrinks_back(port, tmp_path, first_kind):
     second_kind = {"ours": "torchrun", "torchrun": "ours"}[first_kind]
-    # A torch node that was alone first takes itself for the master later, unless it is told not to.
+    # A torch node that was alone first stays its own master in later rounds, unless store sharing is disabled.
     share = first_kind == "ours"
     with launch(first_kind, port, "1:2", tmp_path, hosts=True, share=share) as first:
         wait_until("start alone", lambda: len(starts(tmp_path, 2)) == 2, first)
@@ -102,14 +105,14 @@ def launch_shell(kind, port, script, *, hosts):
 
 
 def test_our_node_fails_when_torchrun_has_failed(port):
-    """Its peers of its own kind run on, wait for 300 s and exit with 0."""
+    """In a job of torchruns only, the other nodes continue, wait for 300 s and exit with 0."""
     with (
         launch_shell("ours", port, "exec sleep 600", hosts=True) as ours,
         launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
     ):
         assert torchs.exit_code() == 1, torchs.text
         assert ours.exit_code() == 1, ours.text
-        # The worker that our agent stopped is not blamed; the node that failed is named.
+        # Our agent reports the node that failed, and not the worker that it stopped itself.
         culprit = f"the job was ended by another node, node 1 (127.0.0.2, pid {torchs.process.pid}), which did not tell why"
         assert culprit in ours.text, ours.text
         assert "Root Cause" not in ours.text, ours.text
@@ -126,7 +129,7 @@ def test_our_finished_node_does_not_wait_for_a_torchrun_that_has_failed(port):
 
 @pytest.mark.parametrize("host", ["ours", "torchrun"])
 def test_a_finished_torchrun_without_heartbeats_causes_no_restart(port, tmp_path, host):
-    """It sends no heartbeats while it waits, so that it is dropped after 4 s."""
+    """A finished torchrun sends no heartbeats while it waits, so it is dropped after 4 s."""
     script = f"echo begun; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     with (
         launch_shell("ours", port, script, hosts=host == "ours") as ours,
@@ -140,16 +143,16 @@ def test_a_finished_torchrun_without_heartbeats_causes_no_restart(port, tmp_path
 
 
 def test_our_finished_node_rejoins_without_a_torchrun_that_was_killed(port):
-    # Torch's workers outlive their agent.
+    # Torch's workers survive their agent.
     script = "echo begun; while kill -0 $PPID; do sleep 0.1; done"
     with (
         launch_shell("ours", port, "echo begun", hosts=True) as ours,
         launch_shell("torchrun", port, script, hosts=False) as torchs,
     ):
-        wait_until("ours has finished", lambda: "workers of this node have finished" in ours.text, ours, torchs)
-        wait_until("torchrun's has begun", lambda: "begun" in torchs.text, ours, torchs)
+        wait_until("our worker to finish", lambda: "workers of this node have finished" in ours.text, ours, torchs)
+        wait_until("torchrun's worker to start", lambda: "begun" in torchs.text, ours, torchs)
         torchs.process.kill()
-        wait_until("ours waits again", lambda: "starting over: 1 node left or died" in ours.text, ours)
+        wait_until("our node to rejoin", lambda: "starting over: 1 node left or died" in ours.text, ours)
         with launch_shell("ours", port, "echo begun", hosts=False) as successor:
             assert successor.exit_code() == 0, ours.text + successor.text
             assert ours.exit_code() == 0, ours.text
@@ -171,7 +174,7 @@ def test_agents_with_different_roles_and_worker_counts_agree_on_ranks(port, tmp_
             *("--nnodes", 2, "--nproc-per-node", workers, "--role", role),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
             *("--rdzv-conf", f"{CONF},is_host={int(hosts)}", "--local-addr", ADDRESSES[kind]),
-            # Both launchers make one dollar sign of two.
+            # Both launchers turn `$$` into `$`.
             *("--no-python", "sh", "-c", script.replace("$", "$$")),
         )
 
@@ -180,7 +183,8 @@ def test_agents_with_different_roles_and_worker_counts_agree_on_ranks(port, tmp_
         assert first.exit_code() == 0, first.text + second.text
         assert second.exit_code() == 0, first.text + second.text
     reports = sorted(path.read_text().split() for path in tmp_path.iterdir())
-    # Ours has the lower address, so its three workers come first; roles are counted by themselves.
+    # Our node has the lower address, so its three workers have the lower ranks. Ranks within a role are counted per
+    # role.
     assert reports == [
         ["0", "4", "0", "3", "trainer", "0", "3", "0"],
         ["1", "4", "1", "3", "trainer", "1", "3", "0"],
@@ -190,7 +194,7 @@ def test_agents_with_different_roles_and_worker_counts_agree_on_ranks(port, tmp_
 
 
 def test_our_late_node_fails_when_torchrun_does_not_publish_the_master_again(port, tmp_path):
-    """Torchrun as rank 0 publishes the master's address in its first round only, and then waits for ours in vain."""
+    """Torchrun as rank 0 publishes the master's address only in its first round."""
     addresses = {"torchrun": "127.0.0.1", "ours": "127.0.0.2"}
     conf = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4,read_timeout=12"
 
@@ -209,5 +213,5 @@ def test_our_late_node_fails_when_torchrun_does_not_publish_the_master_again(por
             assert late.exit_code() == 1, late.text
             assert "has not published MASTER_ADDR and MASTER_PORT" in late.text
             assert "hint: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in late.text
-            # Workers of ours would have met in a world of two of their own.
+            # If our node had trained alone, its workers would have started in a world of 2.
             assert starts(tmp_path, 2) == alone, late.text

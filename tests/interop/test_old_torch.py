@@ -1,6 +1,6 @@
-"""Older releases of torch: our client on their servers, their clients on ours, and their agents with ours.
+"""Older releases of torch: our client on their servers, their clients on our server, and their agents with ours.
 
-Each test runs with the oldest release. RALLYPOINT_OLD_TORCH names others: RALLYPOINT_OLD_TORCH="2.2 2.4 2.6 2.8".
+The tests run with the oldest release. RALLYPOINT_OLD_TORCH selects others: RALLYPOINT_OLD_TORCH="2.2 2.4 2.6 2.8".
 """
 
 import pytest
@@ -48,7 +48,7 @@ def test_our_client_runs_every_operation_of_an_old_server(server, mine):
     mine.append("c", " and more")
     mine.multi_set(["a", "b"], ["1", "2"])
     assert mine.multi_get(["c", "b", "a"]) == [b"second and more", b"2", b"1"]
-    # The client leaves no key of its own behind.
+    # Our client has stored no key of its own.
     assert mine.num_keys() == before + 5
     assert mine.delete_key("a") and not mine.delete_key("a")
     with pytest.raises(OurError, match="missing absent"):
@@ -116,7 +116,7 @@ def test_old_agents_form_a_job_on_our_server(torch, ours):
 
 
 def test_an_old_agent_and_ours_form_a_job_from_torch_2_6_and_ours_explains_why_not_before(torch, server):
-    # The old torch's own server, so that nothing of ours but the node is involved.
+    # Uses the server of the old torch, so that only the node is ours.
     endpoint = f"{server.host}:{server.port}"
     theirs = torch.torchrun(endpoint, "job", 2, "true", is_host=0)
     try:
@@ -128,7 +128,8 @@ def test_an_old_agent_and_ours_form_a_job_from_torch_2_6_and_ours_explains_why_n
             return
         with OurClient(server) as client:
             key = "torch.rendezvous.job"
-            # Polled: a compare_set wakes nobody on the oldest legacy servers. The value is what stands for no state yet.
+            # Poll, because a compare_set wakes no waiter on the oldest legacy servers. The value stands for "no state
+            # yet".
             wait_until("the old agent's state", lambda: client.check([key]) and client.get(key) != b"Y2FuaW1hZGFt", PROCESS_TIMEOUT)
         with OurNode(server, "job", (2, 2)) as mine:
             assert mine.exit_code(PROCESS_TIMEOUT) != 0

@@ -1,4 +1,4 @@
-"""Every operation of torch's client, seen alike on torch's own server and on ours: one client, no waiting."""
+"""Every operation of torch's client has the same result on torch's own server and on ours. No operation waits here."""
 
 import datetime
 
@@ -191,7 +191,7 @@ def test_a_clone_shares_the_store_but_not_the_connection(harness):
     clone.set_timeout(seconds(WAIT_TIMEOUT))
     harness.call(store.set, "from the first", "1")
     harness.call(clone.get, "from the first")
-    # One is closed by the server, the other stays.
+    # The server closes the connection of the original, and the clone's stays open.
     store.set("text", "abc")
     harness.call(store.add, "text", 1)
     harness.call(clone.get, "k")

@@ -1,4 +1,4 @@
-"""Our client through every operation on torch's two servers and on our own, with a torch client looking on."""
+"""Every operation of our client on torch's two servers and on our own. A torch client checks the results."""
 
 import pytest
 import torch.distributed as dist
@@ -8,7 +8,7 @@ from harness import Background
 from torch.distributed.elastic.utils import store as elastic
 
 WITH_QUEUES = ["libuv", "ours"]
-LONG_TIMEOUT_MS = int(WAIT_TIMEOUT * 1000)  # milliseconds: for what must succeed
+LONG_TIMEOUT_MS = int(WAIT_TIMEOUT * 1000)  # milliseconds, for operations that must succeed
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_waits_end_when_torch_sets_the_key(harness, mine, torchs):
     waiting = mine.start("get", "c")
     torchs.add("c", 7)
     assert waiting() == "37"
-    # And the other way.
+    # The other direction.
     theirs = Background(torchs.get, "d")
     mine.set("d", "4")
     assert theirs.result() == b"4"
@@ -190,7 +190,7 @@ def test_a_queue_operation_on_a_server_without_queues_fails_immediately(mine):
     }
     for name, call in calls.items():
         assert f"{name} is not supported by the server at " in fails("Unsupported", call)
-        # And the client is usable all the same.
+        # The client is still usable.
         assert mine.add("n", 1) > 0
 
 
@@ -270,13 +270,13 @@ def test_our_elastic_barrier_and_torchs_helper_pass_together(harness, mine, torc
 
 
 def test_the_elastic_barrier_names_the_missing_ranks_on_both_sides(harness, mine, torchs):
-    # Of three, rank 0 is torch's, rank 1 is ours, and rank 2 never comes.
+    # Rank 0 is torch's, rank 1 is ours, and rank 2 never arrives.
     def torchs_rank():
         return elastic.barrier(torchs, 3, "few/", 1, rank=0, rank_tracing_decoder=str, trace_timeout=3)
 
     theirs = Background(torchs_rank)
     other = harness.client()
-    wait_until("torch's to come", lambda: other.add("few//num_members", 0) == 1)
+    wait_until("torch's rank to arrive", lambda: other.add("few//num_members", 0) == 1)
     message = fails("Timeout", mine.elastic_barrier, "few/", 1, 3, 1000)
     assert "2 of 3 ranks came, missing: 2" in message
     assert "2" in theirs.result() and "missing" in theirs.result().lower()
@@ -288,7 +288,7 @@ def test_a_lost_server_is_reported_by_our_client_and_by_torchs(ours):
         mine.set("k", "v")
         with ours.server.frozen():
             waiting, theirs = mine.start("get", "missing"), Background(torchs.get, "missing")
-            wait_until("both requests", lambda: ours.server.unread() == 2, details=ours.server.unread)
+            wait_until("both requests to be sent", lambda: ours.server.unread() == 2, details=ours.server.unread)
         ours.settle()
         ours.server.kill()
         message = fails("ConnectionLost", waiting)

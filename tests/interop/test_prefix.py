@@ -1,4 +1,4 @@
-"""PrefixStore of torch over a client on our server."""
+"""Torch's PrefixStore on our server."""
 
 import torch.distributed as dist
 from clock import ms

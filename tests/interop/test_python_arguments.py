@@ -1,4 +1,4 @@
-"""What is wrong with a call raises what torch raises for it, and leaves the store as it was."""
+"""Invalid calls of the Python stores raise the same exceptions as torch's, and leave the store unchanged."""
 
 import collections
 import datetime
@@ -10,7 +10,7 @@ import pytest
 from clock import WAIT_TIMEOUT, seconds
 from families import FAMILIES, Stores
 
-# Each is tried on a store of torch's and on one of ours.
+# Each call is made on one of torch's stores and on one of ours.
 INVALID_CALLS = {
     "set without a value": lambda store: store.set("k"),
     "set of a number": lambda store: store.set("k", 1),
@@ -25,21 +25,21 @@ INVALID_CALLS = {
     "add of text": lambda store: store.add("k", "1"),
     "add of a float": lambda store: store.add("k", 1.5),
     "add of None": lambda store: store.add("k", None),
-    "add of what doesn't fit": lambda store: store.add("k", 2**63),
-    "add of what doesn't fit, below": lambda store: store.add("k", -(2**63) - 1),
+    "add of a number that is too large": lambda store: store.add("k", 2**63),
+    "add of a number that is too small": lambda store: store.add("k", -(2**63) - 1),
     "check of text": lambda store: store.check("abc"),
     "check of bytes": lambda store: store.check(b"abc"),
     "check of a number": lambda store: store.check(3),
     "check of numbers": lambda store: store.check([1]),
     "check of None": lambda store: store.check(None),
     "wait for text": lambda store: store.wait("abc"),
-    "wait for nothing said": lambda store: store.wait(),
+    "wait without keys": lambda store: store.wait(),
     "wait with a number": lambda store: store.wait(["k"], 1),
     "wait with text": lambda store: store.wait(["k"], "1"),
-    "a time-out that is a number": lambda store: store.set_timeout(1),
-    "a time-out that is None": lambda store: store.set_timeout(None),
-    "a time-out that is a time": lambda store: store.set_timeout(datetime.datetime.now()),
-    "compare_set with too little": lambda store: store.compare_set("k", "a"),
+    "a timeout that is a number": lambda store: store.set_timeout(1),
+    "a timeout that is None": lambda store: store.set_timeout(None),
+    "a timeout that is a datetime": lambda store: store.set_timeout(datetime.datetime.now()),
+    "compare_set with too few arguments": lambda store: store.compare_set("k", "a"),
     "compare_set with numbers": lambda store: store.compare_set("k", 1, 2),
     "delete_key of several": lambda store: store.delete_key(["a", "b"]),
     "append of a number": lambda store: store.append("k", 5),
@@ -47,12 +47,12 @@ INVALID_CALLS = {
     "multi_set of text": lambda store: store.multi_set("ab", "cd"),
     "multi_set of numbers": lambda store: store.multi_set(["a"], [1]),
     "queue_push of None": lambda store: store.queue_push("q", None),
-    "queue_pop with text for a truth": lambda store: store.queue_pop(block=False),
+    "queue_pop without a key": lambda store: store.queue_pop(block=False),
     "num_keys of something": lambda store: store.num_keys(1),
     "an unknown keyword": lambda store: store.get(keys="k"),
     "a barrier of text": lambda store: store.barrier("b", "2"),
     "a barrier without a size": lambda store: store.barrier("b"),
-    "a method that is not there": lambda store: store.nothing(),
+    "an unknown method": lambda store: store.nothing(),
 }
 
 
@@ -93,8 +93,8 @@ INVALID_CONSTRUCTIONS = {
     "a world of zero": lambda module, path: module.TCPStore("localhost", 0, 0, True),
     "a master that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, 1),
     "a master that is None": lambda module, path: module.TCPStore("localhost", 0, 1, None),
-    "a time-out that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, True, 30),
-    "a time-out that is None": lambda module, path: module.TCPStore("localhost", 0, 1, True, timeout=None),
+    "a timeout that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, True, 30),
+    "a timeout that is None": lambda module, path: module.TCPStore("localhost", 0, 1, True, timeout=None),
     "an unknown keyword": lambda module, path: module.TCPStore("localhost", 0, is_server=True),
     "an argument twice": lambda module, path: module.TCPStore("localhost", 0, host_name="x"),
     "a file that is a number": lambda module, path: module.FileStore(1),
@@ -156,13 +156,13 @@ ACCEPTED_LISTS = {
     "a dictionary's values": lambda: {0: "a"}.values(),
     "a map": lambda: map(str, ["a"]),
     "a deque": lambda: collections.deque("a"),
-    "one's own sequence": Sequence,
+    "a class with __len__ and __getitem__": Sequence,
 }
 REFUSED_LISTS = {
     "a dictionary": lambda: {"a": 0},
     "an iterator": lambda: iter(["a"]),
     "pairs": lambda: {"a": 0}.items(),
-    "what can be gone through": Iterable,
+    "a class with __iter__": Iterable,
     "a range": lambda: range(1),
 }
 

@@ -1,4 +1,4 @@
-"""Torch programs on our stores: with the import changed, and inside torch itself."""
+"""Torch programs with our stores: with a changed import, and with an adapter."""
 
 import gc
 import json
@@ -57,7 +57,7 @@ def test_an_adapted_store_is_a_torch_store(adapted):
     assert isinstance(adapted, dist.Store)
     assert as_torch_store(adapted) is adapted
     inner = adapted.store
-    # Called from Python, and, through a part of torch's, from C++.
+    # Called from Python, and through torch's PrefixStore from C++.
     for store, prefix in [(adapted, ""), (dist.PrefixStore("p", adapted), "p/")]:
         store.set("k", "v")
         assert inner.get(prefix + "k") == b"v" == store.get("k")
@@ -123,4 +123,4 @@ def test_a_released_adapted_store_frees_its_resources():
     def is_released():
         return all(current <= previous for current, previous in zip(open_resources(), before, strict=True))
 
-    wait_until("nothing to be left", is_released, details=open_resources)
+    wait_until("all resources to be freed", is_released, details=open_resources)

@@ -1,4 +1,4 @@
-"""The package itself: what is in the wheel, what importing costs, what the stubs and the pages say."""
+"""The Python package: contents of the wheel, import time, stubs, docstrings and documentation."""
 
 import ast
 import inspect
@@ -23,13 +23,13 @@ def wheel():
     """The wheel that `scripts/python-venv` built and installed."""
     named = os.environ.get("RALLYPOINT_WHEEL")
     if not named:
-        pytest.skip("RALLYPOINT_WHEEL does not name the wheel; scripts/test sets it")
+        pytest.skip("RALLYPOINT_WHEEL is not set; scripts/test sets it")
     return pathlib.Path(named)
 
 
 @pytest.fixture(scope="session")
 def run_isolated(wheel, tmp_path_factory):
-    """An environment with the wheel and nothing else, and a PATH without Rust."""
+    """Runs a command in an environment that has only the wheel, with a PATH without Rust."""
     folder = tmp_path_factory.mktemp("alone")
     venv.create(folder, with_pip=True)
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
@@ -79,7 +79,7 @@ def test_workers_run_in_the_python_that_the_command_belongs_to(run_isolated, tmp
     elsewhere = {"PATH": "/usr/bin:/bin"}
     for command in (f"{prefix}/bin/rallypoint",), (f"{prefix}/bin/python", "-m", "rallypoint"):
         assert run_isolated(*command, "run", str(script), **elsewhere).strip() == prefix, command
-    # `python -m` names the Python, whichever is activated.
+    # `python -m` selects the Python, even if another environment is activated.
     other = {**elsewhere, "VIRTUAL_ENV": sys.prefix}
     assert run_isolated(f"{prefix}/bin/rallypoint", "run", str(script), **other).strip() == sys.prefix
     assert run_isolated(f"{prefix}/bin/python", "-m", "rallypoint", "run", str(script), **other).strip() == prefix
@@ -93,7 +93,7 @@ def test_help_needs_no_torch(run_isolated):
 
 
 def link_dependencies(target):
-    """A target folder with the compiled dependencies of another one, and without our own crates."""
+    """Returns a new target folder with the compiled dependencies of another one, and without our own crates."""
 
     def ours(_, names):
         return [name for name in names if "rallypoint" in name]
@@ -133,8 +133,8 @@ def test_the_source_distribution_installs_without_the_repository(wheel, tmp_path
 def test_the_command_runs_a_server_for_the_package(run_isolated):
     script = """
 import rallypoint, subprocess
-server = subprocess.Popen(["rallypoint", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-try:
+server = subprocess.Popen(["rallypoint", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE,
+stderr=subprocess.DEVNULL, text=True) try:
     port = int(server.stdout.readline().rpartition(":")[2])
     print(rallypoint.TCPStore("127.0.0.1", port).add("n", 5))
 finally:
@@ -145,7 +145,7 @@ finally:
 
 
 def import_seconds(code):
-    """Seconds that a Python takes which runs this: the best of some."""
+    """Returns the best and the median time of running `code` in a new Python, in seconds, over 7 runs."""
     measure = f"import time; start = time.perf_counter(); {code}; print(time.perf_counter() - start)"
     command = [sys.executable, "-I", "-c", measure]
     times = [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(7)]
@@ -182,7 +182,7 @@ print(len(os.listdir("/proc/self/task")), threading.active_count())
 
 def test_the_stubs_match_the_extension_module(tmp_path):
     pytest.importorskip("mypy.stubtest")
-    # The native half. The other is Python, and says itself what it has.
+    # Only the extension module has stubs. The rest of the package is Python with annotations.
     command = [sys.executable, "-m", "mypy.stubtest", "--ignore-disjoint-bases", "rallypoint._rallypoint"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -191,7 +191,7 @@ def test_the_stubs_match_the_extension_module(tmp_path):
     assert ast.literal_eval(public_names) == rallypoint.__all__
 
 
-# What a user writes who has everything checked.
+# A program of a user who checks types strictly.
 TYPED = """
 from datetime import timedelta
 
@@ -225,7 +225,8 @@ clone: TCPStore = store.clone()
 adapter: TorchStore = TorchStore(store)
 as_torch_store(store).set("key", "value")
 backend, below = create_backend(RendezvousParameters("c10d", "localhost:0", "job", 1, 1))
-info = rendezvous_handler_registry.create_handler(RendezvousParameters("c10d", "localhost:0", "job", 1, 1)).next_rendezvous()
+info = rendezvous_handler_registry.create_handler(RendezvousParameters("c10d", "localhost:0", "job", 1,
+1)).next_rendezvous()
 rank: int = info.rank
 with store_timeout(store, 3.0), get_socket_with_port() as held:
     all_of_them: list[bytes] = get_all(store, 0, "prefix", held.fileno())
@@ -236,7 +237,7 @@ print(rallypoint.elastic.rendezvous, rallypoint.__version__, RendezvousTimeout()
 def test_a_strictly_typed_program_passes_mypy(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "typed.py").write_text(TYPED)
-    # Torch's own types are large, and not what this is about.
+    # Torch's own types are large, and are not checked here.
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n[mypy-torch.*]\nfollow_imports = skip\nfollow_imports_for_stubs = true\n")
     command = [sys.executable, "-m", "mypy", "typed.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
@@ -299,6 +300,6 @@ def test_the_examples_of_the_documentation_run(page, tmp_path):
         script.write_text(example)
         done = subprocess.run([sys.executable, "-W", "ignore", script], cwd=tmp_path, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, f"{example}\n{done.stderr}"
-        # What a comment behind a print says is what it prints.
+        # The comment after a print is the expected output.
         expected = re.findall(r"^print\(.*\)  # (.*)$", example, re.MULTILINE)
         assert [line for line in done.stdout.splitlines() if line in expected] == expected, done.stdout

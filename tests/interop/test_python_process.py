@@ -1,4 +1,4 @@
-"""Threads, signals, forks, pickles: the Python stores in the middle of a program."""
+"""The Python stores with threads, signals, forks and pickle."""
 
 import copy
 import os
@@ -35,7 +35,7 @@ def test_ctrl_c_ends_every_call_that_waits(tmp_path, port):
                 break
             word, _, name = line.strip().partition(" ")
             assert word == "in", line
-            wait_until("it to wait", lambda: is_asleep(process))
+            wait_until("the call to wait", lambda: is_asleep(process))
             os.kill(process.pid, signal.SIGUSR1)
             sent, before = time.monotonic(), run_delays(process.pid)
             process.send_signal(signal.SIGINT)
@@ -66,7 +66,7 @@ def test_other_threads_run_while_a_call_waits(kind, tmp_path):
         store = stores.make(kind)
         waiting = threading.Thread(target=wait, args=(store, name))
         waiting.start()
-        # If the call kept the interpreter, this thread would have no turn before the call's timeout.
+        # If the call kept the interpreter's lock, this thread would not run before the call's timeout.
         for _ in range(100):
             waiting.join(0.001)
             assert waiting.is_alive(), name
@@ -99,7 +99,7 @@ def test_many_threads_can_use_one_store(kind, tmp_path):
     for thread in threads:
         thread.join(WAIT_TIMEOUT * 3)
     assert failures == [] and store.add("sum", 0) == 400
-    # One that waits held up nobody, and is woken.
+    # The waiting thread did not delay the others, and is woken.
     assert waiting.is_alive()
     store.set("the end", "")
     waiting.join(WAIT_TIMEOUT)
@@ -107,7 +107,7 @@ def test_many_threads_can_use_one_store(kind, tmp_path):
 
 
 def run(script, *arguments):
-    """A program of its own, since a fork of this one would copy torch and the threads of the tests."""
+    """Runs a script in a new process, because a fork of this one would copy torch and the threads of the tests."""
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)], capture_output=True, text=True, timeout=60
     )
@@ -128,25 +128,26 @@ FORK = """
     hashed = rallypoint.HashStore()
     for store in (server, part, file, hashed):
         store.set("k", "v")
-    # Threads that hold connections and wait while the process forks.
-    waiting = [threading.Thread(target=store.get, args=("late",), daemon=True) for store in (server, client, part, file, hashed)]
-    for thread in waiting:
+    # Threads that use connections and wait while the process forks.
+    waiting = [threading.Thread(target=store.get, args=("late",), daemon=True) for store in (server, client, part, file,
+    hashed)] for thread in waiting:
         thread.start()
     child = os.fork()
     if child == 0:
         for store in (server, client, part, file):
             assert store.get("k") == b"v", store
             store.add("children", 1)
-            # A part's is that of the whole, which was here before.
+            # A PrefixStore has the timeout of its store, which this loop has already changed.
             assert store.timeout == {part: timedelta(seconds=20), file: timedelta(seconds=300)}.get(store, LONG)
             store.set_timeout(timedelta(seconds=20))
             assert store.timeout == timedelta(seconds=20)
             assert store.clone().get("k") == b"v"
             repr(store)
-        for call in (lambda: hashed.get("k"), lambda: hashed.set("k", "w"), lambda: rallypoint.PrefixStore("p", hashed).barrier("b", 1)):
+        for call in (lambda: hashed.get("k"), lambda: hashed.set("k", "w"), lambda: rallypoint.PrefixStore("p",
+        hashed).barrier("b", 1)):
             try:
                 call()
-                raise SystemExit("a HashStore went on in a child")
+                raise SystemExit("a HashStore worked in a forked child")
             except ValueError as error:
                 assert "forked" in str(error), error
         if os.fork() == 0:
@@ -159,7 +160,7 @@ FORK = """
         print("child done")
         sys.exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    # The child has taken nothing of the parent's with it.
+    # The child has closed nothing that the parent uses.
     for store in (server, part, file, hashed):
         assert store.get("k") == b"v"
     assert client.get("grandchild") == b"was here"
@@ -214,8 +215,8 @@ for _ in range(30):
     child = os.fork()
     if child == 0:
         mine = rallypoint.TCPStore("127.0.0.1", 0, is_master=True, multi_tenant=True, timeout=timedelta(seconds=60))
-        again = rallypoint.TCPStore("127.0.0.1", mine.port, is_master=True, multi_tenant=True, timeout=timedelta(seconds=60))
-        os._exit(0 if mine.add("x", 1) + again.add("x", 1) == 3 else 1)
+        again = rallypoint.TCPStore("127.0.0.1", mine.port, is_master=True, multi_tenant=True,
+        timeout=timedelta(seconds=60)) os._exit(0 if mine.add("x", 1) + again.add("x", 1) == 3 else 1)
     assert os.waitpid(child, 0)[1] == 0
 os._exit(0)
 """
@@ -223,7 +224,7 @@ os._exit(0)
 
 
 def test_a_child_forked_while_a_thread_imports_a_module_can_use_it():
-    # Without care the child waits for the import that only its parent goes on with.
+    # Without a lock around imports, the child would wait for an import that only its parent completes.
     script = """
         import os, sys, threading
         import rallypoint

@@ -1,4 +1,7 @@
-"""What every rendezvous has: names, parameters, registry, handlers, settings, errors. Each test is played on torch's and on ours."""
+"""The rendezvous API: names, parameters, registry, handlers, settings, errors.
+
+Tests run with torch's library and with ours.
+"""
 
 import inspect
 import pickle
@@ -14,7 +17,7 @@ def lib(request):
 
 
 def message_of(error):
-    """What an exception says."""
+    """Returns the message of a caught exception."""
     return str(error.value)
 
 
@@ -192,7 +195,7 @@ def test_get_as_int_raises_a_type_error_for_a_list(lib):
 
 
 def handler_class(lib):
-    """A handler written in Python."""
+    """Returns a handler class written in Python."""
 
     class Handler(lib.api.RendezvousHandler):
         def __init__(self, params, name):
@@ -298,7 +301,7 @@ def test_an_abstract_class_cannot_be_instantiated(lib, name):
         type("Unfinished", (kind,), {"shutdown": lambda self: True, "get_state": lambda self: None})()
 
 
-# ---- what is returned and raised ----
+# ---- results and errors ----
 
 
 def test_rendezvous_info_stores_its_arguments_and_is_read_only(lib):

@@ -1,4 +1,4 @@
-"""Where the state of a rendezvous lies: the `c10d` backend over each store, and how its store is made. Played on torch's and on ours."""
+"""The `c10d` backend with each store, and the creation of its store. Tests run with torch's library and with ours."""
 
 import base64
 import pickle
@@ -15,7 +15,7 @@ def lib(request):
 
 
 def state(number):
-    """A state that is one: our server takes nothing else under the key of a state."""
+    """Returns a valid state. Our server accepts nothing else under the key of a state."""
     new_state = TORCH.dynamic._RendezvousState()
     new_state.round = number
     return pickle.dumps(new_state)
@@ -117,7 +117,7 @@ def test_our_server_refuses_a_value_that_is_not_a_state_and_describes_it():
     with pytest.raises(OURS.api.RendezvousStateError) as error:
         backend.set_state(b"x")
     assert "first byte 0x78 does not begin a pickle" in str(error.value.__cause__)
-    # Nothing was written, and it goes on.
+    # Nothing was written, and the backend is still usable.
     assert backend.get_state() is None
     assert backend.set_state(state(1))[2]
 
@@ -157,7 +157,7 @@ def test_our_backend_and_torchs_share_a_state_in_torchs_store():
     assert ours.get_state()[0] == state(2)
 
 
-# ---- making the store ----
+# ---- creating the store ----
 
 
 @pytest.mark.parametrize("kind", ["tcp", "TCP", " tcp "])
@@ -226,7 +226,7 @@ def test_a_file_that_cannot_be_created_raises_a_rendezvous_error(lib, monkeypatc
 @pytest.mark.parametrize("is_host", [False, None])
 def test_a_store_without_a_host_raises_a_connection_error(lib, is_host):
     with lib.ports.get_socket_with_port() as bound:
-        # Bound and not listening: nobody answers, and nobody else can host there.
+        # The socket is bound but does not listen: no server replies, and no other process can host the store there.
         endpoint = f"localhost:{bound.getsockname()[1]}"
         options = {} if is_host is None else {"is_host": is_host}
         with pytest.raises(lib.api.RendezvousConnectionError) as error:

@@ -1,4 +1,4 @@
-"""The examples of `docs/python-rendezvous.md` print what stands beside them."""
+"""The examples in `docs/python-rendezvous.md` print the output in their comments."""
 
 import pathlib
 import re
@@ -16,7 +16,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_prints_the_output_in_its_comments(number):
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", EXAMPLES[number], re.MULTILINE)
-    assert expected, "an example that says nothing shows nothing"
+    assert expected, "an example without expected output"
     completed = subprocess.run([sys.executable, "-c", EXAMPLES[number]], capture_output=True, text=True, timeout=60, check=False)
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.splitlines() == expected

@@ -1,4 +1,7 @@
-"""Nodes of a dynamic rendezvous, written in Python: rounds, waiting, spares, heartbeats, the end. Played on torch's and on ours."""
+"""Nodes of a dynamic rendezvous: rounds, waiting, spares, heartbeats, closing.
+
+Tests run with torch's library and with ours.
+"""
 
 import os
 import pickle
@@ -22,13 +25,16 @@ def server(lib):
 
 @pytest.fixture
 def publish_in_each_round(lib, monkeypatch):
-    """Torch's rank 0 says where the workers meet in each round only if they don't meet at its own store; ours always does."""
+    """Makes torch's rank 0 publish the workers' store in each round.
+
+    It does so only if store sharing is disabled; ours always does.
+    """
     if lib is TORCH:
         monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
 
 def short_keep_alive():
-    """Options of a node that is taken for dead after four seconds."""
+    """Returns options of a node that counts as dead after 4 s without heartbeats."""
     return {"keep_alive_interval": 1, "keep_alive_max_attempt": 4}
 
 
@@ -39,7 +45,7 @@ def assert_one_round(infos):
     assert len(addresses) == 1, addresses
 
 
-# ---- making a handler ----
+# ---- creating a handler ----
 
 
 def test_a_handler_has_the_settings_that_it_was_created_with(lib):
@@ -168,7 +174,7 @@ def test_without_sharing_rank_0_publishes_a_free_port(lib, server, monkeypatch):
     with Node(lib, server, new_run_id(), (1, 1)) as node:
         store_info = node.start().joined().bootstrap_store_info
         assert node.handler.use_agent_store is False
-        # Nobody is there yet: the worker of rank 0 will serve.
+        # No server listens there yet. The worker of rank 0 starts it.
         worker = dist.TCPStore("127.0.0.1", store_info.master_port, is_master=True, wait_for_workers=False)
         assert worker.port == store_info.master_port
 
@@ -223,12 +229,12 @@ def test_a_late_node_is_counted_as_waiting_and_joins_the_next_round(lib, server,
         assert_one_round([first.joined(), second.joined()])
         assert first.handler.num_nodes_waiting() == 0
         late.start()
-        wait_until("the late one to be seen", lambda: first.handler.num_nodes_waiting() == 1)
-        wait_until("the late one to be seen", lambda: second.handler.num_nodes_waiting() == 1)
+        wait_until("the late node to be counted", lambda: first.handler.num_nodes_waiting() == 1)
+        wait_until("the late node to be counted", lambda: second.handler.num_nodes_waiting() == 1)
         assert late.is_waiting()
         first.start(), second.start()
         assert_one_round([first.joined(), second.joined(), late.joined()])
-        wait_until("nobody to wait", lambda: first.handler.num_nodes_waiting() == 0)
+        wait_until("no node to be waiting", lambda: first.handler.num_nodes_waiting() == 0)
 
 
 def test_a_spare_exits_gracefully_when_the_rendezvous_is_closed(lib, server):
@@ -281,10 +287,10 @@ def test_a_node_without_heartbeats_is_removed(lib, server):
             first.handler.num_nodes_waiting()
             return len(first.state().last_heartbeats) == 1
 
-        wait_until("the dead one to be put out", is_removed)
+        wait_until("the dead node to be removed", is_removed)
 
 
-# ---- the end ----
+# ---- closing ----
 
 
 def test_a_closed_rendezvous_stays_closed_for_all_nodes(lib, server):
@@ -293,11 +299,11 @@ def test_a_closed_rendezvous_stays_closed_for_all_nodes(lib, server):
     assert first.handler.is_closed() is False
     assert first.handler.set_closed() is None
     assert second.handler.is_closed() is True
-    wait_until("the first to know", first.handler.is_closed)
+    wait_until("the first node to see that it is closed", first.handler.is_closed)
     for node in (first, second):
         with pytest.raises(lib.api.RendezvousClosedError):
             node.start().joined()
-    # Again is no error.
+    # Closing again is not an error.
     second.handler.set_closed()
 
 
@@ -314,7 +320,7 @@ def test_no_heartbeat_is_written_after_shutdown(lib, server):
         node.start().joined()
         node.handler.shutdown()
         state = node.backend.get_state()
-        # Two heartbeats would be due meanwhile.
+        # Two heartbeats would be due in this time.
         assert_stays("nothing is written", lambda: node.backend.get_state() == state, 2.5)
 
 
@@ -382,14 +388,14 @@ def test_a_corrupt_state_raises_a_state_error_and_is_not_replaced(lib, server):
 def test_a_malicious_pickle_is_not_executed(tmp_path):
     class Bomb:
         def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "gone off"),)
+            return os.mkdir, (str(tmp_path / "executed"),)
 
     backend = memory_backend(OURS)
     backend.set_state(pickle.dumps(Bomb()))
     node = Node(OURS, OURS.server(), new_run_id(), (1, 1), backend=backend)
     with pytest.raises(OURS.api.RendezvousStateError):
         node.handler.is_closed()
-    assert not (tmp_path / "gone off").exists()
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("returned", [b"bytes", (b"one",), ("text", 1), (b"too", "many", True)])
@@ -402,7 +408,7 @@ def test_a_backend_that_returns_invalid_values_raises_an_error(returned):
 
 
 def test_an_overridden_method_of_our_backend_is_called():
-    """Rust goes round Python only where nobody would notice."""
+    """Rust bypasses Python only if the backend's methods are not overridden."""
     store = OURS.dist.HashStore()
     calls = []
 
@@ -433,7 +439,7 @@ def test_a_failed_heartbeat_is_logged(caplog):
                 node.handler.is_closed()
             return "failed to send a keep-alive heartbeat" in caplog.text
 
-        wait_until("it to be said", is_logged)
+        wait_until("the failure to be logged", is_logged)
         assert "the backend is gone" in caplog.text
 
 
@@ -441,7 +447,7 @@ def test_a_failed_heartbeat_is_logged(caplog):
 
 
 def mixed_nodes(first, *arguments, **options):
-    """Two nodes of each library; one of `first` will be rank 0. Each library counts its nodes, so their addresses differ."""
+    """Returns two nodes of each library. A node of `first` becomes rank 0, because nodes are ranked by address."""
     return [
         Node(each, *arguments, addr="127.0.0.1" if each is first else "127.0.0.2", **options)
         for each in (TORCH, OURS, TORCH, OURS)
@@ -462,7 +468,7 @@ def test_torchs_nodes_and_ours_join_one_round_on_either_server(host, first):
     for info in infos:
         assert info.store.get("rank 3") == b"here"
     nodes[1].handler.shutdown()
-    wait_until("torch's to know", nodes[0].handler.is_closed)
+    wait_until("torch's node to see that it is closed", nodes[0].handler.is_closed)
     for node in nodes:
         node.stop_heartbeats()
 

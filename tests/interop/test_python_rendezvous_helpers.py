@@ -1,4 +1,4 @@
-"""Meeting at a store and making one, from Python: `barrier`, `synchronize`, `get_all`, `create_c10d_store`, ports. On torch's and on ours."""
+"""`barrier`, `synchronize`, `get_all`, `create_c10d_store` and ports. Tests run with torch's library and with ours."""
 
 import contextlib
 import socket
@@ -17,28 +17,28 @@ def lib(request):
 
 
 def run_concurrently(calls):
-    """The results of calls that are made at the same time."""
+    """Makes calls concurrently and returns their results."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [each.result(JOIN_TIMEOUT) for each in [pool.submit(call) for call in calls]]
 
 
-# ---- meeting ----
+# ---- synchronizing ----
 
 
 def test_synchronize_returns_the_values_of_all_ranks(lib):
     store = lib.dist.HashStore()
     calls = [
-        lambda rank=rank: lib.store.synchronize(store, b"of %d" % rank, rank, 3, "meeting/", timeout=JOIN_TIMEOUT) for rank in range(3)
+        lambda rank=rank: lib.store.synchronize(store, b"of %d" % rank, rank, 3, "sync/", timeout=JOIN_TIMEOUT) for rank in range(3)
     ]
     assert run_concurrently(calls) == [[b"of 0", b"of 1", b"of 2"]] * 3
-    assert store.get("meeting/1") == b"of 1"
+    assert store.get("sync/1") == b"of 1"
 
 
 def test_get_all_returns_existing_values(lib):
     store = lib.dist.HashStore()
     for rank in range(3):
         store.set(f"data{rank}", f"of {rank}")
-    # Rank 0 comes last: it waits for the others.
+    # Rank 0 is last, because it waits for the others.
     for rank in (1, 2, 0):
         assert lib.store.get_all(store, rank, "data", 3) == [b"of 0", b"of 1", b"of 2"]
     assert store.get("data/finished/num_members") == b"3"
@@ -65,17 +65,17 @@ def test_get_all_works_on_a_python_store_with_only_set_get_and_add(lib):
     for rank in range(2):
         store.set(f"data{rank}", f"of {rank}")
     assert lib.store.get_all(store, 1, "data", 2) == [b"of 0", b"of 1"]
-    # Rank 0 waits for the others, which torch's can't without a wait().
+    # Rank 0 waits for the others, which torch's library cannot do on a store without wait().
     if lib is OURS:
         assert lib.store.get_all(store, 0, "data", 2) == [b"of 0", b"of 1"]
 
 
 def test_torchs_ranks_and_ours_synchronize_and_pass_a_barrier():
     server = OURS.server()
-    # One each: threads that share a client of torch's wait for each other.
+    # Each rank has its own client, because threads that share one of torch's clients block each other.
     ranks = [(rank, lib, lib.client(server)) for rank, lib in enumerate((TORCH, OURS, TORCH, OURS))]
     calls = [
-        lambda rank=rank, lib=lib, store=store: lib.store.synchronize(store, b"of %d" % rank, rank, 4, "meeting/", timeout=JOIN_TIMEOUT)
+        lambda rank=rank, lib=lib, store=store: lib.store.synchronize(store, b"of %d" % rank, rank, 4, "sync/", timeout=JOIN_TIMEOUT)
         for rank, lib, store in ranks
     ]
     assert run_concurrently(calls) == [[b"of 0", b"of 1", b"of 2", b"of 3"]] * 4
@@ -89,14 +89,14 @@ def test_torchs_ranks_and_ours_synchronize_and_pass_a_barrier():
 def test_a_missing_rank_causes_a_timeout(lib):
     store = lib.dist.HashStore()
     with pytest.raises(lib.dist.DistStoreError):
-        lib.store.synchronize(store, b"x", 0, 2, "meeting/", timeout=0.2)
+        lib.store.synchronize(store, b"x", 0, 2, "sync/", timeout=0.2)
     with pytest.raises(lib.dist.DistStoreError):
         lib.store.barrier(store, 2, "gate", barrier_timeout=0.2)
 
 
 def test_a_timeout_lists_the_missing_ranks():
     with pytest.raises(OURS.dist.DistStoreError, match="1 of 3 ranks came, missing: 1, 2"):
-        OURS.store.synchronize(OURS.dist.HashStore(), b"x", 0, 3, "meeting/", timeout=0.2)
+        OURS.store.synchronize(OURS.dist.HashStore(), b"x", 0, 3, "sync/", timeout=0.2)
 
 
 def test_a_barrier_opens_when_the_last_rank_has_arrived(lib):
@@ -152,7 +152,7 @@ def test_store_timeout_changes_the_timeout_within_its_block(lib):
 
 
 def test_store_timeout_restores_the_timeout_after_an_exception():
-    """Torch's keeps the other one."""
+    """Torch's keeps the temporary timeout."""
     store = OURS.dist.HashStore()
     store.set_timeout(timedelta(seconds=77))
     with contextlib.suppress(KeyError), OURS.store.store_timeout(store, 5):
@@ -180,13 +180,13 @@ def test_synchronize_and_barrier_work_on_a_store_written_in_python(lib):
         setattr(Wrapped, name, forward(name))
     Wrapped.timeout = property(lambda self: self.inner.timeout)
     store = Wrapped()
-    assert lib.store.synchronize(store, b"x", 0, 1, "meeting/") == [b"x"]
+    assert lib.store.synchronize(store, b"x", 0, 1, "sync/") == [b"x"]
     lib.store.barrier(store, 1, "gate")
     assert {"set", "add", "wait"} <= set(store.names)
 
 
 class KeysOnly:
-    """A stand-in for a store, as tests have it: `wait` takes keys only, and every call is written down."""
+    """A mock of a store, as in a user's tests: `wait` takes only keys, and every call is recorded."""
 
     def __init__(self):
         self.calls = []
@@ -235,7 +235,7 @@ def test_a_store_whose_wait_takes_only_keys_gets_the_same_calls_as_from_torch():
 def test_a_barrier_on_a_store_whose_wait_takes_only_keys_times_out_as_in_torch(rank):
     def arrive(lib):
         store = KeysOnly()
-        # Torch's tracing gives a timeout after all; a stand-in for a method takes anything.
+        # Torch's tracing passes a timeout to `wait`. A mock accepts any arguments.
         store.wait = mock.Mock(side_effect=[TORCH.dist.DistStoreError("late"), None, TORCH.dist.DistStoreError("late")])
         with pytest.raises(TORCH.dist.DistStoreError) as caught:
             lib.store.barrier(store, 3, "prefix", barrier_timeout=1, rank=rank, trace_timeout=0.1)
@@ -244,7 +244,7 @@ def test_a_barrier_on_a_store_whose_wait_takes_only_keys_times_out_as_in_torch(r
     assert arrive(OURS) == arrive(TORCH)
 
 
-# ---- making a store ----
+# ---- creating a store ----
 
 
 def test_libuv_backend_follows_the_environment_variable(lib, monkeypatch):

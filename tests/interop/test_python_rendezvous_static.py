@@ -1,4 +1,4 @@
-"""The static rendezvous from Python: parameters, one round, contradictions. Played on torch's and on ours."""
+"""The static rendezvous: parameters, the round, conflicting nodes. Tests run with torch's library and with ours."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The plug-in: an unchanged `torchrun --rdzv-backend rallypoint`, and what torch gets from it."""
+"""The plug-in for `torchrun --rdzv-backend rallypoint`, and the objects that it returns to torch."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROCESS_TIMEOUT = 240
-"""Seconds that torchrun may take; importing torch in six processes takes a while on a busy machine."""
+"""Seconds that torchrun may take. Importing torch in six processes is slow on a busy machine."""
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def endpoint(port):
 
 
 class Process:
-    """A process whose output is read at its end."""
+    """A Python process whose output is read when it exits."""
 
     def __init__(self, *command):
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}

@@ -1,4 +1,7 @@
-"""While a node waits: other threads run, Ctrl-C ends it at once, a fork is told. In processes of their own."""
+"""Nodes that wait: other threads run, Ctrl-C ends the wait, and a forked child fails.
+
+Each test runs a script in a new process.
+"""
 
 import gc
 import http.server
@@ -17,11 +20,11 @@ from servers import OurServer
 
 HERE = pathlib.Path(__file__).parent
 PROCESS_TIMEOUT = 60
-"""Seconds a process may take."""
+"""Seconds that a script may take."""
 
 
 def run_script(script, *arguments):
-    """What a script prints that must end well."""
+    """Runs a script, which must exit with success, and returns the words that it prints."""
     completed = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(COMMON) + textwrap.dedent(script), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(HERE)},
@@ -43,17 +46,17 @@ COMMON = """
     import rallypoint
     from clock import delayed_since, run_delays
     from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend, RendezvousTimeout
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend,
+    RendezvousTimeout
 
     def waiting(store, backend=None, nodes=2):
         backend = backend or C10dRendezvousBackend(store, "job")
         return DynamicRendezvousHandler.from_backend("job", store, backend, nodes, nodes, local_addr="127.0.0.1")
 
     def interrupted(call):
-        '''Seconds from a signal to the exception, without those in which this process was kept from running.'''
-        sent = []
-        def send():
-            # Part of the fault: by then the call waits, or is on its way to it; it must end in either case.
+        '''Returns the seconds from a signal to the exception, without those in which this process was ready but not
+        running.''' sent = [] def send():
+            # Whether the call already waits then or not, the signal must end it.
             time.sleep(0.3)
             sent.extend([time.monotonic(), run_delays("self")])
             os.kill(os.getpid(), signal.SIGINT)
@@ -62,12 +65,12 @@ COMMON = """
             call()
         except KeyboardInterrupt:
             return time.monotonic() - sent[0] - delayed_since(sent[1], "self")
-        raise SystemExit("it was not interrupted")
+        raise SystemExit("the call was not interrupted")
 """
 
 
 def assert_within_100_ms(times):
-    """Within 100 ms, each."""
+    """Asserts that each of the times is below 100 ms."""
     times = [float(each) for each in times]
     assert times and max(times) < 0.1, times
 
@@ -93,8 +96,8 @@ def test_ctrl_c_ends_a_wait_and_the_node_leaves_and_can_rejoin(server):
         )
     )
     with Node(OURS, server, "job", (1, 1)) as node:
-        # It left although it was the last thing its process did.
-        state = wait_until("it to be out", lambda: node.state())
+        # The node has left, although its process exited right after the call.
+        state = wait_until("the node to leave", lambda: node.state())
         assert not state.participants
         assert node.start().joined().world_size == 1
 
@@ -128,7 +131,7 @@ def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
                 def get_state(self):
                     threading.Event().wait(3600)
                 def set_state(self, state, token=None):
-                    raise AssertionError("nothing is set")
+                    raise AssertionError("set_state must not be called")
 
             for _ in range(3):
                 print(interrupted(waiting(rallypoint.HashStore(), Slow()).next_rendezvous), flush=True)
@@ -139,7 +142,7 @@ def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
 
 
 def test_ctrl_c_ends_a_wait_in_a_store_written_in_python():
-    """Where the rendezvous goes on after a wait that failed, too."""
+    """The rendezvous continues after a failed wait, but not after an interrupt."""
     assert_within_100_ms(
         run_script(
             """
@@ -178,7 +181,7 @@ def test_ctrl_c_ends_a_static_rendezvous_which_can_be_retried():
     )
 
 
-@pytest.mark.parametrize("call", ["barrier(store, 9, 'gate')", "synchronize(store, b'x', 0, 2, 'meeting/')"])
+@pytest.mark.parametrize("call", ["barrier(store, 9, 'gate')", "synchronize(store, b'x', 0, 2, 'sync/')"])
 def test_ctrl_c_ends_a_barrier_or_synchronize(server, call):
     assert_within_100_ms(
         run_script(
@@ -194,25 +197,24 @@ def test_ctrl_c_ends_a_barrier_or_synchronize(server, call):
 
 
 def test_a_node_that_was_interrupted_while_joining_is_not_in_the_round(server):
-    """Whatever the moment: if the call raised, the node is in no round. Without care it would be in most of them."""
+    """If the call raised, the node is in no round, whenever the signal arrived."""
     outcomes = run_script(
         """
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
         for delay in range(12):
             job = f"job-{delay}"
-            handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1, local_addr="127.0.0.1")
-            returned = []
-            # A signal right after the call is raised on the same line as one that ends the call. The interpreter reports a
-            # return before it looks for signals, so that only a return that was not reported is the call's exception.
-            def profile(frame, event, function):
+            handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1,
+            local_addr="127.0.0.1") returned = [] # A signal right after the call raises on the same line as one that
+            ends the call. The interpreter reports a # return before it checks for signals, so the call raised the
+            exception only if no return was reported. def profile(frame, event, function):
                 if event == "c_return" and function.__name__ == "next_rendezvous":
                     returned.append(True)
             try:
                 signal.setitimer(signal.ITIMER_REAL, (delay + 1) / 1000)
                 sys.setprofile(profile)
                 handler.next_rendezvous()
-                # In short sleeps: a signal that comes just before a wait without end is not seen by that wait.
+                # Sleep briefly in a loop: a signal that arrives just before an endless wait would not end that wait.
                 while True:
                     time.sleep(0.01)
             except KeyboardInterrupt as interrupt:
@@ -298,7 +300,7 @@ def test_a_forked_child_raises_a_runtime_error_and_can_exit(server):
                     call()
                 except RuntimeError as error:
                     told += "forked" in str(error)
-            # Nor does letting go of it, or ending, wait for what is not there.
+            # Neither deleting the handler nor exiting waits for the parent's threads.
             del handler
             sys.exit(told)
         _, status = os.waitpid(child, 0)
@@ -371,7 +373,7 @@ UNREACHABLE = """
     class PrintAndInterrupt(logging.Handler):
         def emit(self, record):
             print(record.getMessage())
-            # The call is still waiting, and need not wait any longer.
+            # The call is still waiting. End it.
             signal.raise_signal(signal.SIGINT)
 
     logging.getLogger("rallypoint").addHandler(PrintAndInterrupt())
@@ -407,7 +409,7 @@ def test_the_reason_for_an_unreachable_store_is_logged_while_a_handler_waits(por
 
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 def test_an_http_server_at_the_endpoint_is_reported_immediately_with_a_hint(backend):
-    """Python's own, which waits for the end of a request and answers ours without a status line."""
+    """Python's HTTP server waits for the end of a request, and replies to ours without a status line."""
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         script = """
@@ -437,11 +439,11 @@ def test_a_deleted_handler_stops_its_heartbeats():
     def heartbeat_threads():
         return sum(name(task) == "rdzv-keep-alive" for task in os.listdir("/proc/self/task"))
 
-    # It gets its name as it begins.
-    before = wait_until("its heart to beat", heartbeat_threads)
+    # A thread has its name only once it runs.
+    before = wait_until("the heartbeat thread", heartbeat_threads)
     node.handler = None
     gc.collect()
-    wait_until("its thread to end", lambda: heartbeat_threads() < before)
+    wait_until("the heartbeat thread to end", lambda: heartbeat_threads() < before)
 
 
 def test_importing_has_no_side_effects_and_loads_no_torch():

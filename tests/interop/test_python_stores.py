@@ -1,4 +1,4 @@
-"""The Python stores: each test is run on torch's class and on ours, which must do the same."""
+"""The Python stores. Each test runs with torch's class and with ours, which must behave the same."""
 
 import threading
 
@@ -102,7 +102,7 @@ def test_a_deleted_key_does_not_exist(stores):
     assert store.delete_key("k") is True
     assert store.num_keys() == before - 1
     assert other.check(["k"]) is False
-    # A file store can't tell, in either family.
+    # A FileStore does not know whether the key existed, in either family.
     assert store.delete_key("k") is ("file" in stores.kind)
     store.add("k", 3)
     assert other.get("k") == b"3"
@@ -132,7 +132,7 @@ def test_append_multi_set_and_multi_get_work(stores):
     assert store.has_extended_api() is ("file" not in stores.kind)
 
 
-# What torch's own FileStore lists besides (its bookkeeping, cut) is one of the differences that are on purpose.
+# Torch's FileStore also lists its own key, without the first letter. Our store omits it on purpose.
 LISTING = [(family, kind) for family, kind in FAMILY_AND_KIND if (family, kind) != ("torch", "file")]
 
 
@@ -178,7 +178,7 @@ def test_get_waits_for_the_value(stores):
 
 
 def assert_timeout(stores, *parts):
-    """What a wait raises that takes too long. Of a FileStore torch's is a plain RuntimeError."""
+    """Expects the exception of a wait that times out. Torch's FileStore raises a plain RuntimeError."""
     plain = stores.name == "torch" and "file" in stores.kind
     ours = parts if stores.name == "ours" else ()
     return raises(stores.name, "RuntimeError" if plain else "DistStoreError", "imeout", *ours)
@@ -240,7 +240,7 @@ def test_a_timeout_of_zero_ends_a_wait_on_a_tcp_store_immediately(stores):
     assert store.get("there") == b"1"
 
 
-# Torch's waits for ever.
+# Torch's stores wait forever.
 @for_each([("ours", kind) for kind in KINDS])
 def test_a_negative_timeout_expires_immediately(stores):
     store = stores.make_store()
@@ -337,7 +337,7 @@ def test_a_file_store_has_no_queues(stores):
     assert store.get("k") == b"v"
 
 
-# ---- clones, parts, barriers ----
+# ---- clones, prefixes, barriers ----
 
 
 @for_each(FAMILY_AND_KIND)
@@ -375,7 +375,7 @@ def test_a_prefix_store_keeps_its_store_alive(stores):
     assert prefixed.underlying_store.get("part/k") == b"v"
 
 
-# Torch's keeps the interpreter's lock while it waits.
+# Torch's barrier keeps the interpreter's lock while it waits.
 @for_each([("ours", kind) for kind in KINDS])
 def test_a_barrier_opens_when_the_last_caller_has_arrived(stores):
     arrived = []
@@ -402,7 +402,7 @@ def test_a_barrier_with_too_few_callers_times_out(stores):
     short = REPLY_TIMEOUT * 1000 if stores.name == "ours" and "tcp" in stores.kind else 30
     with assert_timeout(stores, str(short)):
         store.barrier("meet", 2, ms(short))
-    # A part of torch's waits for five minutes, whatever the time-out of the whole.
+    # Torch's PrefixStore waits for 5 minutes, regardless of the timeout of its store.
     if stores.name == "ours" or "prefix" not in stores.kind:
         store.set_timeout(ms(short + 10))
         with assert_timeout(stores, str(short + 10)):

@@ -1,4 +1,7 @@
-"""Stores written in Python, derived from `Store` or from one of the others. Torch's base and ours in turn."""
+"""Stores written in Python, derived from `Store` or from another store class.
+
+Tests run with torch's classes and with ours.
+"""
 
 import gc
 import weakref
@@ -14,7 +17,7 @@ def module(request):
 
 
 def dict_store(module):
-    """A store of the least that one must have."""
+    """Returns a store with only the required methods."""
 
     class DictStore(module.Store):
         def __init__(self):
@@ -77,7 +80,7 @@ def test_a_prefix_store_calls_the_methods_of_a_store_written_in_python(module):
 
 
 def test_undefined_methods_fall_back_on_defined_ones(module):
-    # Held here, because torch does not hold on to what is below.
+    # Keep a reference, because torch's PrefixStore does not keep its store alive.
     inner = dict_store(module)
     for store in [module.PrefixStore("p", inner), dict_store(module)]:
         assert store.has_extended_api() is False

@@ -1,4 +1,4 @@
-"""What only a TCPStore has: servers, ports, worlds, sockets handed over. Torch's class and ours in turn."""
+"""Features of TCPStore only: servers, ports, world sizes, sockets. Tests run with torch's class and with ours."""
 
 import os
 import re
@@ -67,7 +67,7 @@ def test_a_server_can_be_given_the_name_of_this_machine(module):
 
 
 def test_a_client_sends_validate_and_ping_at_connect_and_nothing_more(module):
-    # A server that knows exactly that much, and then goes away.
+    # A server that handles only these two requests, and then closes the connection.
     with socket.create_server(("127.0.0.1", 0)) as listening:
         received = []
 
@@ -75,7 +75,7 @@ def test_a_client_sends_validate_and_ping_at_connect_and_nothing_more(module):
             connection, _ = listening.accept()
             with connection:
                 connection.settimeout(WAIT_TIMEOUT)
-                # Torch sends the two in two messages.
+                # Torch sends the two requests separately.
                 with connection.makefile("rb") as stream:
                     received.append(stream.read(10))
                 connection.sendall(received[0][6:])
@@ -93,7 +93,7 @@ def test_a_client_sends_validate_and_ping_at_connect_and_nothing_more(module):
         store = module.TCPStore("127.0.0.1", port, 2, is_master=False, timeout=seconds(WAIT_TIMEOUT), wait_for_workers=False)
         created.set()
         serving.join()
-        # The nonce may be anything.
+        # The nonce is arbitrary.
         assert (received[0][:6], len(received[0]), received[1]) == (b"\x00\xce\xf7\x85\x3c\x0d", 10, "nothing")
         del store
 
@@ -149,7 +149,7 @@ def test_the_master_waits_for_all_workers(module):
     master.join(WAIT_TIMEOUT)
     created["first"].set("k", "v")
     assert created["master"].get("k") == b"v"
-    # The workers are counted in a key that is nobody's.
+    # The workers are counted under a key that list_keys omits.
     assert created["master"].num_keys() == 2 and created["master"].list_keys() == ["k"]
 
 
@@ -233,7 +233,7 @@ def test_repr_shows_the_connection_and_the_server(module):
     client = module.TCPStore("localhost", server.port)
     found = re.fullmatch(REPR_PATTERN, repr(client))
     assert found and found[1] == "<nullptr>", repr(client)
-    # Torch's has been seen to print addresses that were none.
+    # Torch's class sometimes prints invalid addresses.
     assert module is not FAMILIES["ours"] or str(server.port) in repr(client), repr(client)
 
 

@@ -1,4 +1,4 @@
-"""One rendezvous, nodes of both kinds: torch's handlers and `rallypoint join` agree on rounds, ranks and masters."""
+"""Torch's handlers and `rallypoint join` in one rendezvous agree on rounds, ranks and masters."""
 
 import contextlib
 import pickle
@@ -21,7 +21,7 @@ def server(request):
 
 @pytest.fixture
 def nodes(server):
-    """Makes nodes that end with the test."""
+    """Creates nodes that end with the test."""
     with contextlib.ExitStack() as stack:
 
         def start_nodes(kind, count, *arguments, **options):
@@ -37,7 +37,7 @@ def test_eight_nodes_of_each_kind_agree_on_one_round(nodes):
 
 
 def test_a_late_node_waits_all_nodes_rejoin_and_then_one_closes_the_rendezvous(nodes, monkeypatch):
-    # Otherwise torch's rank 0 publishes its address in its first round only, and a newcomer waits in vain (trap T1).
+    # Otherwise torch's rank 0 publishes its address only in its first round, and a late node times out (trap T1).
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     options = {"last_call_timeout": 4}
     torchs = nodes(TorchNode, 3, "job", (4, 7), **options)
@@ -45,19 +45,19 @@ def test_a_late_node_waits_all_nodes_rejoin_and_then_one_closes_the_rendezvous(n
     first = [node.joined() for node in [node.start() for node in torchs + ours]]
     assert_agree(first)
     assert {info.number for info in first} == {0}
-    # One of ours comes late; it is put on the wait list, and torch's nodes see it there.
+    # One of our nodes joins late. It is put on the wait list, where torch's nodes find it.
     ours += nodes(OurNode, 1, "job", (4, 7), **options)
     for node in torchs:
-        wait_until("the late one to be seen", lambda node=node: node.num_waiting() > 0)
+        wait_until("the late node to be counted", lambda node=node: node.num_waiting() > 0)
         node.start()
     second = [node.joined() for node in torchs + ours]
     assert_agree(second)
     assert {info.number for info in second} == {1}
     assert {info.world_size for info in second} == {6}
-    # One of torch's closes it; ours end, and nobody can join any more.
+    # One of torch's nodes closes the rendezvous. Our nodes exit, and no node can join any more.
     torchs[0].close()
     for node in torchs:
-        wait_until("it to be seen closed", node.handler.is_closed)
+        wait_until("the node to see that it is closed", node.handler.is_closed)
     assert [node.exit_code() for node in ours] == [0, 0, 0]
     [late] = nodes(OurNode, 1, "job", (1, 7))
     assert late.exit_code() == 3
@@ -65,7 +65,7 @@ def test_a_late_node_waits_all_nodes_rejoin_and_then_one_closes_the_rendezvous(n
 
 
 def test_a_late_torch_node_joins_our_nodes(nodes):
-    """Ours publish the master in every round, so where rank 0 is one of ours torch's newcomer finds it."""
+    """If rank 0 is ours, it publishes the master in every round, so torch's late node finds it."""
     options = {"last_call_timeout": 4}
     ours = nodes(OurNode, 2, "job", (1, 3), addr="127.0.0.1", **options)
     assert_agree([node.joined() for node in ours])
@@ -77,28 +77,28 @@ def test_a_late_torch_node_joins_our_nodes(nodes):
 
 
 def test_a_late_torch_node_cannot_join_torchs_nodes(nodes):
-    """Trap T1: rank 0 publishes its address in its first round only, and the newcomer waits for it in vain."""
+    """Trap T1: rank 0 publishes its address only in its first round, so the late node times out."""
     options = {"last_call_timeout": 3, "read_timeout": 4}
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert first.start().joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
     late.start()
-    wait_until("the late one to be seen", lambda: first.num_waiting() == 1)
+    wait_until("the late node to be counted", lambda: first.num_waiting() == 1)
     assert first.start().joined().world_size == 2
     with pytest.raises(Exception, match="MASTER_ADDR"):
         late.joined()
 
 
 def test_a_late_torch_node_that_sorts_first_is_not_the_master_of_the_older_node(nodes):
-    """Trap T1: the old node keeps the place it found in its first round, its own, whoever is rank 0 now."""
+    """Trap T1: the older node keeps the master of its first round, itself, although another node is rank 0 now."""
     [old] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=3)
     assert old.start().joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=3)
     late.start()
-    wait_until("the late one to be seen", lambda: old.num_waiting() == 1)
+    wait_until("the late node to be counted", lambda: old.num_waiting() == 1)
     old.start()
     rounds = [late.joined(), old.joined()]
-    # One world, as all but the master has it.
+    # The nodes agree on everything except the master.
     assert_agree(rounds, masters=False)
     assert [info.rank for info in rounds] == [0, 1]
     assert rounds[0].master[0] == "127.0.0.1"
@@ -121,7 +121,7 @@ def test_our_node_that_joins_torchs_late_reports_the_missing_master_address(node
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert first.start().joined().world_size == 1
     [late] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
-    wait_until("the late one to be seen", lambda: first.num_waiting() == 1)
+    wait_until("the late node to be counted", lambda: first.num_waiting() == 1)
     assert first.start().joined().world_size == 2
     assert late.exit_code() == 1
     assert "has not published MASTER_ADDR and MASTER_PORT" in "".join(late.log)
@@ -133,7 +133,7 @@ def test_our_existing_nodes_keep_the_master_address_that_torchs_rank_0_published
     [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.2", **options)
     first = [torchs.start().joined(), ours.joined()]
     assert_agree(first)
-    # Torch's workers have failed, say: it starts over, and ours with it.
+    # Torch's node rejoins, as after a failure of its workers, and our node follows.
     torchs.start()
     second = [torchs.joined(), ours.joined()]
     assert_agree(second)
@@ -141,15 +141,15 @@ def test_our_existing_nodes_keep_the_master_address_that_torchs_rank_0_published
 
 
 NOTICE_TIMEOUT = 5
-"""Seconds until a node of ours has heard what one of torch's wrote."""
+"""Seconds within which our node must notice a write of torch's node."""
 
 RARE_HEARTBEATS = {"keep_alive_interval": 60}
-"""Not by them, that is."""
+"""Heartbeats are too rare to help our node to notice it."""
 
 
 @pytest.fixture
 def write_times(monkeypatch):
-    """The times when torch's nodes had written."""
+    """The times of the successful writes of torch's nodes."""
     times = []
     set_state = CountingBackend.set_state
 
@@ -164,20 +164,20 @@ def write_times(monkeypatch):
 
 
 def state(node):
-    """What lies in the store."""
+    """Returns the state in the store."""
     current = node.backend.get_state()
     return current and pickle.loads(current[0])
 
 
 def test_our_waiting_node_notices_within_5_s_that_a_torch_node_joined(nodes, write_times):
-    # Ours is rank 0, and waits for nothing else.
+    # Our node is rank 0, so it waits only for the round.
     [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.1", **RARE_HEARTBEATS)
     [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.2", **RARE_HEARTBEATS)
-    wait_until("ours to wait", lambda: (current := state(torchs)) and len(current.participants) == 1)
+    wait_until("our node to wait", lambda: (current := state(torchs)) and len(current.participants) == 1)
     torchs.start()
     our_round = ours.joined()
     noticed = time.monotonic()
-    # The first that torch wrote made the round complete.
+    # Torch's first write completed the round.
     assert noticed - write_times[0] < NOTICE_TIMEOUT
     assert_agree([our_round, torchs.joined()])
 
@@ -188,8 +188,8 @@ def test_our_node_in_a_round_notices_within_5_s_that_a_torch_node_waits(nodes, w
     assert ours.joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
     late.start()
-    wait_until("the late one to wait", lambda: write_times)
-    wait_until("ours to start over", lambda: state(late).round == 1, within=write_times[0] + NOTICE_TIMEOUT - time.monotonic())
+    wait_until("the late node to wait", lambda: write_times)
+    wait_until("our node to rejoin", lambda: state(late).round == 1, within=write_times[0] + NOTICE_TIMEOUT - time.monotonic())
     assert_agree([ours.joined(), late.joined()])
 
 
@@ -207,7 +207,7 @@ def test_a_node_that_leaves_does_not_close_the_rendezvous_and_the_others_rejoin(
 
 def test_nodes_of_both_kinds_join_through_one_file(tmp_path):
     path = str(tmp_path / "meeting")
-    # Torch makes the file for all to read and write; ours asks for one of its own.
+    # Depending on the umask, torch would create the file writable for other users, which our node refuses.
     (tmp_path / "meeting").touch(mode=0o600)
     with (
         TorchNode(path, "job", (4, 4)) as first,

@@ -1,4 +1,4 @@
-"""Where torch's rendezvous is wrong, slow or unsafe and ours is not, side by side."""
+"""Cases in which torch's rendezvous is wrong, slow or unsafe and ours is not."""
 
 import base64
 import contextlib
@@ -30,7 +30,7 @@ def server():
 
 
 class SkewedNode(TorchNode):
-    """A torch node whose clock is off, seen from its own threads."""
+    """A torch node whose clock is offset on the thread that joins."""
 
     offsets = threading.local()
 
@@ -44,7 +44,7 @@ class SkewedNode(TorchNode):
 
 
 class SkewedTime(datetime.datetime):
-    """Gives plain times, so that what is pickled is what torch pickles."""
+    """A clock with the offset of the thread. Returns plain datetimes, which are pickled as torch pickles them."""
 
     @classmethod
     def now(cls, tz=None):
@@ -54,20 +54,20 @@ class SkewedTime(datetime.datetime):
 
 @pytest.mark.parametrize("offset", [20, 60, -20, -60])
 def test_torchs_nodes_with_clock_skew_form_two_conflicting_worlds(server, monkeypatch, offset):
-    """Ours agree with clocks an hour apart: see the Rust tests of the rendezvous, and the simulator."""
+    """Our nodes agree even with clocks an hour apart: see the Rust tests of the rendezvous, and the simulator."""
     monkeypatch.setattr(dynamic_rendezvous, "datetime", SkewedTime)
     with (
         SkewedNode(server, "job", (1, 2), offset=0, last_call_timeout=2) as first,
         SkewedNode(server, "job", (1, 2), offset=offset, last_call_timeout=2) as second,
     ):
         rounds = [node.joined() for node in (first.start(), second.start())]
-    # Each got an answer, and the two don't fit.
+    # Both nodes joined, but their results conflict.
     assert {info.number for info in rounds} == {0}, rounds
     assert len({info.world_size for info in rounds}) == 2 or any(info.rank >= info.world_size for info in rounds), rounds
 
 
 class Malicious:
-    """What anybody who reaches the store's port can put there."""
+    """An object that any client of the store can set, and that runs code when it is unpickled."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -78,7 +78,7 @@ class Malicious:
 
 @pytest.fixture
 def attack(tmp_path):
-    """Puts an object under the state's key that makes a folder when it is unpickled."""
+    """Sets the state's key to an object that creates a folder when it is unpickled."""
     marker = tmp_path / "executed"
     value = base64.b64encode(pickle.dumps(Malicious(str(marker))))
 
@@ -112,7 +112,8 @@ def test_our_node_refuses_a_malicious_state_and_names_the_function(attack):
 def test_our_server_protects_torchs_nodes_from_a_malicious_state(server, attack):
     with TorchNode(server, "job", (2, 2)) as victim:
         victim.start()
-        # Torch's `set` waits for no answer, so the attacker hears nothing of it; but it is closed, and logged.
+        # Torch's `set` does not wait for a reply, so the attacker sees no error. Our server closes the connection and
+        # logs it.
         for _ in range(5):
             marker = attack(server)
         with OurNode(server, "job", (2, 2)) as other:
@@ -123,20 +124,20 @@ def test_our_server_protects_torchs_nodes_from_a_malicious_state(server, attack)
 
 
 def peak_memory_kib(process):
-    """The most memory a process ever had, in KiB, as long as it lives."""
+    """Waits for a process to exit and returns its peak memory in KiB."""
     peak = 0
     while process.poll() is None:
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{process.pid}/status") as status:
             figures = dict(line.split(":", 1) for line in status)
             peak = max(peak, int(figures.get("VmHWM", "0 kB").split()[0]))
-        time.sleep(0.005)  # between two looks
+        time.sleep(0.005)  # polling interval
     return peak
 
 
 @contextlib.contextmanager
 def in_a_server(value):
-    """A store of torch's where this lies in place of a state, and the further settings of a node that goes there."""
-    # Torch's other server takes no more than 8 MiB, and ours none of it.
+    """Starts torch's server with `value` in place of a state. Yields the server and options of a node for it."""
+    # Torch's other server accepts at most 8 MiB, and our server accepts only valid states.
     torch_server = TorchServer(libuv=False)
     torch_server.store.set("torch.rendezvous.job", value)
     try:
@@ -149,7 +150,7 @@ def in_a_server(value):
 def in_a_file(value):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "meeting")
-        # Torch would make it for all to read and write; ours asks for one of its own.
+        # Depending on the umask, torch would create the file writable for other users, which our node refuses.
         path.touch(mode=0o600)
         dist.FileStore(str(path)).set("torch.rendezvous.job", value)
         yield str(path), {"store_type": "file"}
@@ -159,11 +160,11 @@ STORES = {"tcp": in_a_server, "file": in_a_file}
 
 
 def assert_ends_with_little_memory(store, value, *codes, within=1):
-    """Puts it there, and tells what ours says of it."""
+    """Runs our node on a store with `value` as its state. Asserts exit code and peak memory, and returns the log."""
     with store(value) as (endpoint, options), OurNode(endpoint, "job", (1, 1), join_timeout=within, **options) as node:
         peak = peak_memory_kib(node.process)
         assert node.exit_code() in codes, node.log
-    # What is refused by its length alone may be over before anybody has looked.
+    # A node that refuses the value by its length may exit before the first poll.
     assert peak < 64 * 1024 and (peak > 1024 or len(value) > 8 << 20), peak
     return "".join(node.log)
 
@@ -187,7 +188,7 @@ def test_our_node_refuses_a_hostile_state_at_the_limits_with_little_memory(make,
 
 @pytest.mark.parametrize("store", STORES)
 def test_our_node_cannot_join_a_state_with_full_lists_and_uses_little_memory(store):
-    # There is nothing wrong with them, but no room for one more.
+    # The lists are valid, but there is no room for another node.
     log = assert_ends_with_little_memory(STORES[store], base64.b64encode(hostile.full_lists()), 1, 4)
     assert "more than 10000 nodes in a list" in log, log
 
@@ -216,7 +217,10 @@ def test_our_closed_error_names_the_node_and_the_time_and_torchs_is_empty(server
 
 
 def drop(server, run_id):
-    """Takes the one node of a round out of it, as one with a wrong clock might."""
+    """Removes the only node from its round, as a node with a wrong clock might.
+
+    Returns a function that tells whether it is back.
+    """
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     key = f"torch.rendezvous.{run_id}"
     state = pickle.loads(base64.b64decode(store.get(key)))
@@ -240,12 +244,12 @@ def test_our_dropped_node_rejoins_and_torchs_never_notices(server):
     with TorchNode(server, "torchs", (1, 2), **options) as torch_node:
         assert torch_node.start().joined().world_size == 1
         is_member = drop(server, "torchs")
-        # Three heartbeats' time.
-        assert_stays("it sees nobody, and is not back", lambda: torch_node.num_waiting() == 0 and not is_member(), 3.5)
+        # The time of three heartbeats.
+        assert_stays("torch's node reports no waiting node and does not rejoin", lambda: torch_node.num_waiting() == 0 and not is_member(), 3.5)
 
 
 def test_our_master_address_is_reachable_and_torchs_may_not_resolve(server, monkeypatch):
-    # With a store of its own at that name torch would not even get so far.
+    # With store sharing, torch would already fail to connect to its own store at that name.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     monkeypatch.setattr(socket, "getfqdn", lambda *_: "no-such-host.invalid")
     with TorchNode(server, "torchs", (1, 1), addr=None) as torch_node:
@@ -258,13 +262,13 @@ def test_our_master_address_is_reachable_and_torchs_may_not_resolve(server, monk
 
 
 def test_torchs_distant_nodes_lose_most_of_their_compare_and_sets(server, monkeypatch):
-    """All see the same before any has written, so all but one lose, each time. Ours need at most three each: see the Rust
-    test with the same distance, and the simulator."""
+    """All nodes read the same state before any has written, so all but one lose each time. Our nodes need at most three
+    writes each: see the Rust test with the same latency, and the simulator."""
     nodes = 24
     set_state = CountingBackend.set_state
 
     def delayed_set_state(*arguments):
-        time.sleep(0.05)  # the distance
+        time.sleep(0.05)  # the latency of a distant store
         return set_state(*arguments)
 
     monkeypatch.setattr(CountingBackend, "set_state", delayed_set_state)
@@ -278,7 +282,7 @@ def test_a_misspelled_option_of_a_static_rendezvous_gets_a_suggestion():
     with OurNode("127.0.0.1:1", "job", (2, 2), backend="static", rank=1, timeuot=1) as node:
         assert node.exit_code() == 2
     assert "unknown rendezvous configuration option 'timeuot'; did you mean 'timeout'?" in "".join(node.log)
-    # Where none is near, all are told.
+    # If no known option is similar, all of them are listed.
     with OurNode("127.0.0.1:1", "job", (2, 2), backend="static", rank=1, last_call=1) as node:
         assert node.exit_code() == 2
     assert "option 'last_call'; known are rank, timeout" in "".join(node.log)
@@ -292,7 +296,7 @@ def test_a_static_rendezvous_distinguishes_an_unknown_host_from_a_closed_port(po
         assert node.exit_code() == UNREACHABLE
     unknown = "".join(node.log)
     assert 'could not resolve host "no-such-host.invalid"' in unknown and "refused" not in unknown, unknown
-    # The port is held, but nobody listens there.
+    # The port is reserved, but no server listens there.
     with OurNode(f"127.0.0.1:{port}", "job", (2, 2), backend="static", rank=1, timeout=1) as node:
         assert node.exit_code() == UNREACHABLE
     refused = "".join(node.log)

@@ -1,5 +1,5 @@
-"""`rallypoint run` beside `torchrun`: the same script under both, and the same found by the workers, left in the logs and
-told by exit codes and reports. What differs on purpose is named in each test, and nowhere else."""
+"""The same scripts under `rallypoint run` and `torchrun`: environments of workers, logs, exit codes and failure reports
+must be equal. Each test names the differences that are on purpose."""
 
 import json
 import re
@@ -15,25 +15,25 @@ REPORT, PRINT, FAIL, AWAIT_SIGNAL = (
 )
 
 NOT_COMPARED = {
-    # Drawn at random, or chosen by the system, in each run.
+    # Random, or chosen by the system, in each run.
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_ERROR_FILE",
-    # Torch takes the machine's name, which may be one that nobody can resolve; ours takes an address that reaches it. The same if
-    # it is given (--local-addr, --master-addr), which is compared where it is.
+    # Torch uses the machine's name, which other machines may be unable to resolve. Our launcher uses an address that
+    # reaches it. With --local-addr or --master-addr both are the same, and those tests compare it.
     "MASTER_ADDR",
-    # Of each run's own folder.
+    # Paths in the run's own folder.
     "TMPDIR",
     "OUT",
     "PWD",
-    # A Python agent under a C locale sets it for itself, and it leaks.
+    # Under a C locale, a Python agent sets this for itself, and its workers inherit it.
     "LC_CTYPE",
 }
 """Variables whose values are not compared."""
 
 
 def equal_or_differences(ours, torchs):
-    """They are, or it is said in what they differ."""
+    """Returns True if the reports are equal, or else their differences."""
     differences = {}
     for worker in torchs.keys() | ours.keys():
         theirs, mine = flatten(torchs.get(worker, {})), flatten(ours.get(worker, {}))
@@ -48,7 +48,7 @@ def flatten(report):
 
 
 def environments(runs, addressed=False):
-    """What each worker of each run found, without what can't be the same."""
+    """Returns the reports of the workers of each run, without values that differ in each run."""
     found = []
     for run in runs:
         assert run.code == 0, run.err
@@ -122,7 +122,7 @@ def test_both_launchers_write_the_same_log_folders(tmp_path, args):
     trees = []
     for run in runs:
         assert run.code == 0, run.err
-        # Lines of different workers come in any order.
+        # Lines of different workers are in any order.
         trees.append(
             {name: text if "filtered" not in name else sorted(text.splitlines()) for name, text in run.log_tree().items()}
         )
@@ -142,7 +142,9 @@ def test_each_restart_has_its_own_log_folder(tmp_path):
 
 
 def reports(runs):
-    """The reports without what is each run's own; exit codes beside them. Torch also lists workers that its agent stopped."""
+    """Returns the exit code and failure report of each run, without values that differ in each run, and without the
+    workers
+    that torch's agent stopped, which ours does not list."""
     found = []
     for run in runs:
         report = run.failure_report()
@@ -162,7 +164,7 @@ def reports(runs):
 def test_both_launchers_report_a_failure_with_the_same_fields(tmp_path, how):
     torchs, ours = reports(run_both(tmp_path, "--nproc-per-node", 2, FAIL, how))
     if how == "exception":
-        # The console has shown it, so ours has its last line only.
+        # The traceback is already on the console, so our report has only its last line.
         assert torchs[1]["cause"][0].pop("traceback") == "Traceback (most recent call last):"
         assert ours[1]["cause"][0].pop("traceback") == "ValueError: what went wrong (the traceback is in the output above)"
     assert ours == torchs
@@ -253,12 +255,15 @@ def test_invalid_input_has_the_same_exit_code_and_ours_prints_one_line_before_an
     if code == 1:
         [line] = [line for line in ours.err.splitlines() if not line.startswith("hint: ")]
         assert line.startswith("rallypoint run: "), line
-    # Nothing is left of what was not started.
+    # The launcher has created no files.
     assert not [path for path in ours.folder.iterdir() if path.name != "out"]
 
 
 def run_path(folder, *args):
-    """Torch's worker is forked, which spares it another import of torch; ours can only be spawned."""
+    """Runs both launchers with --run-path.
+
+    Torch's worker is forked, which saves an import of torch; ours is always spawned.
+    """
     torchs = Run("torchrun", folder, "--start-method", "fork", "--run-path", *args)
     return [torchs, Run("rallypoint", folder, "--run-path", *args)]
 
@@ -267,11 +272,11 @@ def test_run_path_runs_a_script_the_same_way(tmp_path):
     found = environments(run_path(tmp_path, REPORT, "a"))
     for workers in found:
         for report in workers.values():
-            # Ours lead sessions of their own however they are started, and Python's own plumbing is Python's.
+            # Our workers always lead their own sessions, and the open files of torch's belong to multiprocessing.
             del report["leads its session"], report["open files"]
     assert equal_or_differences(found[1], found[0]) is True
     torchs, ours = reports(run_path(tmp_path / "fails", FAIL, "raise"))
-    # The frames above the script are each launcher's own, and ours does not repeat what the console has shown.
+    # The frames above the script differ between launchers, and ours does not repeat the traceback on the console.
     assert torchs[1]["cause"][0].pop("traceback").startswith("Traceback")
     assert ours[1]["cause"][0].pop("traceback").startswith("ValueError: what went wrong (")
     assert ours == torchs

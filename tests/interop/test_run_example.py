@@ -1,4 +1,4 @@
-"""The example that trains, run as its first lines say. The other one is tested without torch (`run_command.rs`)."""
+"""The training example, run as its docstring says. The other example is tested without torch (`run_command.rs`)."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ EXAMPLE = ROOT / "examples" / "elastic_ddp.py"
 
 
 class Node(Run):
-    """A node that trains. What it shows goes to `lines`, what it logs to `log`."""
+    """A node that trains. Its standard output goes to `lines`, and its log to `log`."""
 
     def __init__(self, folder, number, endpoint, lines):
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "ddp", "--local-addr", "127.0.0.1"]
@@ -36,12 +36,12 @@ class Node(Run):
         return self._output.exit_code(PROCESS_TIMEOUT)
 
     def workers(self):
-        """The processes that train."""
+        """Returns the process ids of the workers."""
         pids = []
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 line = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                # The agent has the example among its arguments, too.
+                # The agent has the example's path among its later arguments, too.
                 is_worker = str(EXAMPLE).encode() in line[:3]
                 environment = (entry / "environ").read_bytes().split(b"\0") if is_worker else []
             except OSError:
@@ -62,7 +62,10 @@ def test_training_survives_the_loss_of_a_worker_and_of_a_node(tmp_path, port):
     with Node(tmp_path, 0, endpoint, lines) as host, Node(tmp_path, 1, endpoint, lines) as other:
 
         def wait_for_line(pattern):
-            """The number in the next line like this. Rank 0 tells, which may be on either node."""
+            """Returns the number in the next line that matches.
+
+            Rank 0 prints these lines, and may be on either node.
+            """
             deadline = time.monotonic() + PROCESS_TIMEOUT
             while time.monotonic() < deadline:
                 try:
@@ -73,12 +76,12 @@ def test_training_survives_the_loss_of_a_worker_and_of_a_node(tmp_path, port):
                     return int(match[1])
             raise AssertionError(f"no {pattern!r}\n{''.join(shown_lines)}\n{''.join(host.log)}\n{''.join(other.log)}")
 
-        # The first may have begun alone; then they begin again together.
+        # The first node may have started alone. Then both restart together.
         wait_for_line(r"world of 4, from step (\d+)")
         first_step = wait_for_line(r"step (\d+) of 60")
         os.kill(host.workers()[0], signal.SIGKILL)
         restarted_from = wait_for_line(r"world of 4, from step (\d+)")
-        assert restarted_from >= first_step, "it goes on from a checkpoint"
+        assert restarted_from >= first_step, "training continues from a checkpoint"
         wait_for_line(r"step (\d+) of 60")
         workers = other.workers()
         assert len(workers) == 2
@@ -87,5 +90,5 @@ def test_training_survives_the_loss_of_a_worker_and_of_a_node(tmp_path, port):
         assert alone_from > restarted_from
         wait_for_line(r"done after (\d+) steps")
         assert host.exit_code() == 0, host.log
-        # Nobody of the killed node trains on.
+        # No worker of the killed node is left.
         assert not [pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()]

@@ -1,6 +1,6 @@
-"""The state of a rendezvous between real torch and our codec, in both directions.
+"""States of a rendezvous between real torch and our codec, in both directions.
 
-Our side is the program `state_codec`.
+Our codec runs in the program `state_codec`.
 """
 
 import base64
@@ -40,7 +40,7 @@ FIELDS = list(vars(_RendezvousState()))
 
 
 def run_codec(inputs, *args):
-    """What our codec says of each: a list that begins with "ok" or "error"."""
+    """Passes each input to our codec. Returns a list per input, which starts with "ok" or "error"."""
     lines = "".join(data.hex() + "\n" for data in inputs)
     completed = subprocess.run([driver("state_codec"), *args], input=lines, capture_output=True, text=True, timeout=100, check=True)
     replies = [line.split("\t") for line in completed.stdout.splitlines()]
@@ -49,7 +49,7 @@ def run_codec(inputs, *args):
 
 
 def text(state):
-    """The state as our side prints it."""
+    """Formats a state as our codec prints it."""
 
     def time(moment):
         return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -92,7 +92,7 @@ def make_state(participants=(), wait_list=(), redundancy_list=(), **others):
 
 
 def assert_round_trip(states, dumps=pickle.dumps, printed=text):
-    """Ours reads what torch wrote, torch reads what ours wrote, and both find the same in it."""
+    """Asserts that our codec reads torch's states, and that torch reads what our codec writes."""
     for state, reply in zip(states, run_codec([dumps(state) for state in states]), strict=True):
         assert reply[0] == "ok", reply
         assert printed is None or reply[1] == printed(state)
@@ -140,7 +140,7 @@ def test_nodes_with_any_address_pid_and_local_id_round_trip():
     nodes = {_NodeDesc("h", pid, local_id) for pid in numbers for local_id in numbers}
     addresses = ["", "h", "10.0.0.10", "10.0.0.9", "fe80::1%eth0", "höst", "\uffff", "\U0010ffff", "x" * 255]
     nodes |= {_NodeDesc(address, 1, 0) for address in addresses}
-    # Not as they are printed: where a character can't be, the two sides escape it differently.
+    # The printed forms are not compared, because the two sides escape characters differently.
     assert_round_trip([make_state(sorted(nodes)), make_state(wait_list=nodes)], printed=None)
 
 
@@ -152,7 +152,7 @@ def test_times_of_every_kind_round_trip():
         datetime(2000, 2, 29, 23, 59, 59, 999_999, tzinfo=timezone.utc),
         T0.replace(fold=1),
     ]
-    # Not as they are printed: Python's years have no leading zeros.
+    # The printed forms are not compared, because Python prints years without leading zeros.
     assert_round_trip([make_state(deadline=time) for time in times], printed=None)
 
 
@@ -216,7 +216,7 @@ def test_torchs_state_holder_and_our_codec_read_each_other():
 
 
 class Hostile:
-    """What runs code in whoever unpickles it."""
+    """An object that runs code when it is unpickled."""
 
     ran = False
 
@@ -240,7 +240,7 @@ def test_our_codec_refuses_a_pickle_that_runs_code_in_torch():
     Hostile.ran = False
     with pytest.raises(AttributeError):
         _BackendRendezvousStateHolder(backend, settings).sync()
-    assert Hostile.ran, "torch's own holder executed it"
+    assert Hostile.ran, "torch's state holder did not execute it"
 
 
 def test_our_codec_refuses_states_that_torch_cannot_compare_or_load():
@@ -272,7 +272,7 @@ def test_base64_is_decoded_as_in_python():
         assert reply[: len(expected)] == expected, value
 
 
-# Pythons without torch have classes of the same name and shape instead.
+# Unpickles and pickles states in a Python without torch, with classes of the same names and attributes.
 REPICKLE_SCRIPT = """
     import dataclasses, pickle, sys, types
     from datetime import datetime, timedelta, timezone
@@ -294,14 +294,14 @@ REPICKLE_SCRIPT = """
     for it in (_NodeDesc, _RendezvousState):
         it.__module__ = name
         setattr(sys.modules[name], it.__name__, it)
-    # What is read is written anew by this Python.
+    # Each line is unpickled and pickled again by this Python.
     for line in sys.stdin:
         print(pickle.dumps(pickle.loads(bytes.fromhex(line))).hex())
 """
 
 
 def is_python(path, minor):
-    """Whether it runs, and is that one: what pyenv puts on the PATH often is not."""
+    """Returns whether the program is this version of Python. The shims of pyenv on the PATH often are not."""
     try:
         completed = subprocess.run(
             [path, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, timeout=100
@@ -313,7 +313,7 @@ def is_python(path, minor):
 
 @functools.cache
 def python(minor):
-    """A Python 3 of that version: on the PATH, one of pyenv's or one of uv's; None if there is none."""
+    """Returns a Python of this version from the PATH, pyenv or uv, or None."""
     pyenv = pathlib.Path(os.environ.get("PYENV_ROOT") or pathlib.Path.home() / ".pyenv")
     candidates = [shutil.which(f"python3.{minor}"), *sorted(map(str, pyenv.glob(f"versions/3.{minor}.*/bin/python3")))]
     if uv := shutil.which("uv"):
@@ -346,8 +346,8 @@ def test_other_pythons_and_our_codec_read_each_other(minor):
         assert bytes.fromhex(reply[2]) == data
 
 
-# What CPython 3.14.2 wrote of these states, by the number of participants: SHA-256 of all it wrote. It was the one of Pyodide
-# 314.0.7, and ran the program above.
+# SHA-256 of the pickles of these states by CPython 3.14.2, by the number of participants. They were written with the
+# script above in Pyodide 314.0.7.
 WRITTEN_BY_3_14 = {
     0: "fdab67b28a5ac604e275d2a4c21458702bdf9caa6b9ce38348ff73cb3148943d",
     1: "9f4887f1d33f04be136224666ff164fc0ebf2f61fd8d99341c8eb4c1df0fac1f",
@@ -361,7 +361,7 @@ WRITTEN_BY_3_14 = {
 
 def test_our_codec_reads_what_python_3_14_wrote():
     states = [state_with_a_waiting_node(count) for count in WRITTEN_BY_3_14]
-    # The same bytes, from this Python.
+    # This Python writes the same bytes.
     theirs = [pickle.dumps(state, 5) for state in states]
     assert [hashlib.sha256(data).hexdigest() for data in theirs] == list(WRITTEN_BY_3_14.values())
     for state, reply in zip(states, run_codec(theirs), strict=True):

@@ -1,4 +1,4 @@
-"""`rallypoint join` and `run` at a terminal: the live line, the world, and a command that reads what is typed."""
+"""`rallypoint join` and `run` at a terminal: the live line, the world, and a command that reads the terminal."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ SCREEN_TIMEOUT = 60
 
 
 class Terminal:
-    """A program in front of a terminal of its own."""
+    """A program with a terminal of its own."""
 
     def __init__(self, *arguments):
         self.pid, self.screen = pty.fork()
@@ -25,7 +25,7 @@ class Terminal:
         self.output = ""
 
     def wait_for_screen(self, pattern):
-        """Waits until this was on the screen."""
+        """Waits until the output matches the pattern."""
         deadline = time.monotonic() + SCREEN_TIMEOUT
         while not re.search(pattern, self.output):
             remaining = deadline - time.monotonic()
@@ -34,17 +34,20 @@ class Terminal:
             try:
                 self.output += os.read(self.screen, 65536).decode(errors="replace")
             except OSError:
-                raise AssertionError(f"it ended: {self.output}") from None
+                raise AssertionError(f"the program exited: {self.output}") from None
 
     def visible_lines(self):
-        """What is left on the screen: of each line what was written after it was last cleared."""
+        """Returns the lines on the screen: of each line, what was written after it was last cleared."""
         return [line.rpartition("\x1b[2K")[2] for line in self.output.split("\n")]
 
     def type_text(self, text):
         os.write(self.screen, text.encode())
 
     def exit_code(self):
-        """Its exit code. What it still writes must be read, or it would not end."""
+        """Waits for the program to exit and returns its exit code.
+
+        Reads its output, because a full terminal would block it.
+        """
         deadline = time.monotonic() + SCREEN_TIMEOUT
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -81,7 +84,7 @@ def endpoint():
 def test_a_waiting_node_shows_a_live_line(endpoint):
     with Terminal("join", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "2") as node:
         node.wait_for_screen("1 of at least 2 nodes are here, 1 missing")
-        node.wait_for_screen("gives up in 59")  # of 600 s, and moving
+        node.wait_for_screen("gives up in 59")  # counts down from 600 s
         node.type_text("\x03")
         assert node.exit_code() == 128 + signal.SIGINT
 
@@ -105,7 +108,7 @@ def test_a_waiting_static_node_shows_a_live_line(endpoint):
         node.wait_for_screen(r"connection refused \(nothing listens there\)")
         node.type_text("\x03")
         assert node.exit_code() == 128 + signal.SIGINT
-    # The server is no rank 0, but a store is all that a node of another rank needs to wait.
+    # The server is not a rank 0, but a node of another rank needs only a store to wait.
     with Terminal(*static, "--rdzv-endpoint", endpoint, "--node-rank", "1") as node:
         node.wait_for_screen("1 of 2 nodes are here; gives up in 29")
         node.type_text("\x03")
@@ -148,7 +151,7 @@ def test_a_terminal_shows_that_an_http_or_tls_server_is_at_the_endpoint_and_a_hi
             with Terminal(*WAITING_COMMANDS[command](endpoint)) as program:
                 connection, _ = server.accept()
                 with connection:
-                    # The whole handshake is read, so that closing does not reset the connection.
+                    # Read the whole handshake, so that closing does not reset the connection.
                     connection.recv(65536)
                     connection.sendall(reply)
                 program.wait_for_screen(f"answered like {kind} server")

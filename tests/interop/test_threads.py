@@ -1,4 +1,4 @@
-"""One client used by many threads, and many clients at once."""
+"""One client used by many threads, and many concurrent clients."""
 
 import concurrent.futures
 import threading
@@ -8,7 +8,7 @@ from harness import Background, on_both_servers
 
 
 def run_concurrently(count, call):
-    """`call(number)` on so many threads, all starting at once; their results in order."""
+    """Runs `call(number)` on `count` threads that start together. Returns the results in order."""
     start = threading.Barrier(count)
 
     def run(number):
@@ -57,7 +57,7 @@ def test_concurrent_compare_sets_lose_no_update(harness):
             while True:
                 wanted = str(int(known) + 1).encode()
                 current = stores[number].compare_set("n", known.decode(), wanted.decode())
-                # Equal also when another client wrote the same number; the add tells how often that was.
+                # Also equal if another client wrote the same number. The add counts how often that happens.
                 if current == wanted and known != wanted:
                     known = current
                     break

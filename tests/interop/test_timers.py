@@ -1,4 +1,4 @@
-"""A worker whose timer runs out, set with torch's own client (`TORCHELASTIC_ENABLE_FILE_TIMER`). Under torchrun, and under ours."""
+"""A worker whose timer expires, set with torch's client (`TORCHELASTIC_ENABLE_FILE_TIMER`), under both launchers."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def test_a_worker_whose_timer_expires_is_killed_and_only_our_agent_survives(laun
         code = agent.exit_code()
     assert "attempt 0" in agent.text, agent.text
     if launcher == "torchrun":
-        # It sends the signal to itself as well.
+        # Torchrun also kills itself.
         assert (code, "attempt 1" in agent.text) == (-signal.SIGKILL, False), agent.text
     else:
         assert (code, "attempt 1" in agent.text, "done" in agent.text) == (0, True, True), agent.text

@@ -1,4 +1,4 @@
-"""Real `torchrun` and `rallypoint join` as nodes of one job; and what each does when it is told to stop."""
+"""Real `torchrun` and `rallypoint join` as nodes of one job, and how each reacts to signals and failures."""
 
 import base64
 import pickle
@@ -16,13 +16,13 @@ from nodes import OurNode, TorchNode
 from servers import OurServer
 
 PROCESS_TIMEOUT = 100
-"""Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
+"""Seconds that torchrun may take. Importing torch alone takes several seconds on a busy machine."""
 
 REPORT_SCRIPT = 'echo "told $GROUP_RANK $GROUP_WORLD_SIZE $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT"'
 
 
 class Torchrun:
-    """`torchrun` with one worker that is a command."""
+    """`torchrun` with one worker, which runs a command."""
 
     def __init__(self, endpoint, run_id, nodes, *command, addr="127.0.0.1", restarts=0, **config):
         self.process = subprocess.Popen(
@@ -70,7 +70,7 @@ def test_torchrun_and_our_node_form_a_job_on_either_host(port, host):
         assert torchs.exit_code() == 0, torchs.err
         assert ours.exit_code() == 0, ours.log
         theirs = reported_values(torchs.out)
-    # Group rank and rank are one each; the rest is the same for both.
+    # Group rank and rank differ. Everything else is the same on both nodes.
     assert {mine[0], theirs[0]} == {"0", "1"} and {mine[2], theirs[2]} == {"0", "1"}
     assert (mine[1], *mine[3:]) == (theirs[1], *theirs[3:])
     assert (mine[1], mine[3]) == ("2", "2")
@@ -97,7 +97,7 @@ def test_torchrun_and_our_node_form_a_static_job(port, rank):
 
 
 def state_lists(server, run_id):
-    """The lists of nodes in the state."""
+    """Returns participants, redundancy list and the closed flag of the state."""
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     key = f"torch.rendezvous.{run_id}"
     if not store.check([key]) or (value := store.get(key)) == b"Y2FuaW1hZGFt":
@@ -113,7 +113,7 @@ wait_until = partial(clock.wait_until, within=PROCESS_TIMEOUT)
 def test_our_node_signaled_while_waiting_leaves_immediately_without_closing_the_rendezvous(number):
     server = OurServer()
     with OurNode(server, "job", (2, 2)) as ours:
-        wait_until("it to be listed", lambda: len(state_lists(server, "job")[0]) == 1)
+        wait_until("the node to be listed", lambda: len(state_lists(server, "job")[0]) == 1)
         start = time.monotonic()
         ours.signal(number)
         assert ours.exit_code() == 128 + number
@@ -128,7 +128,7 @@ def test_torchrun_signaled_while_waiting_stays_listed_or_closes_the_rendezvous(n
     """Trap T11."""
     server = OurServer()
     with Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", is_host=0) as torchs:
-        wait_until("it to be listed", lambda: len(state_lists(server, "job")[0]) == 1)
+        wait_until("the node to be listed", lambda: len(state_lists(server, "job")[0]) == 1)
         torchs.process.send_signal(number)
         assert torchs.exit_code() != 0
     participants, _, closed = state_lists(server, "job")
@@ -143,7 +143,7 @@ def test_our_spare_exits_with_success_and_torchruns_fails():
     with OurNode(server, "job", (1, 1)) as working:
         assert working.joined().world_size == 1
         with OurNode(server, "job", (1, 1)) as ours, Torchrun(endpoint, "job", (1, 1), "true", is_host=0) as torchs:
-            wait_until("both to be listed as spares", lambda: len(state_lists(server, "job")[1]) == 2)
+            wait_until("both nodes to be listed as spares", lambda: len(state_lists(server, "job")[1]) == 2)
             closer = threading.Thread(target=close, args=(server, "job"))
             closer.start()
             assert ours.exit_code(PROCESS_TIMEOUT) == 0, ours.log
@@ -154,13 +154,13 @@ def test_our_spare_exits_with_success_and_torchruns_fails():
 
 
 def close(server, run_id):
-    """Ends the job as a node that has finished does."""
+    """Closes the rendezvous, as a finished node does."""
     with TorchNode(server, run_id, (1, 1)) as node:
         node.close()
 
 
 def test_torchruns_failing_node_closes_the_rendezvous_and_ours_does_not():
-    """As in pytorch's issue 147064: one node that goes ends the rendezvous for the others."""
+    """As in pytorch's issue 147064: one failing node closes the rendezvous for the others."""
     server = OurServer()
     with OurNode(server, "ours", (1, 1), command=("false",)) as ours:
         assert ours.joined().world_size == 1
@@ -178,7 +178,7 @@ def test_torchruns_failing_node_closes_the_rendezvous_and_ours_does_not():
 
 
 def test_torchrun_restarts_its_workers_without_our_node_whose_command_ends(tmp_path):
-    """Each would else wait for the other: ours for its command, torchrun for ours to leave the round."""
+    """Otherwise each would wait for the other: our node for its command, and torchrun for our node to leave."""
     server = OurServer()
     once = f"[ -e {tmp_path}/failed ] || {{ touch {tmp_path}/failed; exit 1; }}"
     with (
@@ -195,7 +195,7 @@ def test_torchrun_restarts_its_workers_without_our_node_whose_command_ends(tmp_p
 
 
 def test_torchrun_that_waits_for_the_exit_barrier_is_not_reported_as_dead(tmp_path):
-    """It sends no heartbeats meanwhile, because its one connection to the store is busy with waiting."""
+    """Torchrun sends no heartbeats while it waits, because its only connection to the store is blocked."""
     server = OurServer()
     options = {"is_host": 0, "keep_alive_interval": 1}
     command = ("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
@@ -204,7 +204,7 @@ def test_torchrun_that_waits_for_the_exit_barrier_is_not_reported_as_dead(tmp_pa
         Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", **options) as torchs,
     ):
         assert ours.joined(PROCESS_TIMEOUT).world_size == 2
-        wait_until("torchrun to be called dead", lambda: "was removed from the rendezvous" in "".join(ours.log))
+        wait_until("torchrun to be removed", lambda: "was removed from the rendezvous" in "".join(ours.log))
         (tmp_path / "go").touch()
         assert ours.exit_code(PROCESS_TIMEOUT) == 0
         assert torchs.exit_code() == 0, torchs.err

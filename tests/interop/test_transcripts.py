@@ -1,4 +1,4 @@
-"""The recorded transcripts: torch still says the same today, and our server answers it with the same bytes."""
+"""The recorded transcripts: torch still sends the same bytes, and our server replies with the same bytes."""
 
 import pytest
 import record_transcripts
@@ -6,7 +6,7 @@ from raw import RawConnection
 from harness import Harness
 
 RECORDED = record_transcripts.read(record_transcripts.TARGET.read_text())
-# These need a second client, or the barrier's key that torch leaves behind and we don't.
+# These need a second client, or depend on the key of a barrier, which torch stores and our server does not.
 NOT_ALONE = {
     "a_clone_has_a_connection_of_its_own_2",
     "a_wait_that_another_client_ends",
@@ -19,7 +19,7 @@ NOT_ALONE = {
 
 
 def without_nonce(runs):
-    """The first run is VALIDATE and PING with a pid, the second its echo."""
+    """Removes the first two runs: VALIDATE and PING with a pid as nonce, and the reply with that nonce."""
     (_, hello), (_, echo), *rest = runs
     assert hello[6:10] == echo
     return rest
@@ -42,7 +42,7 @@ def test_our_server_sends_the_recorded_replies(ours: Harness, name):
                 raw.send(data)
             elif direction == "<":
                 answer = raw.receive(len(data))
-                if name == "list_keys" and len(data) > 20:  # any order will do
+                if name == "list_keys" and len(data) > 20:  # the keys are in any order
                     answer, data = sorted(answer), sorted(data)
                 assert answer == data
             else:

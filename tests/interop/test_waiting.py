@@ -1,4 +1,4 @@
-"""Waits of torch's client: satisfied, timed out, cancelled, and the connection used again."""
+"""Waits of torch's client that end, time out or are canceled, and later use of the connection."""
 
 import itertools
 
@@ -94,7 +94,7 @@ def test_a_client_whose_wait_was_canceled_is_not_woken_later(harness):
         for _ in range(3):
             harness.call(store.get, "k")
     other.set("k", "v")
-    # A stray wake-up would be taken for the answer to one of these.
+    # The client would take a stray wake-up for the reply to one of these requests.
     harness.call(store.add, "n", 2**40 + 1)
     harness.call(store.check, ["absent"])
     harness.call(store.get, "k")
@@ -104,7 +104,8 @@ def test_a_client_whose_wait_was_canceled_is_not_woken_later(harness):
 def test_a_wake_up_that_crosses_the_cancel_is_ignored(harness):
     store, other = harness.client(), harness.client()
     for round in range(30):
-        # Set at about the moment of the time-out: either side may win, the connection must survive both.
+        # Set the key at about the moment of the timeout. Either may be first, and the connection must survive both
+        # cases.
         waiting = Background(store.wait, [f"k{round}"], ms(3))
         harness.client().set(f"k{round}", "v") if round % 2 else other.add(f"k{round}", 1)
         waiting.result()

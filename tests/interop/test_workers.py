@@ -1,4 +1,4 @@
-"""Clients that say how many they will be: the counter `init/`, and the master that waits for it."""
+"""Clients with a world size: the counter `init/`, and the master that waits for it."""
 
 import contextlib
 import errno
@@ -26,16 +26,16 @@ def test_a_client_with_a_world_size_is_counted_as_a_worker(harness):
     workers.append(harness.client(wait_for_workers=True))
     with harness.raw() as raw:
         raw.send_request("get", "init/")
-        harness.record("init/ counts only those who wait", raw.receive_text())
+        harness.record("init/ counts only clients that wait", raw.receive_text())
     harness.call(plain.num_keys)
 
 
 @pytest.fixture
 def master_on_ours():
-    """Makes torch masters whose own client lands on our server.
+    """Creates torch masters whose own client connects to our server.
 
-    A master's client connects to the host it was given, at the port its server listens on. So ours listens on that
-    port of one loopback address, and the master takes over a socket on the same port of another.
+    A master's client connects to the given host, on the port that its server listens on. So our server listens on that
+    port at one loopback address, and the master gets a socket on the same port at another.
     """
     with contextlib.ExitStack() as cleanup:
 
@@ -44,7 +44,7 @@ def master_on_ours():
                 server = OurServer("127.0.0.2")
                 try:
                     return server, socket.create_server(("127.0.0.1", server.port))
-                except OSError as error:  # somebody else has the port over there
+                except OSError as error:  # the port is in use at the other address
                     server.stop()
                     if error.errno != errno.EADDRINUSE:
                         raise

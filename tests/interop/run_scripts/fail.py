@@ -1,4 +1,4 @@
-"""A worker of which rank 0 fails in the way that is asked for, while the others wait to be ended."""
+"""A worker whose rank 0 fails as the argument says, while the other ranks wait to be stopped."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ if how == "exception":
 if how in ("string", "object"):
     import json
 
-    # As others than `record` may write it, and as `record` does.
+    # The form that other programs may write, and the form that torch's `record` writes.
     error = {"message": "in its own words", "timestamp": int(time.time())}
     if how == "object":
         info = {"py_callstack": "Traceback\nValueError: what went wrong", "timestamp": str(int(time.time()))}

@@ -1,4 +1,4 @@
-"""A worker that writes down what it finds: environment, arguments, folder, session, signals."""
+"""A worker that reports its environment, arguments, folder, session and signal handlers."""
 
 import json
 import os
