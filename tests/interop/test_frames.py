@@ -5,7 +5,7 @@ from harness import on_both_servers
 
 
 def replies(harness, *requests):
-    """Sends the requests at once, and returns all replies."""
+    """Sends the requests in one message, and returns all replies."""
     with harness.raw() as connection:
         connection.send(b"".join(requests))
         return connection.replies_before_ping()

@@ -257,10 +257,10 @@ def test_a_forked_child_raises_a_network_error_when_its_parents_server_has_stopp
         from datetime import timedelta
         server = rallypoint.TCPStore("127.0.0.1", 0, is_master=True)
         client = rallypoint.TCPStore("127.0.0.1", server.port, timeout=timedelta(seconds=1))
-        gone, going = os.pipe()
+        reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            os.read(gone, 1)
+            os.read(reader, 1)
             try:
                 client.get("k")
                 os._exit(1)
@@ -268,7 +268,7 @@ def test_a_forked_child_raises_a_network_error_when_its_parents_server_has_stopp
                 print(type(error).__name__, flush=True)
                 os._exit(0)
         del server
-        os.write(going, b"x")
+        os.write(writer, b"x")
         assert os.waitpid(child, 0)[1] == 0
     """
     assert run(script) == ["DistNetworkError"]

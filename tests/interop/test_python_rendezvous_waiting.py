@@ -294,15 +294,15 @@ def test_a_forked_child_raises_a_runtime_error_and_can_exit(server):
         handler.next_rendezvous()
         child = os.fork()
         if child == 0:
-            told = 0
+            failures = 0
             for call in (handler.next_rendezvous, handler.is_closed, handler.num_nodes_waiting, handler.set_closed):
                 try:
                     call()
                 except RuntimeError as error:
-                    told += "forked" in str(error)
+                    failures += "forked" in str(error)
             # Neither deleting the handler nor exiting waits for the parent's threads.
             del handler
-            sys.exit(told)
+            sys.exit(failures)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), handler.is_closed())
         """,

@@ -219,7 +219,7 @@ def test_our_closed_error_names_the_node_and_the_time_and_torchs_is_empty(server
 def drop(server, run_id):
     """Removes the only node from its round, as a node with a wrong clock might.
 
-    Returns a function that tells whether it is back.
+    Returns a function that checks whether it has rejoined.
     """
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     key = f"torch.rendezvous.{run_id}"

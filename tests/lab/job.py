@@ -1,4 +1,4 @@
-"""Jobs of `rallypoint run`, one agent per host, and what the lab's tests look at."""
+"""Jobs of `rallypoint run` with one agent per host, for the lab's tests."""
 
 import base64
 import contextlib
@@ -21,7 +21,7 @@ PORT = 29400
 
 @dataclasses.dataclass
 class Start:
-    """One start of a worker, as the worker itself told it."""
+    """One start of a worker, as the worker reported it."""
 
     when: float
     group_rank: int
@@ -44,13 +44,13 @@ class Agent:
         return [Start(when, *map(int, match.groups())) for when, match in found if match]
 
     def worker(self):
-        """Returns the process id of the running worker, as this machine knows it."""
+        """Returns the process id of the running worker in the PID namespace of this machine."""
         pid = self.starts()[-1].pid
         [found] = [candidate for candidate in descendants(self.process.pid()) if pid_in_host(candidate) == pid]
         return found
 
     def agent_processes(self):
-        """Returns the processes of this node that are no workers, from the one that the user started to the worker's parent."""
+        """Returns the node's processes other than the worker, from the outer process to the agent."""
         parent_of = parents()
         agent_processes = [parent_of[self.worker()]]
         while agent_processes[0] != self.process.pid():
@@ -60,7 +60,7 @@ class Agent:
 
 def assert_running(agents):
     stopped = [agent.host.address for agent in agents if agent.process.poll() is not None]
-    assert not stopped, f"agents have ended: {', '.join(stopped)}"
+    assert not stopped, f"agents have exited: {', '.join(stopped)}"
 
 
 class Server:
@@ -76,13 +76,13 @@ class Server:
         wait_until("the server", lambda: "listening on" in self._process.text(), details=self._process.text)
 
     def kill(self):
-        """Kills the server, and with it all that it has stored."""
+        """Kills the server. Its data is lost."""
         self._process.kill()
         self._process.exit_code()
 
 
 class Job:
-    """Agents with the same arguments."""
+    """A job: agents with the same arguments."""
 
     def __init__(self, lab, *options, nnodes, endpoint=None):
         self._lab = lab
@@ -94,7 +94,7 @@ class Job:
         self.agents = []
 
     def start(self, host, *options):
-        """Starts an agent on a host. `options` come after those of the job, and override them."""
+        """Starts an agent on a host. `options` override those of the job."""
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", RUN_ID]
         command = ["--log-dir", "/dev/null", "--no-python", "/bin/sh", str(WORKER), str(self._fifo)]
         agent = Agent(host, [*rendezvous, *self._options, *options, *command])
@@ -102,13 +102,13 @@ class Job:
         return agent
 
     def state(self):
-        """Returns the pickled state of the rendezvous, or nothing while there is none."""
+        """Returns the pickled state of the rendezvous, or empty bytes if there is none."""
         command = [binary(), "store", "--endpoint", self._endpoint, "get", f"torch.rendezvous.{RUN_ID}"]
         completed = self._lab.hosts[0].run(command)
         return base64.b64decode(completed.stdout) if completed.returncode == 0 else b""
 
     def wait_for_nodes(self, agents, within):
-        """Waits until the state has the addresses of these nodes."""
+        """Waits until the state contains the addresses of these nodes."""
 
         def complete():
             assert_running(agents)
@@ -118,9 +118,10 @@ class Job:
         wait_until("the nodes in the state", complete, within)
 
     def wait_for_workers(self, world, within, agents=None, since=0.0):
-        """Waits until the worker of each agent was started in a world of that many nodes, after the moment `since`.
+        """Waits until the worker of each agent has started in a world of `world` nodes, after the time `since`.
 
-        Returns the moment of the last start. Fails at once if an agent has ended, and after `within` seconds.
+        Returns the time of the last start. Fails immediately if an agent has exited, and otherwise after `within`
+        seconds.
         """
         agents = self.agents if agents is None else agents
 
@@ -136,12 +137,12 @@ class Job:
         return max(start.when for start in starts)
 
     def finish(self, agents=None, within=60):
-        """Lets the workers end with success, and expects the same of all agents."""
-        # While the FIFO has a writer, opening it for reading doesn't block.
+        """Lets the workers exit with success, and asserts that all agents do the same."""
+        # While the FIFO has a writer, opening it for reading does not block.
         with open(self._fifo, "r+b", buffering=0):
             for agent in self.agents if agents is None else agents:
                 code = agent.process.exit_code(within)
-                assert code == 0, f"the agent on {agent.host.address} ended with {code}"
+                assert code == 0, f"the agent on {agent.host.address} exited with {code}"
 
     def __enter__(self):
         return self
@@ -151,7 +152,7 @@ class Job:
 
 
 def kill(*pids):
-    """Kills processes in one go. Returns the moment."""
+    """Kills processes without a pause in between. Returns the time of the first kill."""
     moment = time.monotonic()
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The lab itself: what its links do to packets, and what is left of it."""
+"""The lab itself: the effect of link settings on packets, and cleanup."""
 
 import os
 import pathlib
@@ -78,7 +78,7 @@ def start_server(host, source):
 
 
 def pings(lab, count=200, interval=0.005, grace=1.0):
-    """Returns number and round-trip time of each answered ping from host 2 to host 1, in the order of the answers."""
+    """Sends pings from host 2 to host 1. Returns number and round-trip time of each reply, in order of arrival."""
     if not lab.hosts[0].processes:
         start_server(lab.hosts[0], ECHO)
     completed = lab.hosts[1].run(python(PING, lab.hosts[0].address, count, interval, grace), 60)
@@ -106,7 +106,7 @@ def test_delay_and_jitter_apply_to_both_directions_and_reorder_packets(pair):
 
 def test_loss_applies_to_each_direction(pair):
     pair.link(loss=0.1)
-    # 81 % come back; five standard deviations of 1000 are 6 %.
+    # 81 % of the replies arrive. Five standard deviations of 1000 pings are 6 %.
     assert 750 < len(pings(pair, count=1000, interval=0.001)) < 870
 
 
@@ -182,4 +182,4 @@ time.sleep(1000)
         pids = [int(pid) for _ in range(3) for pid in process.stdout.readline().split()]
         process.kill()
     assert len(pids) == 5
-    wait_until("the end of all processes", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+    wait_until("all processes to exit", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))

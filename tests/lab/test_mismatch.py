@@ -1,4 +1,4 @@
-"""Nodes that disagree about the size of their job."""
+"""Nodes with different `--nnodes`."""
 
 import re
 import time
@@ -14,7 +14,7 @@ def names(message, host):
 
 @pytest.mark.parametrize("phase", ["forming", "running"])
 def test_a_node_with_another_maximum_is_refused_with_both_values_and_nodes(tries, phase):
-    """The first two nodes say 2:3 while a round is under way, or 3 while it forms. The third says 4."""
+    """The first two nodes have 3 while the round forms, or 2:3 while it runs. The third node has 4 or 2:4."""
 
     def attempt(seed, record):
         nnodes = {"forming": "3", "running": "2:3"}[phase]
@@ -36,7 +36,7 @@ def test_a_node_with_another_maximum_is_refused_with_both_values_and_nodes(tries
             values = re.sub(r"\d+\.\d+\.\d+\.\d+[\d_]*", "", message)
             assert re.search(r"\b3\b", values) and re.search(r"\b4\b", values), "the message doesn't name both values"
             assert not refused.starts()
-            # The others are not disturbed, and a node that agrees with them gets in.
+            # The other nodes are not disturbed, and a node with the same value can join.
             job.agents.remove(refused)
             assert_running(members)
             job.start(fourth)

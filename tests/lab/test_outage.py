@@ -1,6 +1,7 @@
-"""The store is away for a while: workers run on, and nodes that wait join again when it is back, also if it comes back empty.
+"""Outages of the store: workers keep running, and waiting nodes rejoin afterwards, even if the store was restarted
+empty.
 
-The store is a `rallypoint serve` on the first host; the nodes are on the other hosts.
+The store is a `rallypoint serve` on the first host. The nodes are on the other hosts.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from lab import Lab
 
 @contextlib.contextmanager
 def nodes(count, nnodes, seed, configuration="last_call_timeout=1"):
-    """A server, a job without nodes, and a host for each node."""
+    """Starts a server. Yields it, a job without nodes, and a host for each node."""
     with Lab(hosts=1 + count, seed=seed) as lab:
         server = Server(lab.hosts[0])
         options = ["--max-restarts", "0", "--rdzv-conf", configuration]
@@ -23,13 +24,13 @@ def nodes(count, nnodes, seed, configuration="last_call_timeout=1"):
 
 
 def cut_off(server, seconds):
-    """The store is out of reach for some seconds, and then it is the same one."""
+    """Makes the store unreachable for some seconds. Its data stays."""
     with server.host.cut():
         yield from poll_for(seconds)
 
 
 def restarted_empty(server, seconds):
-    """The store dies, and after some seconds there is an empty one."""
+    """Kills the store, and starts an empty one after some seconds."""
     server.kill()
     yield from poll_for(seconds)
     server.start()
@@ -46,7 +47,7 @@ OUTAGES = {"cut": cut_off, "empty": restarted_empty}
 
 
 def are_undisturbed(agents):
-    """Whether no agent has ended and each still has its first worker."""
+    """Returns whether all agents run and each still has its first worker."""
     return all(agent.process.poll() is None and len(agent.starts()) == 1 for agent in agents)
 
 
@@ -60,12 +61,12 @@ def test_workers_keep_running_through_an_outage_of_90_s_and_a_node_can_join_afte
                 assert are_undisturbed(members), "an agent ended or restarted its worker during the outage"
             restored_at = time.monotonic()
             job.wait_for_nodes(members, within=60)
-            record("the state is there again", time.monotonic() - restored_at)
-            # Longer than the 15 s without a heartbeat after which a node counts as lost.
+            record("the state is restored", time.monotonic() - restored_at)
+            # Longer than the 15 s without a heartbeat after which a node is dead.
             assert_stays("no agent ended or restarted its worker after the outage", lambda: are_undisturbed(members), 20)
             begin = time.monotonic()
             job.start(hosts[3])
-            record("a fourth node is in", job.wait_for_workers(4, within=60, since=begin) - begin)
+            record("a fourth node joined", job.wait_for_workers(4, within=60, since=begin) - begin)
             job.finish()
 
     tries(attempt)
@@ -82,7 +83,7 @@ def test_a_member_that_dies_after_an_outage_is_detected(tries, outage):
             job.wait_for_nodes(members, within=60)
             begin = kill(*members[2].agent_processes(), members[2].worker())
             seconds = job.wait_for_workers(2, within=60, agents=members[:2], since=begin) - begin
-            record("survivors run again", seconds)
+            record("survivors restarted", seconds)
             job.finish(members[:2])
 
     tries(attempt)
@@ -101,7 +102,7 @@ def test_an_outage_ends_the_agents_at_store_outage_timeout_and_not_before(tries,
                 if all(agent.process.poll() is not None for agent in members):
                     break
             seconds = time.monotonic() - begin
-            record("all agents have ended", seconds)
+            record("all agents have exited", seconds)
             for agent in members:
                 assert agent.process.poll() not in (None, 0), f"{agent.host.address} has not failed after {seconds:.1f} s"
                 assert "store_outage_timeout" in agent.process.text()
@@ -138,8 +139,8 @@ def test_a_spare_keeps_waiting_through_an_outage_and_replaces_a_lost_node(tries,
             job.wait_for_nodes([*members, spare], within=60)
             begin = kill(*members[1].agent_processes(), members[1].worker())
             remaining = [members[0], spare]
-            record("the spare is in", job.wait_for_workers(2, within=60, agents=remaining, since=begin) - begin)
-            wait_until("the end of the lost node", lambda: members[1].process.poll() is not None)
+            record("the spare joined", job.wait_for_workers(2, within=60, agents=remaining, since=begin) - begin)
+            wait_until("the lost node to exit", lambda: members[1].process.poll() is not None)
             job.finish(remaining)
 
     tries(attempt)

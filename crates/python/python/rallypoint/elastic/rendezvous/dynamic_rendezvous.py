@@ -166,7 +166,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             store, if that is known, and otherwise its host name.
         expected_hosts: see `create_handler`.
         reform_last_call: the last call of a round that re-forms with no more nodes than before. The default is 3 s.
-        store_outage: how long the node goes on while the store does not answer. The default is 10 minutes.
+        store_outage: how long the node keeps running while the store does not answer. The default is 10 minutes.
 
     Raises:
         ValueError: a setting is invalid.
@@ -345,7 +345,7 @@ def create_handler(
             | `join_timeout` | 600 |
             | `last_call_timeout` | 30 |
             | `reform_last_call_timeout` (for a round that re-forms with no more nodes than before) | 3 |
-            | `store_outage_timeout` (how long the node goes on while the store does not answer) | 600 |
+            | `store_outage_timeout` (how long the node keeps running while the store does not answer) | 600 |
             | `close_timeout` | 30 |
             | `heartbeat_timeout` | 5 |
             | `keep_alive_interval` | 5 |
