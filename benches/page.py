@@ -1,4 +1,4 @@
-"""Turns measurements into docs/benchmarks.md. It measures nothing and hides nothing: what misses its target says so."""
+"""Formats measurements as docs/benchmarks.md, including the targets that were missed. It measures nothing."""
 
 import platform
 import textwrap
@@ -10,32 +10,33 @@ from targets import IDLE_CONNECTIONS, MAX_IDLE_KIB, MAX_REST_MIB, Workload
 HEAD = """\
 # Benchmarks
 
-Written by `benches/compare`; do not edit by hand.
+Written by `benches/compare`. Do not edit by hand.
 
-Ratios of throughput, ours to another server's, taken within one round and then the median of {rounds}, with the
-smallest and the largest in brackets: above 1 we are faster. *Target* is what was asked for against torch's server; a
-latency is that of requests sent together, from the first byte out to the last reply in. Operations a second and
-latencies are medians too.
+Ratios compare the throughput of our server with that of another server within one round. The tables show the median of
+{rounds}, with the minimum and the maximum in parentheses. Above 1, our server is faster. *Target* is the required ratio
+to torch's server. The latency of a batch of requests is measured from the first byte sent to the last reply received.
+Operations per second and latencies are medians, too.
 
-{machine}. All servers run on one processor, one at a time, and the load on another. The load is `rallypoint bench` for
-all of them but Redis, which has `redis-benchmark` with as many connections, requests in flight, keys and bytes
-({redis}). The *limit* is `benches/limit_server.rs`: it reads, parses and answers with fixed bytes, and has no store.
-What has no reply (`set`, `multi_set`) is done when a PING behind it is answered, for every server alike, one PING for
-all requests sent together. {disturbance}
+{machine}. All servers run on one processor, one at a time, and the load on another. The load is `rallypoint bench`,
+except for Redis: `redis-benchmark` with the same numbers of connections, requests in flight, keys and bytes
+({redis}). The *limit* is `benches/limit_server.rs`, which parses requests and replies with fixed bytes, without a
+store. A request without a reply (`set`, `multi_set`) is complete when a PING after it is answered. Every server gets
+one PING per batch. {disturbance}
 
-Torch's server is that of `TCPStore(..., use_libuv=True)`, torch {torch}. It looks up the name of everybody who
-connects. {names}
+Torch's server is `TCPStore(..., use_libuv=True)` of torch {torch}. It looks up the name of every client that connects.
+{names}
 
-Run it again with `benches/compare`; `--help` says more. It needs Linux, a Rust toolchain, Python 3 and `taskset`.
+To repeat the benchmark, run `benches/compare`; see `--help`. It needs Linux, a Rust toolchain, Python 3 and `taskset`.
 """
 
-NAMES_FROM_FILES_NOTE = """Here it looks in a local file only and asks no name server, which makes it faster; the one *that asks* has a
-name server on this same machine that answers at once, which is the least that asking costs. A connection costs the load
-about as much as it costs the servers, and both run on this machine: what a server needs less shows only in part."""
+NAMES_FROM_FILES_NOTE = """Here it reads only a local file and sends no query, which makes it faster. The server *with
+DNS lookups* sends queries to a name server on the same machine that replies immediately, which is the minimum cost of a
+query. The load spends about as much time on a connection as the servers do, and both run on this machine, so the ratio
+shows only part of the difference between servers."""
 
 
 def replace_section(output: str, title: str, text: str) -> None:
-    """Puts a section in the place of the one that has its title, or at the end; `-` is the terminal."""
+    """Replaces the section with this title in a file, or appends it. With `-`, prints the section."""
     if output == "-":
         print(text)
         return
@@ -56,7 +57,7 @@ def ratios_of(workload: Workload, rounds: list[dict], ours: str, other: str, fig
 
 
 def fill(text: str) -> str:
-    """Paragraphs at the width of the other documents."""
+    """Wraps paragraphs at 120 columns."""
     return "\n\n".join(textwrap.fill(part, 120) for part in text.strip().split("\n\n")) + "\n"
 
 
@@ -81,7 +82,7 @@ def microseconds(time: float | None) -> str:
 
 
 def line(workload: Workload, results: dict) -> str:
-    """One workload of one round, for who watches, with the processor time the server used for an operation."""
+    """Returns a progress line for one workload of one round, with the server's processor time per operation."""
     parts = [f"{workload.title:<28}"]
     for name, result in results.items():
         cpu = f" ({result['cpu']:.3g} µs)" if "cpu" in result else ""
@@ -151,8 +152,8 @@ def values_of(workload: Workload, rounds: list[dict], server: str, figure: str) 
 def describe_disturbance(rounds: list[dict]) -> str:
     others = [result["others"] for results in rounds for servers in results.values() for result in servers.values()]
     return (
-        "A measurement during which other programs took more than a twentieth of a processor was made again; what "
-        f"they took during those that count was {median(others):.1%} at the median and {max(others):.0%} at most."
+        "A measurement during which other programs used more than 5 % of a processor was repeated. During the "
+        f"measurements that count, they used {median(others):.1%} at the median and {max(others):.0%} at most."
     )
 
 
@@ -162,8 +163,8 @@ def write(workloads: list[Workload], data: dict) -> str:
         rounds=f"{len(rounds)} rounds" if len(rounds) > 1 else "one round",
         machine=machine(),
         torch=data["torch"],
-        redis=data["redis"] or "there was none on this machine",
-        names=NAMES_FROM_FILES_NOTE if data["names_from_files"] else "Here it asks this machine's name server.",
+        redis=data["redis"] or "not installed on this machine",
+        names=NAMES_FROM_FILES_NOTE if data["names_from_files"] else "Here it queries this machine's name server.",
         disturbance=describe_disturbance(rounds),
     )
     parts = [fill(head)]
@@ -186,6 +187,6 @@ def write(workloads: list[Workload], data: dict) -> str:
         if result["error"]
     ]
     if errors:
-        parts.append("## What went wrong\n")
+        parts.append("## Errors\n")
         parts.append("\n".join(errors) + "\n")
     return "\n".join(parts)

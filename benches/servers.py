@@ -1,4 +1,4 @@
-"""Starts and stops the servers that are compared, each on a processor of its own. It puts no load on them."""
+"""Starts and stops the servers that are compared, each pinned to a processor. It puts no load on them."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ sys.stdin.read()
 
 
 class Server:
-    """A process that serves until it is stopped."""
+    """A server process."""
 
     def __init__(self, name: str, command: list[str], cpu: int, port: int | None = None):
         self.name = name
@@ -49,12 +49,12 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def resident_kib(self) -> int:
-        """What it takes of memory now."""
+        """Returns the current resident memory of the process."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
     def cpu_seconds(self) -> float:
-        """The processor time it has used."""
+        """Returns the processor time that the process has used."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
@@ -69,8 +69,10 @@ class Server:
 
 
 def command_with_etc_file(scratch: Path, name: str, text: str) -> list[str]:
-    """What to put before a command so that it, and it alone, finds this text in `/etc/NAME`. Empty if that can't be
-    done here."""
+    """Returns a command prefix under which a program, and only it, finds `text` in `/etc/NAME`.
+
+    Returns an empty list if this machine does not permit that.
+    """
     overlay, target = scratch / name, Path("/etc") / name
     overlay.write_text(text)
     mount = f'mount --bind {overlay} {target} && exec "$@"'
@@ -85,7 +87,7 @@ def command_with_etc_file(scratch: Path, name: str, text: str) -> list[str]:
 
 
 def command_with_local_names(scratch: Path) -> list[str]:
-    """Before a command: it asks no name server."""
+    """Returns a command prefix under which a program sends no queries to a name server."""
     conf = Path("/etc/nsswitch.conf")
     lines = conf.read_text().splitlines() if conf.exists() else []
     lines = [line for line in lines if not line.startswith("hosts:")]
@@ -98,7 +100,7 @@ def torch(cpu: int, prefix: list[str], name: str = "torch") -> Server:
 
 
 def name_server(cpu: int) -> "Server | None":
-    """None if this machine doesn't let us have the port."""
+    """Starts the name server. Returns None if its port cannot be bound."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((ADDRESS, 53))
@@ -108,9 +110,9 @@ def name_server(cpu: int) -> "Server | None":
 
 
 def torch_with_dns(cpu: int, scratch: Path) -> "Server | None":
-    """Torch's server as it is where nobody has changed anything: it asks a name server, the one above."""
+    """Starts torch's server with its default behavior, which queries a name server: the one above."""
     prefix = command_with_etc_file(scratch, "resolv.conf", f"nameserver {ADDRESS}\n")
-    return torch(cpu, prefix, "torch that asks") if prefix else None
+    return torch(cpu, prefix, "torch with DNS lookups") if prefix else None
 
 
 def rallypoint(cpu: int, binary: Path) -> Server:
@@ -122,7 +124,7 @@ def limit(cpu: int, binary: Path) -> Server:
 
 
 def redis(cpu: int, scratch: Path) -> Server | None:
-    """None if there is no Redis on this machine."""
+    """Starts Redis. Returns None if it is not installed."""
     if not (shutil.which("redis-server") and shutil.which("redis-benchmark")):
         return None
     with socket.create_server(("127.0.0.1", 0)) as bound:
@@ -150,6 +152,6 @@ def redis_version() -> str:
 
 
 def processors() -> tuple[int, int]:
-    """One for the servers, one for the load; the same if there is only one."""
+    """Returns one processor for the servers and one for the load. They are the same if there is only one."""
     cpus = sorted(os.sched_getaffinity(0))
     return cpus[0], cpus[-1]

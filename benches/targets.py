@@ -1,4 +1,4 @@
-"""The workloads that are compared, and what ours is to reach of torch's on each. It runs nothing."""
+"""The workloads and the targets of our server on each. It runs nothing."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,23 @@ from dataclasses import dataclass
 class Workload:
     name: str
     group: str
-    """The row of the requirements it belongs to."""
+    """The table that the workload belongs to."""
     target: float | None
-    """Ours is to reach so many times torch's throughput."""
+    """The required ratio of our throughput to torch's, or None."""
     in_flight: int = 1
     limit: float | None = None
-    """And so much of the limit server's, which has fixed replies and knows the small operations only."""
+    """The required ratio to the limit server, which has fixed replies and knows only the small operations."""
     redis: str | None = None
-    """The test of redis-benchmark that comes nearest."""
+    """The most similar test of redis-benchmark."""
     p99: bool = False
-    """Its p99 is to be no worse than torch's."""
+    """Whether our p99 latency must not exceed torch's."""
     rival: str = "torch"
-    """Which of torch's servers it is compared with."""
+    """The server of torch to compare with."""
     turns: int = 1
-    """Into so many turns a round is cut, one server after the other in each: what is near its target is to be told from noise."""
+    """The number of turns per round.
+
+    Each turn measures every server, which reduces noise for ratios near their target.
+    """
 
     @property
     def title(self) -> str:
@@ -48,7 +51,7 @@ WORKLOADS = [
     Workload("multi_set-10000", MANY_KEYS, 100),
     Workload("cancel-2000", MANY_CLIENTS, 100),
     Workload("connect-10000", MANY_CLIENTS, None),
-    Workload("connect-10000", MANY_CLIENTS, 5, rival="torch that asks"),
+    Workload("connect-10000", MANY_CLIENTS, 5, rival="torch with DNS lookups"),
     Workload("bootstrap-1024", MANY_CLIENTS, 2.5),
     Workload("barrier-10000", MANY_CLIENTS, 1.0, turns=5),
     Workload("get-8MiB", LARGE_VALUES, 1.0),
@@ -56,7 +59,8 @@ WORKLOADS = [
 ]
 
 MAX_REST_MIB = 10
-"""A server with no connections may take so much memory,"""
+"""Maximum memory of a server without connections."""
 MAX_IDLE_KIB = 4
-"""and so much more for each idle one of"""
+"""Maximum additional memory per idle connection."""
 IDLE_CONNECTIONS = 10_000
+"""The number of idle connections."""
