@@ -1,62 +1,63 @@
-"""Turns measurements into docs/benchmarks.md. It measures nothing and hides nothing: what misses its target says so."""
+"""Formats measurements as docs/benchmarks.md, including the targets that were missed. It measures nothing."""
 
 import platform
 import textwrap
 from pathlib import Path
 from statistics import median
 
-from targets import IDLE_CONNECTIONS, IDLE_KIB, REST_MIB, Workload
+from targets import IDLE_CONNECTIONS, MAX_IDLE_KIB, MAX_REST_MIB, Workload
 
 HEAD = """\
 # Benchmarks
 
-Written by `benches/compare`; do not edit by hand.
+Written by `benches/compare`. Do not edit by hand.
 
-Ratios of throughput, ours to another server's, taken within one round and then the median of {rounds}, with the
-smallest and the largest in brackets: above 1 we are faster. *Target* is what was asked for against torch's server; a
-latency is that of requests sent together, from the first byte out to the last reply in. Operations a second and
-latencies are medians too.
+Ratios compare the throughput of our server with that of another server within one round. The tables show the median of
+{rounds}, with the minimum and the maximum in parentheses. Above 1, our server is faster. *Target* is the required ratio
+to torch's server. The latency of a batch of requests is measured from the first byte sent to the last reply received.
+Operations per second and latencies are medians, too.
 
-{machine}. All servers run on one processor, one at a time, and the load on another. The load is `rallypoint bench` for
-all of them but Redis, which has `redis-benchmark` with as many connections, requests in flight, keys and bytes
-({redis}). The *limit* is `benches/limit_server.rs`: it reads, parses and answers with fixed bytes, and has no store.
-What has no reply (`set`, `multi_set`) is done when a PING behind it is answered, for every server alike, one PING for
-all requests sent together. {calm}
+{machine}. All servers run on one processor, one at a time, and the load on another. The load is `rallypoint bench`,
+except for Redis: `redis-benchmark` with the same numbers of connections, requests in flight, keys and bytes
+({redis}). The *limit* is `benches/limit_server.rs`, which parses requests and replies with fixed bytes, without a
+store. A request without a reply (`set`, `multi_set`) is complete when a PING after it is answered. Every server gets
+one PING per batch. {disturbance}
 
-Torch's server is that of `TCPStore(..., use_libuv=True)`, torch {torch}. It looks up the name of everybody who
-connects. {names}
+Torch's server is `TCPStore(..., use_libuv=True)` of torch {torch}. It looks up the name of every client that connects.
+{names}
 
-Run it again with `benches/compare`; `--help` says more. It needs Linux, a Rust toolchain, Python 3 and `taskset`.
+To repeat the benchmark, run `benches/compare`; see `--help`. It needs Linux, a Rust toolchain, Python 3 and `taskset`.
 """
 
-FILES = """Here it looks in a local file only and asks no name server, which makes it faster; the one *that asks* has a
-name server on this same machine that answers at once, which is the least that asking costs. A connection costs the load
-about as much as it costs the servers, and both run on this machine: what a server needs less shows only in part."""
+NAMES_FROM_FILES_NOTE = """Here it reads only a local file and sends no query, which makes it faster. The server *with
+DNS lookups* sends queries to a name server on the same machine that replies immediately, which is the minimum cost of a
+query. The load spends about as much time on a connection as the servers do, and both run on this machine, so the ratio
+shows only part of the difference between servers."""
 
 
 def replace_section(output: str, title: str, text: str) -> None:
-    """Puts a section in the place of the one that has its title, or at the end; `-` is the terminal."""
+    """Replaces the section with this title in a file, or appends it. With `-`, prints the section."""
     if output == "-":
         print(text)
         return
     page = Path(output)
     before, _, rest = page.read_text().partition(f"\n{title}\n")
-    _, found, after = rest.partition("\n## ")
-    page.write_text(f"{before.rstrip()}\n\n{text.rstrip()}\n{found}{after}")
+    _, separator, after = rest.partition("\n## ")
+    page.write_text(f"{before.rstrip()}\n\n{text.rstrip()}\n{separator}{after}")
 
 
-def ratios(workload: Workload, rounds: list[dict], ours: str, other: str, figure: str = "rate") -> list[float]:
-    found = []
+def ratios_of(workload: Workload, rounds: list[dict], ours: str, other: str, figure: str = "rate") -> list[float]:
+    values = []
     for results in rounds:
         results = results.get(workload.title, {})
         a, b = (results.get(name, {}).get(figure) for name in (ours, other))
         if a and b:
-            found.append(a / b)
-    return found
+            values.append(a / b)
+    return values
 
 
 def fill(text: str) -> str:
-    """Paragraphs at the width of the other documents."""
+    """Wraps paragraphs at 120 columns."""
     return "\n\n".join(textwrap.fill(part, 120) for part in text.strip().split("\n\n")) + "\n"
 
 
@@ -64,10 +65,10 @@ def short(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
-def spread(found: list[float]) -> str:
-    if not found:
+def spread(values: list[float]) -> str:
+    if not values:
         return "–"
-    return f"{short(median(found))} ({short(min(found))}–{short(max(found))})"
+    return f"{short(median(values))} ({short(min(values))}–{short(max(values))})"
 
 
 def thousands(rate: float) -> str:
@@ -81,15 +82,15 @@ def microseconds(time: float | None) -> str:
 
 
 def line(workload: Workload, results: dict) -> str:
-    """One workload of one round, for who watches, with the processor time the server used for an operation."""
+    """Returns a progress line for one workload of one round, with the server's processor time per operation."""
     parts = [f"{workload.title:<28}"]
     for name, result in results.items():
         cpu = f" ({result['cpu']:.3g} µs)" if "cpu" in result else ""
         others = f" [others {result['others']:.0%}]" if result.get("others", 0) > 0.05 else ""
         error = f" ERROR {result['error']}" if result["error"] else ""
         parts.append(f"{name} {thousands(result['rate'])}/s{cpu}{others}{error}")
-    found = ratios(workload, [{workload.title: results}], "rallypoint", workload.rival)
-    return "  ".join(parts + [f"x{short(found[0])}" if found else "no ratio"])
+    values = ratios_of(workload, [{workload.title: results}], "rallypoint", workload.rival)
+    return "  ".join(parts + [f"x{short(values[0])}" if values else "no ratio"])
 
 
 def machine() -> str:
@@ -106,15 +107,15 @@ def machine() -> str:
 def verdict(workload: Workload, rounds: list[dict]) -> str:
     if workload.target is None:
         return "–"
-    found = ratios(workload, rounds, "rallypoint", workload.rival)
-    missed = [] if found and median(found) >= workload.target else ["target"]
+    values = ratios_of(workload, rounds, "rallypoint", workload.rival)
+    missed = [] if values and median(values) >= workload.target else ["target"]
     if workload.p99:
-        found = ratios(workload, rounds, "rallypoint", workload.rival, "p99")
-        missed += [] if found and median(found) <= 1 else ["p99"]
-    found = ratios(workload, rounds, "rallypoint", "limit") if workload.limit else []
-    missed += ["limit"] if found and median(found) < workload.limit else []
-    found = ratios(workload, rounds, "rallypoint", "redis") if workload.redis else []
-    missed += ["redis"] if found and median(found) < 1 else []
+        values = ratios_of(workload, rounds, "rallypoint", workload.rival, "p99")
+        missed += [] if values and median(values) <= 1 else ["p99"]
+    values = ratios_of(workload, rounds, "rallypoint", "limit") if workload.limit else []
+    missed += ["limit"] if values and median(values) < workload.limit else []
+    values = ratios_of(workload, rounds, "rallypoint", "redis") if workload.redis else []
+    missed += ["redis"] if values and median(values) < 1 else []
     return "yes" if not missed else "no: " + ", ".join(missed)
 
 
@@ -126,33 +127,33 @@ def table(workloads: list[Workload], rounds: list[dict]) -> str:
     head += ["ours ÷ Redis", "Redis ÷ torch"] if redis else []
     rows = [head + ["reached"], ["---"] * (len(head) + 1)]
     for workload in workloads:
-        asks = "" if workload.rival == "torch" else f", {workload.rival}"
-        row = [f"`{workload.name}`{asks}"]
+        rival = "" if workload.rival == "torch" else f", {workload.rival}"
+        row = [f"`{workload.name}`{rival}"]
         for server in (workload.rival, "rallypoint"):
-            rates = figures(workload, rounds, server, "rate")
+            rates = values_of(workload, rounds, server, "rate")
             row.append(thousands(median(rates)) if rates else "–")
         target = "–" if workload.target is None else f"{workload.target:g}"
-        row += [spread(ratios(workload, rounds, "rallypoint", workload.rival)), target]
+        row += [spread(ratios_of(workload, rounds, "rallypoint", workload.rival)), target]
         for server in (workload.rival, "rallypoint"):
-            times = figures(workload, rounds, server, "p99")
+            times = values_of(workload, rounds, server, "p99")
             row.append(microseconds(median(times)) if times else "–")
-        row += [spread(ratios(workload, rounds, "rallypoint", "limit"))] if limit else []
-        row += [spread(ratios(workload, rounds, "rallypoint", "redis"))] if redis else []
-        row += [spread(ratios(workload, rounds, "redis", "torch"))] if redis else []
+        row += [spread(ratios_of(workload, rounds, "rallypoint", "limit"))] if limit else []
+        row += [spread(ratios_of(workload, rounds, "rallypoint", "redis"))] if redis else []
+        row += [spread(ratios_of(workload, rounds, "redis", "torch"))] if redis else []
         rows.append(row + [verdict(workload, rounds)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def figures(workload: Workload, rounds: list[dict], server: str, figure: str) -> list[float]:
-    found = [results.get(workload.title, {}).get(server, {}).get(figure) for results in rounds]
-    return [number for number in found if number]
+def values_of(workload: Workload, rounds: list[dict], server: str, figure: str) -> list[float]:
+    values = [results.get(workload.title, {}).get(server, {}).get(figure) for results in rounds]
+    return [number for number in values if number]
 
 
-def calmness(rounds: list[dict]) -> str:
+def describe_disturbance(rounds: list[dict]) -> str:
     others = [result["others"] for results in rounds for servers in results.values() for result in servers.values()]
     return (
-        "A measurement during which other programs took more than a twentieth of a processor was made again; what "
-        f"they took during those that count was {median(others):.1%} at the median and {max(others):.0%} at most."
+        "A measurement during which other programs used more than 5 % of a processor was repeated. During the "
+        f"measurements that count, they used {median(others):.1%} at the median and {max(others):.0%} at most."
     )
 
 
@@ -162,9 +163,9 @@ def write(workloads: list[Workload], data: dict) -> str:
         rounds=f"{len(rounds)} rounds" if len(rounds) > 1 else "one round",
         machine=machine(),
         torch=data["torch"],
-        redis=data["redis"] or "there was none on this machine",
-        names=FILES if data["names_from_files"] else "Here it asks this machine's name server.",
-        calm=calmness(rounds),
+        redis=data["redis"] or "not installed on this machine",
+        names=NAMES_FROM_FILES_NOTE if data["names_from_files"] else "Here it queries this machine's name server.",
+        disturbance=describe_disturbance(rounds),
     )
     parts = [fill(head)]
     for group in dict.fromkeys(workload.group for workload in workloads):
@@ -173,10 +174,10 @@ def write(workloads: list[Workload], data: dict) -> str:
     rest, idle = data["rest_mib"], data["idle_kib"]
     parts.append("## Memory\n")
     parts.append("| | torch | ours | at most |\n| --- | --- | --- | --- |")
-    parts.append(f"| at rest, MiB | {rest['torch']:.1f} (with Python) | {rest['rallypoint']:.1f} | {REST_MIB} |")
+    parts.append(f"| at rest, MiB | {rest['torch']:.1f} (with Python) | {rest['rallypoint']:.1f} | {MAX_REST_MIB} |")
     count = f"{IDLE_CONNECTIONS:,}"
     parts.append(
-        f"| an idle connection, of {count}, KiB | {idle['torch']:.2f} | {idle['rallypoint']:.2f} | {IDLE_KIB} |\n"
+        f"| an idle connection, of {count}, KiB | {idle['torch']:.2f} | {idle['rallypoint']:.2f} | {MAX_IDLE_KIB} |\n"
     )
     errors = [
         f"- {title}, {server}, round {number + 1}: {result['error']}"
@@ -186,6 +187,6 @@ def write(workloads: list[Workload], data: dict) -> str:
         if result["error"]
     ]
     if errors:
-        parts.append("## What went wrong\n")
+        parts.append("## Errors\n")
         parts.append("\n".join(errors) + "\n")
     return "\n".join(parts)

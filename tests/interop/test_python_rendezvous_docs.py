@@ -1,4 +1,4 @@
-"""The examples of `docs/python-rendezvous.md` print what stands beside them."""
+"""The examples in `docs/python-rendezvous.md` print the output in their comments."""
 
 import pathlib
 import re
@@ -14,9 +14,9 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE 
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_prints_what_it_says(number):
+def test_an_example_prints_the_output_in_its_comments(number):
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", EXAMPLES[number], re.MULTILINE)
-    assert expected, "an example that says nothing shows nothing"
-    ended = subprocess.run([sys.executable, "-c", EXAMPLES[number]], capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == expected
+    assert expected, "an example without expected output"
+    completed = subprocess.run([sys.executable, "-c", EXAMPLES[number]], capture_output=True, text=True, timeout=60, check=False)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == expected
