@@ -224,7 +224,7 @@ def plot_rendezvous(data: dict) -> str:
         "torch": [(row["nodes"], row["torch"][0], row["torch_gave_up"]) for row in data["sizes"] if row["torch"]],
         "ours": [(row["nodes"], row["ours"][0], False) for row in data["sizes"]],
     }
-    return svg.lines("Time until N nodes are in a round", series, (1.6, 1300), (2e-3, 60), seconds, BOTH, "nodes")
+    return svg.lines("Time until N nodes are in a round", series, (1.3, 1300), (2e-3, 60), seconds, BOTH, "nodes")
 
 
 def plot_launcher(data: dict) -> str:
@@ -234,7 +234,7 @@ def plot_launcher(data: dict) -> str:
         ],
         "from the death of a worker to its successor": [(row["case"], [(kind, row[kind]) for kind in BOTH]) for row in data["restarts"]],
     }
-    return svg.bars("Launcher", groups, 1e-3, 5, seconds, {"torch": "torchrun", "ours": "rallypoint run"})
+    return svg.bars("Time to start workers, and to replace a worker that died", groups, 1e-3, 5, seconds, {"torch": "torchrun", "ours": "rallypoint run"})
 
 
 PLOTS = {"store": plot_store, "rendezvous": plot_rendezvous, "launcher": plot_launcher}

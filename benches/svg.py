@@ -5,7 +5,7 @@ from html import escape
 
 WIDTH = 760
 STYLE = """\
-text { font: 13px system-ui, sans-serif; fill: #1f2328 }
+text { font: 13px system-ui, sans-serif; fill: #1f2328; stroke: #ffffff; stroke-width: 3px; paint-order: stroke }
 .small { font-size: 11px; fill: #59636e }
 .title { font-weight: 600 }
 .background { fill: #ffffff }
@@ -17,9 +17,9 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .line { fill: none; stroke-width: 2.5 }
 .open { fill: #ffffff; stroke-width: 2 }
 @media (prefers-color-scheme: dark) {
-  text { fill: #f0f6fc }
+  text { fill: #f0f6fc; stroke: #0d1117 }
   .small { fill: #9198a1 }
-  .background, .open { fill: #0d1117 }
+  .background { fill: #0d1117 }
   .grid { stroke: #3d444d }
   .one { stroke: #9198a1 }
   .torch { fill: #f0883e; stroke: #f0883e }
