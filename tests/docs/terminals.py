@@ -71,16 +71,22 @@ class Running:
     def is_running(self):
         return any(process.poll() is None for process in self.processes)
 
-    def finish(self):
-        """Waits until the block ends, and checks exit codes and output."""
-        deadline = time.monotonic() + BLOCK_TIMEOUT
+    def check_exit(self):
+        """Fails if a process of the block has ended with another exit code than the page says."""
         for process in self.processes:
-            try:
-                code = process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if process.poll() not in (None, self.block.exit):
+                self.fail(f"exit code {process.returncode}, not {self.block.exit}")
+
+    def finish(self, others=()):
+        """Waits until the block ends, and checks exit codes and output. It does not wait if one of the others has failed."""
+        deadline = time.monotonic() + BLOCK_TIMEOUT
+        while self.is_running():
+            for other in others:
+                other.check_exit()
+            if time.monotonic() > deadline:
                 self.fail(f"the block still runs after {BLOCK_TIMEOUT} s")
-            if code != self.block.exit:
-                self.fail(f"exit code {code}, not {self.block.exit}")
+            time.sleep(0.02)
+        self.check_exit()
         if missing := self.missing():
             self.fail(f"the output does not contain {missing}")
         self.check_prints()
@@ -113,14 +119,18 @@ class Running:
 
 
 class Terminals:
-    """The terminals of one page. They share a folder and have `rallypoint` and this Python on the PATH."""
+    """The terminals of one page. They share a folder and have `rallypoint`, `torchrun` and this Python on the PATH."""
 
     def __init__(self, folder, **variables):
         self.folder = folder
-        paths = [str(pathlib.Path(binary()).parent), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
+        (folder / "bin").mkdir()
+        torchrun = folder / "bin" / "torchrun"
+        torchrun.write_text('#!/bin/sh\nexec python -m torch.distributed.run "$@"\n')
+        torchrun.chmod(0o755)
+        paths = [torchrun.parent, pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
         inherited = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
         self.environment = inherited | {
-            "PATH": os.pathsep.join(paths),
+            "PATH": os.pathsep.join(map(str, paths)),
             "HOME": str(folder),
             "PYTHONWARNINGS": "ignore",
             # Torch's client looks up the name of the address it connects to; a lost packet there costs five seconds by default.
@@ -136,7 +146,7 @@ class Terminals:
             (self.folder / block.file).write_text(block.text)
             return
         if block.terminal in self.running:
-            self.running.pop(block.terminal).finish()
+            self.running.pop(block.terminal).finish(self.running.values())
         started = Running(block, self.commands(block), self.folder, self.environment)
         if block.server:
             self.servers.append(started)
@@ -144,7 +154,7 @@ class Terminals:
         else:
             self.running[block.terminal] = started
             if block.terminal == 1:
-                self.running.pop(1).finish()
+                started.finish(self.running.values())
             else:
                 started.await_output()
 
@@ -179,5 +189,5 @@ class Terminals:
 
 
 def pattern(line):
-    """Returns what a line of output must match: `…` is any text."""
-    return re.compile(".*".join(map(re.escape, line.strip().split("…"))))
+    """Returns what a line of output must match: `…` is any text, with the blanks around it."""
+    return re.compile(".*".join(map(re.escape, re.split(r"\s*…\s*", line.strip()))))
