@@ -55,7 +55,8 @@ def missed(targets: dict[str, bool]) -> list[str]:
 
 
 def about(data: dict) -> str:
-    return f"{data['machine']}, torch {data['torch_version']}, the median of {data['rounds']} rounds."
+    rounds = f"the median of {data['rounds']} rounds" if data["rounds"] > 1 else "one round"
+    return f"{data['machine']}, torch {data['torch_version']}, {rounds}."
 
 
 # The sections of the page. Each returns its Markdown, given its part of the results.
@@ -105,6 +106,7 @@ def store(data: dict) -> str:
         ["at rest", f"{rest['torch']:.1f} MiB, with Python", f"{rest['ours']:.1f} MiB", f"{REST_MIB} MiB"],
         [f"per idle connection, of {IDLE_CONNECTIONS:,}", f"{idle['torch']:.2f} KiB", f"{idle['ours']:.2f} KiB", f"{IDLE_KIB} KiB"],
     ]
+    reached |= {"memory at rest": rest["ours"] <= REST_MIB, "memory of a connection": idle["ours"] <= IDLE_KIB}
     parts += ["### Memory", table(["", "torch", "ours", "target"], memory), *missed(reached)]
     if data["errors"]:
         parts += ["### Errors", "\n".join(f"- {error}" for error in data["errors"])]
