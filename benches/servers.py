@@ -1,4 +1,4 @@
-"""Starts and stops the servers that are compared, each on a processor of its own. It puts no load on them."""
+"""Starts and stops the servers that are compared, each pinned to a processor. It puts no load on them."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from name_server import ADDRESS
 
 ROOT = Path(__file__).resolve().parent.parent
 
-TORCH = """
+TORCH_SERVER_SCRIPT = """
 import sys
 from torch.distributed import TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
@@ -24,7 +24,7 @@ sys.stdin.read()
 
 
 class Server:
-    """A process that serves until it is stopped."""
+    """A server process."""
 
     def __init__(self, name: str, command: list[str], cpu: int, port: int | None = None):
         self.name = name
@@ -35,9 +35,9 @@ class Server:
             stdout=subprocess.PIPE if port is None else subprocess.DEVNULL,
             stderr=self.log,
         )
-        self.port = port if port is not None else self._announced()
+        self.port = port if port is not None else self._announced_port()
 
-    def _announced(self) -> int:
+    def _announced_port(self) -> int:
         for line in self.process.stdout:
             if line.startswith(b"listening on "):
                 return int(line.rsplit(b":", 1)[1])
@@ -49,12 +49,12 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def resident_kib(self) -> int:
-        """What it takes of memory now."""
+        """Returns the current resident memory of the process."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
     def cpu_seconds(self) -> float:
-        """The processor time it has used."""
+        """Returns the processor time that the process has used."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
@@ -68,37 +68,39 @@ class Server:
             self.process.wait()
 
 
-def with_etc(scratch: Path, name: str, text: str) -> list[str]:
-    """What to put before a command so that it, and it alone, finds this text in `/etc/NAME`. Empty if that can't be
-    done here."""
-    ours, theirs = scratch / name, Path("/etc") / name
-    ours.write_text(text)
-    mount = f'mount --bind {ours} {theirs} && exec "$@"'
+def command_with_etc_file(scratch: Path, name: str, text: str) -> list[str]:
+    """Returns a command prefix under which a program, and only it, finds `text` in `/etc/NAME`.
+
+    Returns an empty list if this machine does not permit that.
+    """
+    overlay, target = scratch / name, Path("/etc") / name
+    overlay.write_text(text)
+    mount = f'mount --bind {overlay} {target} && exec "$@"'
     for namespace in ("-m", "-rm"):
         prefix = ["unshare", namespace, "sh", "-c", mount, "sh"]
         try:
-            if theirs.exists() and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+            if target.exists() and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
                 return prefix
         except FileNotFoundError:
             break
     return []
 
 
-def names_from_files(scratch: Path) -> list[str]:
-    """Before a command: it asks no name server."""
+def command_with_local_names(scratch: Path) -> list[str]:
+    """Returns a command prefix under which a program sends no queries to a name server."""
     conf = Path("/etc/nsswitch.conf")
     lines = conf.read_text().splitlines() if conf.exists() else []
     lines = [line for line in lines if not line.startswith("hosts:")]
-    return with_etc(scratch, conf.name, "\n".join([*lines, "hosts: files", ""]))
+    return command_with_etc_file(scratch, conf.name, "\n".join([*lines, "hosts: files", ""]))
 
 
 def torch(cpu: int, prefix: list[str], name: str = "torch") -> Server:
     venv = subprocess.run([ROOT / "scripts/torch-venv"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    return Server(name, [*prefix, f"{venv}/bin/python", "-c", TORCH], cpu)
+    return Server(name, [*prefix, f"{venv}/bin/python", "-c", TORCH_SERVER_SCRIPT], cpu)
 
 
 def name_server(cpu: int) -> "Server | None":
-    """None if this machine doesn't let us have the port."""
+    """Starts the name server. Returns None if its port cannot be bound."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((ADDRESS, 53))
@@ -107,10 +109,10 @@ def name_server(cpu: int) -> "Server | None":
     return Server("name server", [sys.executable, str(Path(__file__).with_name("name_server.py"))], cpu)
 
 
-def torch_that_asks(cpu: int, scratch: Path) -> "Server | None":
-    """Torch's server as it is where nobody has changed anything: it asks a name server, the one above."""
-    prefix = with_etc(scratch, "resolv.conf", f"nameserver {ADDRESS}\n")
-    return torch(cpu, prefix, "torch that asks") if prefix else None
+def torch_with_dns(cpu: int, scratch: Path) -> "Server | None":
+    """Starts torch's server with its default behavior, which queries a name server: the one above."""
+    prefix = command_with_etc_file(scratch, "resolv.conf", f"nameserver {ADDRESS}\n")
+    return torch(cpu, prefix, "torch with DNS lookups") if prefix else None
 
 
 def rallypoint(cpu: int, binary: Path) -> Server:
@@ -122,11 +124,11 @@ def limit(cpu: int, binary: Path) -> Server:
 
 
 def redis(cpu: int, scratch: Path) -> Server | None:
-    """None if there is no Redis on this machine."""
+    """Starts Redis. Returns None if it is not installed."""
     if not (shutil.which("redis-server") and shutil.which("redis-benchmark")):
         return None
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(scratch)]
     server = Server("redis", ["redis-server", *options], cpu, port)
     deadline = time.monotonic() + 10
@@ -150,6 +152,6 @@ def redis_version() -> str:
 
 
 def processors() -> tuple[int, int]:
-    """One for the servers, one for the load; the same if there is only one."""
-    ours = sorted(os.sched_getaffinity(0))
-    return ours[0], ours[-1]
+    """Returns one processor for the servers and one for the load. They are the same if there is only one."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus[0], cpus[-1]

@@ -1,16 +1,16 @@
-"""Elastic training with torch on CPUs, which goes on when workers or nodes are killed.
+"""Elastic training with torch on CPUs, which continues when workers or nodes are killed.
 
 On one machine, with three restarts:
 
     rallypoint run --nproc-per-node 2 --max-restarts 3 examples/elastic_ddp.py --checkpoint /tmp/model.pt
 
-On one to four machines that share the checkpoint's folder, the same on each:
+On one to four machines that share the folder of the checkpoint, run the same command on each:
 
     rallypoint run --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint node0:29400 \
         --rdzv-id ddp examples/elastic_ddp.py --checkpoint /shared/model.pt
 
-Kill a worker, or the agent of a node other than node0, with `kill -9`: those who are left start again from the last
-checkpoint, with as many as they are. (node0 hosts the store; `rallypoint serve` on another machine takes that off it.)
+Kill a worker, or the agent of a node other than node0, with `kill -9`. The surviving workers restart from the last
+checkpoint. node0 hosts the store; to be able to lose node0 too, run `rallypoint serve` on another machine.
 """
 
 import argparse
@@ -24,19 +24,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 FEATURES = 8
 BATCH = 64
-"""Samples to a step, shared by all workers."""
+"""Samples per step, divided among all workers."""
 
 
 def batch(step, rank, world_size):
-    """This worker's share of a step's samples. They depend on the step alone, so every world size learns from the same."""
-    draw = torch.Generator().manual_seed(step)
-    samples = torch.randn(BATCH, FEATURES, generator=draw)
+    """Returns this worker's share of a step's samples, which depend only on the step and not on the world size."""
+    generator = torch.Generator().manual_seed(step)
+    samples = torch.randn(BATCH, FEATURES, generator=generator)
     targets = samples @ torch.arange(1.0, FEATURES + 1).unsqueeze(1)
     return samples[rank::world_size], targets[rank::world_size]
 
 
 def load(path, model, optimizer):
-    """The step to go on with."""
+    """Loads the checkpoint, if it exists. Returns the step to continue with."""
     if not os.path.exists(path):
         return 0
     saved = torch.load(path, weights_only=True)
@@ -46,19 +46,19 @@ def load(path, model, optimizer):
 
 
 def save(path, model, optimizer, step):
-    """Whoever is killed while writing leaves the old one in place."""
-    beside = f"{path}.{os.getpid()}"
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, beside)
-    os.replace(beside, path)
+    """Writes the checkpoint atomically, so that a worker killed while writing leaves the old one in place."""
+    temporary = f"{path}.{os.getpid()}"
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, temporary)
+    os.replace(temporary, path)
 
 
 @record
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--checkpoint", required=True, help="a file that all nodes can read")
+    parser.add_argument("--checkpoint", required=True, help="a file that all nodes can access")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--every", type=int, default=10, help="steps from one checkpoint to the next")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep at each step, so that one can watch")
+    parser.add_argument("--every", type=int, default=10, help="steps between two checkpoints")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -66,12 +66,12 @@ def main():
     torch.manual_seed(0)
     model = torch.nn.Linear(FEATURES, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    first = load(options.checkpoint, model, optimizer)
+    first_step = load(options.checkpoint, model, optimizer)
     replicated = DistributedDataParallel(model)
     if rank == 0:
-        print(f"world of {world_size}, from step {first}", flush=True)
+        print(f"world of {world_size}, from step {first_step}", flush=True)
 
-    for step in range(first, options.steps):
+    for step in range(first_step, options.steps):
         samples, targets = batch(step, rank, world_size)
         loss = torch.nn.functional.mse_loss(replicated(samples), targets)
         optimizer.zero_grad()
@@ -82,10 +82,10 @@ def main():
             if rank == 0:
                 save(options.checkpoint, model, optimizer, step + 1)
                 print(f"step {step + 1} of {options.steps}: loss {loss.item():.6f}", flush=True)
-            # Nobody may be a checkpoint ahead of what is written.
+            # No worker may continue before the checkpoint is written.
             dist.barrier()
     if rank == 0:
-        print(f"done after {options.steps} steps with loss {loss.item() if first < options.steps else 0:.6f}", flush=True)
+        print(f"done after {options.steps} steps with loss {loss.item() if first_step < options.steps else 0:.6f}", flush=True)
     dist.destroy_process_group()
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A job to watch, without torch and without a GPU: its workers start, meet at a barrier through the agent's store, one of
-# them is killed, all come back, meet again and are done. It takes about two seconds.
+# A demo job without torch and GPU: the workers start and pass a barrier in the agent's store. Then one worker kills itself,
+# all workers restart, pass a barrier again and finish. It takes about two seconds.
 #
 #   cargo build --release
 #   target/release/rallypoint run --nproc-per-node 3 --max-restarts 1 --tee 3 --no-python examples/meet.sh
@@ -10,7 +10,7 @@ store() { "$rallypoint" store --endpoint "$MASTER_ADDR:$MASTER_PORT" --timeout 3
 
 start=$((TORCHELASTIC_RESTART_COUNT + 1))
 echo "start $start: rank $RANK of $WORLD_SIZE, process $$, store at $MASTER_ADDR:$MASTER_PORT"
-sleep 0.4 # For you to read; nothing here needs it.
+sleep 0.4 # Only slows the demo down.
 store barrier "demo/$start/met" "$WORLD_SIZE" >/dev/null
 echo "all $WORLD_SIZE are here"
 sleep 0.4
@@ -20,6 +20,6 @@ if [ "$start" = 1 ]; then
     echo "rank 1 is killed now, to show what happens" >&2
     kill -9 $$
   fi
-  sleep 30 # The others work on, are told to end, and start again.
+  sleep 30 # The other workers run until the agent stops and restarts them.
 fi
 echo "done"

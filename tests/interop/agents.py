@@ -1,25 +1,25 @@
-"""Launchers of one job, with the same arguments: torch's own `torchrun` and `rallypoint run`."""
+"""Runs torch's `torchrun` and `rallypoint run` as agents of one job, with the same arguments."""
 
 import signal
 import subprocess
 import sys
 
 import clock
-from reading import Reading
+from output_reader import OutputReader
 from servers import binary
 
-SLOW = 150
-"""Seconds that anything may take; importing torch alone takes several on a busy machine."""
+PROCESS_TIMEOUT = 150
+"""Seconds that an agent may take. Importing torch alone takes several seconds on a busy machine."""
 
 COMMANDS = {
     "ours": [binary(), "run"],
-    # Not the command: an environment that was made on top of torch's has none.
+    # Not the command `torchrun`: an environment on top of torch's environment does not have it.
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
 }
 
 
 class Launcher:
-    """One node's, with what it has written so far."""
+    """The launcher of one node, with its output so far in `text`."""
 
     def __init__(self, kind, *arguments, environment=None):
         self.kind = kind
@@ -32,23 +32,23 @@ class Launcher:
             env=environment,
         )
         self.text = ""
-        self._reading = Reading(self.process, (self.process.stdout, self._take))
+        self._output = OutputReader(self.process, (self.process.stdout, self._append))
 
-    def _take(self, line):
+    def _append(self, line):
         self.text += line
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
-    def ended(self):
-        """Its exit code, once all it wrote is in `text`."""
-        return self._reading.ended(SLOW)
+    def exit_code(self):
+        """Waits for the launcher to exit and returns its exit code. `text` is complete then."""
+        return self._output.exit_code(PROCESS_TIMEOUT)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        # Torch's workers live on if their agent is killed; so it is asked first.
+        # Torch's workers survive when their agent is killed, so terminate the agent first.
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -58,10 +58,10 @@ class Launcher:
                 self.process.wait()
 
 
-def until(what, condition, *launchers):
-    """Waits for a condition, looking often; if it doesn't come, shows what the launchers wrote."""
+def wait_until(what, condition, *launchers):
+    """Waits until `condition()` is true. A timeout shows the output of the launchers."""
 
     def written():
-        return "\n".join(f"== {each.kind} ({each.process.poll()})\n{each.text}" for each in launchers)
+        return "\n".join(f"== {launcher.kind} ({launcher.process.poll()})\n{launcher.text}" for launcher in launchers)
 
-    return clock.until(what, condition, SLOW, written)
+    return clock.wait_until(what, condition, PROCESS_TIMEOUT, written)

@@ -1,4 +1,4 @@
-"""Where the programs are that the tests run. It needs no torch."""
+"""Finds the programs that the tests run. Does not import torch."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def binary():
-    """The rallypoint binary: $RALLYPOINT_BIN, else the newest build in the target folder."""
+    """Returns the rallypoint binary: $RALLYPOINT_BIN, or else the newest build in the target folder."""
     named = os.environ.get("RALLYPOINT_BIN")
     if named:
         return str(pathlib.Path(named).resolve())
@@ -15,12 +15,12 @@ def binary():
     built = [target / profile / "rallypoint" for profile in ("release", "debug")]
     if built := [path for path in built if path.exists()]:
         return str(max(built, key=lambda path: path.stat().st_mtime))
-    raise FileNotFoundError("no rallypoint binary: build it with `cargo build --release`, or set RALLYPOINT_BIN")
+    raise FileNotFoundError("no rallypoint binary\nhint: build it with `cargo build --release`, or set RALLYPOINT_BIN")
 
 
 def driver(name):
-    """One of the programs of `crates/drivers`: in $RALLYPOINT_DRIVERS, else beside the binary."""
+    """Returns a program of `crates/drivers`, from $RALLYPOINT_DRIVERS or else from the folder of the binary."""
     folder = pathlib.Path(os.environ.get("RALLYPOINT_DRIVERS", pathlib.Path(binary()).parent))
     if not (folder / name).exists():
-        raise FileNotFoundError(f"no {name} in {folder}: build it with `cargo build --workspace --bins`, as the binary was built")
+        raise FileNotFoundError(f"no {name} in {folder}\nhint: build it with `cargo build --workspace --bins`")
     return str(folder / name)

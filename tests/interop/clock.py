@@ -1,16 +1,16 @@
-"""Time, in the forms torch and the tests want it."""
+"""Durations, and functions that wait."""
 
 import contextlib
 import datetime
 import pathlib
 import time
 
-DEADLINE = 20.0
-"""Seconds to wait for what should happen at once; only a failure takes that long."""
+WAIT_TIMEOUT = 20.0
+"""Seconds to wait for an event that should happen immediately. Only a failure takes that long."""
 
-ANSWERED = 3
-"""Seconds of a timeout whose error depends on what the server still answers. Our client waits for that answer for 4 % of the
-timeout, which is long enough on a busy machine."""
+REPLY_TIMEOUT = 3
+"""Seconds of a timeout after which our client queries the server for the error message. The client waits for the reply
+for 4 % of the timeout, which must be long enough on a busy machine."""
 
 
 def ms(number):
@@ -21,36 +21,40 @@ def seconds(number):
     return datetime.timedelta(seconds=number)
 
 
-def until(what, condition, within=DEADLINE, instead=None):
-    """Waits for a condition, looking often at first. If it doesn't come, `instead` tells what there is."""
+def wait_until(what, condition, within=WAIT_TIMEOUT, details=None):
+    """Polls `condition` until it is true, and returns its value.
+
+    Raises TimeoutError after `within` seconds, with `what` and the result of `details` in the message. The polling
+    interval grows from 1 ms to 20 ms.
+    """
     deadline = time.monotonic() + within
     pause = 0.001
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {within} s for {what}" + (f"\n{instead()}" if instead else ""))
+            raise TimeoutError(f"waited {within} s for {what}" + (f"\n{details()}" if details else ""))
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
     return found
 
 
 def run_delays(*pids):
-    """The seconds for which each thread of these processes was ready to run so far, but other threads had the processors."""
+    """Returns, per thread of these processes, the seconds for which it was ready to run but did not run."""
     delays = {}
     for pid in pids:
         for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has exited
                 delays[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
     return delays
 
 
 def delayed_since(before, *pids):
-    """The seconds for which these processes were kept from running since their `run_delays` were `before`."""
+    """Returns the seconds for which these processes were ready but not running since `run_delays` returned `before`."""
     return sum(delay - before.get(task, 0) for task, delay in run_delays(*pids).items())
 
 
-def stays(what, condition, time_long):
-    """Looks often, for so many seconds, that something is so and stays so."""
+def assert_stays(what, condition, time_long):
+    """Asserts every 10 ms for `time_long` seconds that `condition` is true."""
     end = time.monotonic() + time_long
     while time.monotonic() < end:
-        assert condition(), f"no longer so: {what}"
+        assert condition(), f"no longer true: {what}"
         time.sleep(0.01)

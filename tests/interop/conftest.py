@@ -5,64 +5,64 @@ How to run, from the root of the repository:
     cargo build --release
     "$(scripts/torch-venv)/bin/python" -m pytest -n 2 tests/interop
 
-`scripts/torch-venv` makes an environment with torch and pytest once and prints where it is. The binary is
-`$RALLYPOINT_BIN`, else the newest build in `target`. `test_python_*.py` need our Python package too: `scripts/python-venv` builds it and
-makes an environment that has both.
+`scripts/torch-venv` creates an environment with torch and pytest once and prints its path. The binary is
+`$RALLYPOINT_BIN`, or else the newest build in `target`. `test_python_*.py` also need our Python package:
+`scripts/python-venv` builds it and creates an environment that has both.
 
-Where torch's client talks to our server, the expected outcome is not written down: the same scenario is played on
-torch's own server in the same run, and results, error types and messages must be equal (`stage.on_both`). Where we
-mean to differ, `test_deviations.py` shows both sides.
+Where torch's client uses our server, the expected outcome is not written down. The same scenario runs against torch's
+own server, and results, error types and messages must be equal (`harness.on_both_servers`). `test_deviations.py` has
+the cases in which our server differs on purpose.
 
-Each test has servers of its own on free ports, ends them and checks that ours ended cleanly. Torch's stores run in the
-test process; mind that `list_keys` and `queue_pop` keep the interpreter's lock while they wait, so whoever is to answer
-them can't be a Python thread.
+Each test starts its own servers on free ports, stops them, and checks that ours exit cleanly. Torch's stores run in the
+test process. Their `list_keys` and `queue_pop` keep the interpreter's lock while they wait, so a Python thread of the
+same process cannot serve them.
 """
 
 import os
 import socket
 import warnings
 
-# Before torch is imported. Expected errors would fill the output with C++ backtraces.
+# Set before torch is imported. Otherwise expected errors fill the output with C++ backtraces.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-# Torch's client looks up the name of the address it connects to; a lost packet there costs five seconds by default.
+# Torch's client looks up the name of the address it connects to. By default, a lost packet costs 5 s there.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 import pytest
 
-pytest.register_assert_rewrite("families", "raw", "servers", "stage")
+pytest.register_assert_rewrite("families", "raw", "servers", "harness")
 
 from servers import SERVERS, OurServer, TorchServer
-from stage import Stage
+from harness import Harness
 
 
 @pytest.fixture
 def ours():
-    """A stage on our server."""
+    """A harness for our server."""
     yield from _stage(OurServer())
 
 
 @pytest.fixture
 def libuv():
-    """A stage on torch's default server."""
+    """A harness for torch's default server."""
     yield from _stage(TorchServer(libuv=True))
 
 
 @pytest.fixture
 def legacy():
-    """A stage on torch's older server."""
+    """A harness for torch's older server."""
     yield from _stage(TorchServer(libuv=False))
 
 
 @pytest.fixture(params=SERVERS)
-def stage(request):
-    """A stage on each of the three servers in turn."""
+def harness(request):
+    """A harness for each of the three servers in turn."""
     yield from _stage(SERVERS[request.param]())
 
 
 @pytest.fixture
 def port():
-    """A port for a store that one of the nodes will host. Nobody is given it meanwhile, but a server may share it."""
+    """A port for a store that one of the nodes hosts. It is reserved, but a server can still listen on it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -70,9 +70,9 @@ def port():
 
 
 def _stage(server):
-    stage = Stage(server)
+    harness = Harness(server)
     try:
-        yield stage
+        yield harness
     finally:
-        stage.close()
+        harness.close()
         server.stop()

@@ -1,14 +1,14 @@
-"""Our own stores, led from Python: handles on the program `store_driver`."""
+"""Our stores, controlled from Python through the program `store_driver`."""
 
 import select
 import subprocess
 
-from clock import DEADLINE
+from clock import WAIT_TIMEOUT
 from servers import driver
 
 
 class OurError(Exception):
-    """An error of our store: its name, and its text."""
+    """An error of our store, with its name and message."""
 
     def __init__(self, name, message):
         super().__init__(f"{name}: {message}")
@@ -26,7 +26,7 @@ def _bytes(word):
 
 
 class OurStore:
-    """A store of ours in a process of its own, opened as the arguments say."""
+    """One of our stores in a process of its own. The arguments are those of `store_driver`."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
@@ -36,7 +36,7 @@ class OurStore:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._answer()
+        self._receive()
 
     def __enter__(self):
         return self
@@ -49,113 +49,113 @@ class OurStore:
         self.process.communicate()
 
     def close(self):
-        """Closes the store as a program that ends well does."""
-        self._ask("close")
-        assert self.process.wait(DEADLINE) == 0
+        """Closes the store and waits until its process exits with success."""
+        self._request("close")
+        assert self.process.wait(WAIT_TIMEOUT) == 0
 
-    def _ask(self, *words):
-        self._say(*words)
-        return self._answer()
+    def _request(self, *words):
+        self._send(*words)
+        return self._receive()
 
-    def _say(self, *words):
+    def _send(self, *words):
         print(*words, file=self.process.stdin, flush=True)
 
-    def _answer(self, within=3 * DEADLINE):
+    def _receive(self, within=3 * WAIT_TIMEOUT):
         ready, _, _ = select.select([self.process.stdout], [], [], within)
         if not ready:
-            raise TimeoutError(f"our store did not come back within {within} s")
+            raise TimeoutError(f"our store did not reply within {within} s")
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"our store ended: {self.process.communicate()[1]}")
+            raise RuntimeError(f"our store's process exited: {self.process.communicate()[1]}")
         kind, _, rest = line.rstrip("\n").partition(" ")
         if kind == "err":
             raise OurError(*rest.split(" ", 1))
         return rest
 
-    def later(self, operation, *words):
-        """Starts an operation; what is returned waits for its answer."""
-        self._say(operation, *words)
-        return self._answer
+    def start(self, operation, *words):
+        """Starts an operation. Returns a function that waits for its result."""
+        self._send(operation, *words)
+        return self._receive
 
     def set(self, key, value):
-        self._ask("set", key, _hex(value))
+        self._request("set", key, _hex(value))
 
     def get(self, key):
-        return _bytes(self._ask("get", key))
+        return _bytes(self._request("get", key))
 
     def add(self, key, delta):
-        return int(self._ask("add", key, delta))
+        return int(self._request("add", key, delta))
 
     def check(self, keys):
-        return self._ask("check", *keys) == "true"
+        return self._request("check", *keys) == "true"
 
     def wait(self, keys, timeout=None):
-        return self._ask("wait", *keys) if timeout is None else self._ask("wait_for", timeout, *keys)
+        return self._request("wait", *keys) if timeout is None else self._request("wait_for", timeout, *keys)
 
     def compare_set(self, key, expected, desired):
-        return _bytes(self._ask("compare_set", key, _hex(expected), _hex(desired)))
+        return _bytes(self._request("compare_set", key, _hex(expected), _hex(desired)))
 
     def compare_exchange(self, key, expected, desired):
-        return self._ask("compare_exchange", key, _hex(expected), _hex(desired))
+        return self._request("compare_exchange", key, _hex(expected), _hex(desired))
 
     def delete_key(self, key):
-        return self._ask("delete_key", key) == "true"
+        return self._request("delete_key", key) == "true"
 
     def num_keys(self):
-        return int(self._ask("num_keys"))
+        return int(self._request("num_keys"))
 
     def append(self, key, value):
-        self._ask("append", key, _hex(value))
+        self._request("append", key, _hex(value))
 
-    def adds(self, key, times):
-        """Starts to add one so many times; what is returned waits for the sums."""
-        answer = self.later("adds", key, times)
-        return lambda: [int(word) for word in answer().split()]
+    def start_adds(self, key, times):
+        """Starts to add 1 `times` times. Returns a function that waits for the sums."""
+        receive = self.start("adds", key, times)
+        return lambda: [int(word) for word in receive().split()]
 
     def multi_get(self, keys):
-        return [_bytes(word) for word in self._ask("multi_get", *keys).split()]
+        return [_bytes(word) for word in self._request("multi_get", *keys).split()]
 
     def multi_set(self, keys, values):
         pairs = zip(keys, map(_hex, values), strict=True)
-        return self._ask("multi_set", *(word for pair in pairs for word in pair))
+        return self._request("multi_set", *(word for pair in pairs for word in pair))
 
     def queue_push(self, key, value):
-        return self._ask("queue_push", key, _hex(value))
+        return self._request("queue_push", key, _hex(value))
 
     def queue_pop(self, key, block=True):
-        return _bytes(self._ask("queue_pop" if block else "try_queue_pop", key))
+        return _bytes(self._request("queue_pop" if block else "try_queue_pop", key))
 
     def queue_len(self, key):
-        return int(self._ask("queue_len", key))
+        return int(self._request("queue_len", key))
 
     def list_keys(self):
-        return self._ask("list_keys").split()
+        return self._request("list_keys").split()
 
     def barrier(self, key, world_size, timeout=None):
-        return self._ask("barrier_for", key, world_size, timeout) if timeout else self._ask("barrier", key, world_size)
+        return self._request("barrier_for", key, world_size, timeout) if timeout else self._request("barrier", key, world_size)
 
     def clone(self):
-        """From here on this is a clone of what it was."""
-        return self._ask("clone")
+        """Replaces the store with a clone of itself."""
+        return self._request("clone")
 
     def set_timeout(self, timeout):
-        return self._ask("set_timeout", timeout)
+        return self._request("set_timeout", timeout)
 
     def timeout(self):
-        return int(self._ask("timeout"))
+        return int(self._request("timeout"))
 
     def has_extended_api(self):
-        return self._ask("has_extended_api") == "true"
+        return self._request("has_extended_api") == "true"
 
-    def synchronize(self, data, rank, world_size, prefix, timeout=int(DEADLINE * 1000)):
-        return [_bytes(word) for word in self._ask("synchronize", _hex(data), rank, world_size, prefix, timeout).split()]
+    def synchronize(self, data, rank, world_size, prefix, timeout=int(WAIT_TIMEOUT * 1000)):
+        return [_bytes(word) for word in self._request("synchronize", _hex(data), rank, world_size, prefix, timeout).split()]
 
-    def meet(self, prefix, rank, world_size, timeout=int(DEADLINE * 1000)):
-        return self._ask("meet", prefix, rank, world_size, timeout)
+    def elastic_barrier(self, prefix, rank, world_size, timeout=int(WAIT_TIMEOUT * 1000)):
+        return self._request("meet", prefix, rank, world_size, timeout)
 
 
 class OurClient(OurStore):
-    """Our TcpStore on a server, with a PrefixStore around it for each prefix."""
+    """Our TcpStore connected to a server, wrapped in a PrefixStore for each prefix."""
 
-    def __init__(self, server, *prefixes, timeout=int(DEADLINE * 1000)):
+    def __init__(self, server, *prefixes, timeout=int(WAIT_TIMEOUT * 1000)):
         super().__init__("tcp", f"{server.host}:{server.port}", timeout, *prefixes)

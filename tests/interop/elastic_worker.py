@@ -1,8 +1,9 @@
-"""A worker of an elastic job: adds up ranks with the others again and again, until it finds a file or is killed.
+"""A worker of an elastic job: repeats an all-reduce of the ranks until a file exists or the worker is killed.
 
     elastic_worker.py FOLDER
 
-Each start that has met the others leaves a file in FOLDER, named WORLD_SIZE.RANK.PID. A file `finish` there ends all of them.
+After its first all-reduce, each worker creates the file WORLD_SIZE.RANK.PID in FOLDER. All workers exit once FOLDER has
+a file `finish`.
 """
 
 import datetime
@@ -17,17 +18,17 @@ import torch.distributed as dist
 folder = pathlib.Path(sys.argv[1])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
-rank, world = dist.get_rank(), dist.get_world_size()
-met = False
+rank, world_size = dist.get_rank(), dist.get_world_size()
+is_reported = False
 while True:
-    # The last element says whether to stop; rank 0 decides.
+    # The last element is nonzero if the workers should stop. Only rank 0 sets it.
     numbers = torch.tensor([float(rank + 1), float(rank == 0 and (folder / "finish").exists())])
     dist.all_reduce(numbers)
-    assert numbers[0] == world * (world + 1) / 2, numbers
-    if not met:
-        (folder / f"{world}.{rank}.{os.getpid()}").touch()
-        met = True
+    assert numbers[0] == world_size * (world_size + 1) / 2, numbers
+    if not is_reported:
+        (folder / f"{world_size}.{rank}.{os.getpid()}").touch()
+        is_reported = True
     if numbers[1]:
         break
-    time.sleep(0.05)  # the pace of the work
+    time.sleep(0.05)  # stands for the work of a step
 dist.destroy_process_group()

@@ -1,10 +1,10 @@
-"""Torch's store classes and ours, side by side: what a test says of one it says of the other."""
+"""Torch's store classes and ours, so that one test can run with both."""
 
 import contextlib
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 
 rallypoint = pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
 
@@ -13,7 +13,7 @@ KINDS = ["tcp", "file", "hash", "prefix-tcp", "prefix-file", "prefix-hash"]
 
 
 class Stores:
-    """Makes stores of one family. All clients of one kind that one of these makes are of the same store."""
+    """Creates stores of one family. All clients of one kind that it creates share one store."""
 
     def __init__(self, family, folder):
         self.name = family
@@ -21,8 +21,8 @@ class Stores:
         self.folder = folder
         self.servers = {}
 
-    def make(self, kind, timeout=seconds(DEADLINE)):
-        """A client of the store of this kind."""
+    def make(self, kind, timeout=seconds(WAIT_TIMEOUT)):
+        """Returns a new client of the store of this kind."""
         if kind.startswith("prefix-"):
             return self.module.PrefixStore("part", self.make(kind.removeprefix("prefix-"), timeout))
         if kind == "tcp":
@@ -35,22 +35,22 @@ class Stores:
             store.set_timeout(timeout)
         return store
 
-    def tcp(self, timeout=seconds(DEADLINE)):
+    def tcp(self, timeout=seconds(WAIT_TIMEOUT)):
         server = self.servers.get("tcp")
         if server is None:
-            server = self.module.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=seconds(DEADLINE))
+            server = self.module.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=seconds(WAIT_TIMEOUT))
             self.servers["tcp"] = server
         return self.module.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timeout)
 
 
 @contextlib.contextmanager
 def raises(family, name, *parts):
-    """An exception of this family's class of that name, or of a built-in one, that says all this."""
+    """Expects the family's exception `name`, or the built-in one, with all `parts` in its message."""
     expected = getattr(FAMILIES[family], name, None) or getattr(__import__("builtins"), name)
     with pytest.raises(expected) as caught:
         yield caught
     for part in parts:
         assert part in str(caught.value), caught.value
-    # Where torch is loaded, code that names torch's class catches ours too.
+    # Torch is loaded here, so code that catches torch's class also catches our exception.
     if hasattr(dist, name):
         assert isinstance(caught.value, getattr(dist, name))

@@ -1,4 +1,4 @@
-"""One file, and FileStores of both sides on it: torch's in this process, ours each in one of its own."""
+"""FileStores of torch and ours on one file. Torch's run in this process, and each of ours in a process of its own."""
 
 import multiprocessing
 import struct
@@ -6,21 +6,21 @@ from contextlib import contextmanager
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 from driver import OurStore
 
 forked = multiprocessing.get_context("fork")
 
 
 class Ours(OurStore):
-    def __init__(self, path, num_workers=-1, timeout=DEADLINE):
+    def __init__(self, path, num_workers=-1, timeout=WAIT_TIMEOUT):
         super().__init__("file", path, int(timeout * 1000), num_workers)
 
 
 class Torch:
-    """Torch's FileStore in this process, closed when told to rather than when nobody looks."""
+    """Torch's FileStore in this process, with an explicit `close`."""
 
-    def __init__(self, path, num_workers=-1, timeout=DEADLINE):
+    def __init__(self, path, num_workers=-1, timeout=WAIT_TIMEOUT):
         self.store = dist.FileStore(str(path), num_workers)
         self.store.set_timeout(seconds(timeout))
 
@@ -43,21 +43,22 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def start(path):
-    """Opens a store of either side on the one file.
+def open_store(path):
+    """Opens stores of either side on the one file.
 
-    At the end the file is removed before torch's stores go: on a file that is torn, damaged or not the one they know,
-    torch's would spin for ever in their destructors, where no time-out reaches."""
-    opened = []
+    At the end of the test, the file is deleted before torch's stores are. On a torn, damaged or replaced file, the
+    destructors of torch's stores would spin forever, because no timeout applies to them.
+    """
+    stores = []
 
-    def open_side(side, *arguments, **options):
+    def open_one(side, *arguments, **options):
         store = SIDES[side](path, *arguments, **options)
-        opened.append(store)
+        stores.append(store)
         return store
 
-    yield open_side
+    yield open_one
     path.unlink(missing_ok=True)
-    for store in opened:
+    for store in stores:
         store.kill()
 
 
@@ -69,11 +70,11 @@ def record(key, value=b""):
 
 @contextmanager
 def in_torch_process(target, *arguments):
-    """Runs something in a process of its own that is killed at the end, spinning or not."""
+    """Runs `target` in a forked process, which is killed at the end of the block."""
     process = forked.Process(target=target, args=arguments)
     process.start()
     try:
         yield process
     finally:
         process.kill()
-        process.join(DEADLINE)
+        process.join(WAIT_TIMEOUT)

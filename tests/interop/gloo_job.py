@@ -1,6 +1,8 @@
-"""The job of `test_gloo.py`: processes that meet in each way named, on a server each; one line of JSON each, by rank.
+"""The job of `test_gloo.py`: processes that form a group with each init method, with one server per method.
 
-    gloo_job.py WORLD_SIZE WAY=HOST:PORT...
+    gloo_job.py WORLD_SIZE METHOD=HOST:PORT...
+
+Prints one line of JSON per rank, in the order of the ranks.
 """
 
 import datetime
@@ -13,77 +15,77 @@ import torch
 import torch.distributed as dist
 
 WORLD = int(sys.argv[1])
-PLACES = dict(argument.split("=") for argument in sys.argv[2:])
+ENDPOINTS = dict(argument.split("=") for argument in sys.argv[2:])
 TIMEOUT = datetime.timedelta(seconds=60)
 
 
-def client(way):
-    host, _, port = PLACES[way].rpartition(":")
+def client(method):
+    host, _, port = ENDPOINTS[method].rpartition(":")
     return dist.TCPStore(host, int(port), is_master=False, timeout=TIMEOUT)
 
 
-def meet(rank, way):
-    host, _, port = PLACES[way].rpartition(":")
+def join_group(rank, method):
+    host, _, port = ENDPOINTS[method].rpartition(":")
     os.environ.update(
         MASTER_ADDR=host,
         MASTER_PORT=port,
         WORLD_SIZE=str(WORLD),
         RANK=str(rank),
         GLOO_SOCKET_IFNAME="lo",
-        # As workers of an elastic job: the store is somebody else's and all of them are its clients.
+        # As in an elastic job, the agent serves the store and all workers are clients.
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
     group = {"backend": "gloo", "timeout": TIMEOUT}
-    if way == "store":
-        dist.init_process_group(store=client(way), rank=rank, world_size=WORLD, **group)
-    elif way == "prefixed_store":
-        store = dist.PrefixStore("job", dist.PrefixStore("round 1", client(way)))
+    if method == "store":
+        dist.init_process_group(store=client(method), rank=rank, world_size=WORLD, **group)
+    elif method == "prefixed_store":
+        store = dist.PrefixStore("job", dist.PrefixStore("round 1", client(method)))
         dist.init_process_group(store=store, rank=rank, world_size=WORLD, **group)
-    elif way == "tcp":
+    elif method == "tcp":
         dist.init_process_group(init_method=f"tcp://{host}:{port}", rank=rank, world_size=WORLD, **group)
-    elif way == "env":
+    elif method == "env":
         dist.init_process_group(init_method="env://", **group)
 
 
-def look(rank, way):
-    meet(rank, way)
-    seen = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+def run_collectives(rank, method):
+    join_group(rank, method)
+    results = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
 
     tensor = torch.tensor([1.0, 4.0]) * (rank + 1)
     dist.all_reduce(tensor)
-    seen["all_reduce"] = tensor.tolist()
+    results["all_reduce"] = tensor.tolist()
 
     tensor = torch.tensor(42.0 if rank == 1 else 0.0)
     dist.broadcast(tensor, src=1)
-    seen["broadcast"] = tensor.item()
+    results["broadcast"] = tensor.item()
 
     gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(WORLD)]
     dist.all_gather(gathered, torch.tensor([rank * rank]))
-    seen["all_gather"] = [int(each) for each in gathered]
+    results["all_gather"] = [int(each) for each in gathered]
 
-    store = dist.PrefixStore(way, client(way))
+    store = dist.PrefixStore(method, client(method))
     store.add("arrived", 1)
     dist.barrier()
-    seen["arrived_after_barrier"] = store.add("arrived", 0)
+    results["arrived_after_barrier"] = store.add("arrived", 0)
 
-    # Smaller groups meet on the same store again.
+    # Smaller groups use the same store.
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     tensor = torch.tensor(float(rank))
     dist.all_reduce(tensor, group=pairs[rank // 2])
-    seen["pair_sum"] = tensor.item()
+    results["pair_sum"] = tensor.item()
 
     dist.barrier()
     dist.destroy_process_group()
-    return seen
+    return results
 
 
 def work(rank, report):
     torch.set_num_threads(1)
-    report.send({way: look(rank, way) for way in PLACES})
+    report.send({method: run_collectives(rank, method) for method in ENDPOINTS})
 
 
 if __name__ == "__main__":
-    # Forked, for then torch is imported once and not four times.
+    # Forked, so that torch is imported once and not four times.
     context = multiprocessing.get_context("fork")
     workers = []
     for rank in range(WORLD):

@@ -1,4 +1,4 @@
-"""The two launchers, torch's and ours, run with the same arguments on the same scripts; and what is left of a run."""
+"""Runs torchrun and `rallypoint run` with the same arguments and scripts, and reads the results of each run."""
 
 import atexit
 import functools
@@ -12,44 +12,44 @@ import subprocess
 import sys
 import time
 
-from clock import DEADLINE, until
+from clock import WAIT_TIMEOUT, wait_until
 from servers import binary
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = HERE / "run_scripts"
 
-SLOW = 100
-"""Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
+PROCESS_TIMEOUT = 100
+"""Seconds that torchrun may take. Importing torch alone takes several seconds on a busy machine."""
 
 LAUNCHERS = ("torchrun", "rallypoint")
 
 
 @functools.cache
-def torchruns():
-    """A process that has imported torch and becomes torchrun as often as is asked for: the import takes most of the time."""
+def torchrun_server():
+    """Returns a process that has imported torch, which takes most of the time, and forks a torchrun per request."""
     process = subprocess.Popen(
-        [sys.executable, HERE / "torchrun_again.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, HERE / "torchrun_server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     atexit.register(process.stdin.close)
-    ready, _, _ = select.select([process.stdout], [], [], SLOW)
+    ready, _, _ = select.select([process.stdout], [], [], PROCESS_TIMEOUT)
     assert ready and process.stdout.readline() == "ready\n"
     return process
 
 
 class Torchrun:
-    """One torchrun, with what subprocess.Popen would have."""
+    """One torchrun, with the interface of subprocess.Popen."""
 
     def __init__(self, args, folder, env):
         self.returncode = None
         base = folder / f"run{time.monotonic_ns()}"
         self._files = {name: f"{base}.{name}" for name in ("stdout", "stderr", "pid", "code")}
         request = {"arguments": args, "folder": str(folder), "environment": env} | self._files
-        print(json.dumps(request), file=torchruns().stdin, flush=True)
-        self.pid = int(self._read("pid", SLOW))
+        print(json.dumps(request), file=torchrun_server().stdin, flush=True)
+        self.pid = int(self._read("pid", PROCESS_TIMEOUT))
 
     def _read(self, name, within):
         try:
-            until(f"the file of its {name}", lambda: os.path.exists(self._files[name]), within)
+            wait_until(f"torchrun's file {name}", lambda: os.path.exists(self._files[name]), within)
         except TimeoutError:
             raise subprocess.TimeoutExpired("torchrun", within) from None
         return pathlib.Path(self._files[name]).read_text()
@@ -59,7 +59,7 @@ class Torchrun:
             self.returncode = int(self._read("code", 0))
         return self.returncode
 
-    def communicate(self, timeout=SLOW):
+    def communicate(self, timeout=PROCESS_TIMEOUT):
         self.returncode = int(self._read("code", timeout))
         texts = tuple(pathlib.Path(self._files[name]).read_text() for name in ("stdout", "stderr"))
         for path in self._files.values():
@@ -73,7 +73,7 @@ class Torchrun:
         self.send_signal(signal.SIGKILL)
 
 
-def started(name, args, folder, env):
+def start_launcher(name, args, folder, env):
     if name == "torchrun":
         return Torchrun(args, folder, env)
     return subprocess.Popen(
@@ -88,7 +88,7 @@ def started(name, args, folder, env):
 
 
 class Run:
-    """One launcher with one command line, in a folder of its own, into which its workers write what they saw."""
+    """One run of a launcher, in a folder of its own, into which its workers write their reports."""
 
     def __init__(self, name, folder, *args, env=None, wait=True):
         self.name = name
@@ -96,47 +96,47 @@ class Run:
         (self.folder / "out").mkdir(parents=True, exist_ok=True)
         ours = ("PET_", "TORCHELASTIC_", "VIRTUAL_ENV", "CONDA_", "PYTHON_EXEC")
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-        # Both must find the same interpreter and leave their temporary files where they can be looked at.
+        # Both launchers must find the same interpreter, and write their temporary files where the test can read them.
         path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
         inherited |= {"PATH": path, "TMPDIR": str(self.folder), "OUT": str(self.folder / "out")}
         self.args = [str(arg) for arg in args]
-        self.process = started(name, self.args, self.folder, inherited | (env or {}))
+        self.process = start_launcher(name, self.args, self.folder, inherited | (env or {}))
         if wait:
             self.wait()
 
-    def wait(self, within=SLOW):
+    def wait(self, within=PROCESS_TIMEOUT):
         try:
             self.out, self.err = self.process.communicate(timeout=within)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.out, self.err = self.process.communicate(timeout=DEADLINE)
-            raise AssertionError(f"{self} did not end within {within} s: {self.out}\n{self.err}") from None
+            self.out, self.err = self.process.communicate(timeout=WAIT_TIMEOUT)
+            raise AssertionError(f"{self} did not exit within {within} s: {self.out}\n{self.err}") from None
         self.code = self.process.returncode
         return self
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
-    def seen(self):
-        """What the workers wrote, by file."""
+    def worker_reports(self):
+        """Returns the reports of the workers, by file name."""
         return {path.name: json.loads(path.read_text()) for path in sorted((self.folder / "out").glob("*.json"))}
 
-    def report(self):
-        """The failure report: its title, and the fields of each failure under its section."""
+    def failure_report(self):
+        """Returns the failure report: its title, and the fields of each failure by section."""
         text = self.err[self.err.rindex(" FAILED\n") - 200 :]
         [(title, failures, cause)] = re.findall(
             r"={10,}\n(.*) FAILED\n-+\nFailures:\n(.*?)\n-+\nRoot Cause \(first observed failure\):\n(.*?)\n={10,}", text, re.S
         )
-        return {"title": title, "failures": fields(failures), "cause": fields(cause)}
+        return {"title": title, "failures": parse_failures(failures), "cause": parse_failures(cause)}
 
-    def tree(self, root="logs"):
-        """The files and folders of the logs with the files' content, without what is random in their names."""
+    def log_tree(self, root="logs"):
+        """Returns the files of the log folder with their content, and its folders, without random parts of names."""
         base = self.folder / root
-        found = {}
+        files = {}
         for path in sorted(base.rglob("*")):
             name = re.sub(r"^[^/]*_[a-z0-9_]{8}(?=/|$)", "RUN", str(path.relative_to(base)))
-            found[name] = path.read_text() if path.is_file() else None
-        return found
+            files[name] = path.read_text() if path.is_file() else None
+        return files
 
     def __repr__(self):
         return f"{self.name} {' '.join(self.args)}"
@@ -150,18 +150,18 @@ class Run:
             self.process.communicate()
 
 
-TORCHS_FIELDS = ("time", "host", "rank", "exitcode", "error_file", "traceback")
+TORCH_FIELDS = ("time", "host", "rank", "exitcode", "error_file", "traceback")
 
 
-def fields(text):
-    """The failures in a section of the report, each as torch's fields of it."""
-    found = []
+def parse_failures(text):
+    """Parses the failures in a section of the report. Returns the fields of each that torch has."""
+    parsed = []
     for block in re.split(r"^\[\d+\]:\n", text, flags=re.M)[1:]:
         lines = re.findall(r"^  (\w+) *: (.*)$", block, re.M)
-        found.append({name: value.rstrip() for name, value in lines if name in TORCHS_FIELDS})
-    return found
+        parsed.append({name: value.rstrip() for name, value in lines if name in TORCH_FIELDS})
+    return parsed
 
 
-def both(folder, *args, **options):
-    """The same under both launchers."""
+def run_both(folder, *args, **options):
+    """Runs both launchers with the same arguments."""
     return [Run(name, folder, *args, **options) for name in LAUNCHERS]

@@ -1,4 +1,4 @@
-"""Nodes of a rendezvous: torch's own handlers, each in a thread of this process, and ours, each a `rallypoint join`."""
+"""Nodes of a rendezvous. Torch's are handlers on threads of this process, and ours are `rallypoint join` processes."""
 
 import json
 import queue
@@ -7,9 +7,9 @@ import subprocess
 from datetime import timedelta
 
 import torch.distributed as dist
-from clock import DEADLINE
-from joining import JOIN, Joining
-from reading import Reading
+from clock import WAIT_TIMEOUT
+from join_call import JOIN_TIMEOUT, JoinCall
+from output_reader import OutputReader
 from servers import binary
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 
 
 class Round:
-    """What a node got from a round, in one form for both kinds."""
+    """The result of a round for one node, in one form for both kinds of node."""
 
     def __init__(self, number, rank, world_size, master):
         self.number, self.rank, self.world_size, self.master = number, rank, world_size, master
@@ -26,8 +26,8 @@ class Round:
         return f"round {self.number}: {self.rank} of {self.world_size}, {self.master}"
 
 
-class Counting(C10dRendezvousBackend):
-    """Counts its compare-and-sets."""
+class CountingBackend(C10dRendezvousBackend):
+    """A backend that counts its compare-and-sets."""
 
     writes = 0
 
@@ -37,35 +37,35 @@ class Counting(C10dRendezvousBackend):
 
 
 class TorchNode:
-    """Torch's DynamicRendezvousHandler over a client of its own, or over a file."""
+    """Torch's DynamicRendezvousHandler with a client of its own, or with a file."""
 
-    def __init__(self, server, run_id, nodes, addr="127.0.0.1", read_timeout=JOIN, **config):
+    def __init__(self, server, run_id, nodes, addr="127.0.0.1", read_timeout=JOIN_TIMEOUT, **config):
         if isinstance(server, str):
             self.store = dist.FileStore(server)
         else:
             self.store = dist.TCPStore(
                 server.host, server.port, is_master=False, timeout=timedelta(seconds=read_timeout), wait_for_workers=False
             )
-        self.backend = Counting(self.store, run_id)
-        config = {"join_timeout": JOIN, **config}
+        self.backend = CountingBackend(self.store, run_id)
+        config = {"join_timeout": JOIN_TIMEOUT, **config}
         parameters = RendezvousParameters("c10d", str(server), run_id, *nodes, local_addr=addr, **config)
         self.handler = create_handler(self.store, self.backend, parameters)
 
     def start(self):
-        """Begins to join; `joined` waits for it."""
-        self._joining = Joining(self._join)
+        """Starts to join on another thread. `joined` waits for the result."""
+        self._joining = JoinCall(self._join)
         return self
 
     def _join(self):
         info = self.handler.next_rendezvous()
-        place = info.bootstrap_store_info
+        store_info = info.bootstrap_store_info
         number = self.handler._state_holder.state.round
-        return Round(number, info.rank, info.world_size, (place.master_addr, place.master_port))
+        return Round(number, info.rank, info.world_size, (store_info.master_addr, store_info.master_port))
 
-    def joined(self, within=JOIN):
+    def joined(self, within=JOIN_TIMEOUT):
         return self._joining.result(within)
 
-    def waiting(self):
+    def num_waiting(self):
         return self.handler.num_nodes_waiting()
 
     def close(self):
@@ -75,16 +75,16 @@ class TorchNode:
         return self
 
     def __exit__(self, *_):
-        # Its heartbeats must end with the test.
+        # The heartbeats must stop with the test.
         self.handler._stop_heartbeats()
 
 
 class OurNode:
-    """`rallypoint join`, as a user starts it."""
+    """A `rallypoint join` process."""
 
     def __init__(self, server, run_id, nodes, addr="127.0.0.1", command=(), backend="c10d", **config):
         endpoint = server if isinstance(server, str) else f"{server.host}:{server.port}"
-        config = {"join_timeout": JOIN, **config}
+        config = {"join_timeout": JOIN_TIMEOUT, **config}
         if backend == "c10d":
             config = {"is_host": 0, **config}
         else:
@@ -103,32 +103,32 @@ class OurNode:
         )
         self._lines = queue.Queue()
         self.log = []
-        self._reading = Reading(
+        self._output = OutputReader(
             self.process, (self.process.stdout, self._lines.put), (self.process.stderr, self.log.append)
         )
 
     def start(self):
         return self
 
-    def line(self, within=JOIN):
-        """The next line of its output; empty at the end."""
+    def line(self, within=JOIN_TIMEOUT):
+        """Returns the next line of the output, or an empty string at the end."""
         try:
             return self._lines.get(timeout=within)
         except queue.Empty:
             raise TimeoutError("".join(self.log)) from None
 
-    def joined(self, within=JOIN):
+    def joined(self, within=JOIN_TIMEOUT):
         line = self.line(within)
-        assert line, f"it ended with {self.ended()}: {''.join(self.log)}"
+        assert line, f"`rallypoint join` exited with {self.exit_code()}: {''.join(self.log)}"
         info = json.loads(line)
         return Round(info["round"], info["rank"], info["world_size"], (info["master_addr"], info["master_port"]))
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
-    def ended(self, within=DEADLINE):
-        """Its exit code, once all it wrote is in `log`."""
-        return self._reading.ended(within)
+    def exit_code(self, within=WAIT_TIMEOUT):
+        """Waits for the process to exit and returns its exit code. `log` is complete then."""
+        return self._output.exit_code(within)
 
     def __enter__(self):
         return self
@@ -139,9 +139,9 @@ class OurNode:
 
 
 def assert_agree(rounds, masters=True):
-    """All are in one round, with the ranks from 0 on, and look for the master at one place."""
-    assert sorted(one.rank for one in rounds) == list(range(len(rounds))), rounds
-    assert {one.world_size for one in rounds} == {len(rounds)}, rounds
-    assert len({one.number for one in rounds}) == 1, rounds
+    """Asserts that all nodes are in one round, have the ranks from 0 on, and have the same master."""
+    assert sorted(info.rank for info in rounds) == list(range(len(rounds))), rounds
+    assert {info.world_size for info in rounds} == {len(rounds)}, rounds
+    assert len({info.number for info in rounds}) == 1, rounds
     if masters:
-        assert len({one.master for one in rounds}) == 1, rounds
+        assert len({info.master for info in rounds}) == 1, rounds

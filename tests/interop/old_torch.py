@@ -1,4 +1,4 @@
-"""Older releases of torch, each in an environment and in processes of its own."""
+"""Older releases of torch, each in an environment and processes of its own."""
 
 import functools
 import json
@@ -10,12 +10,12 @@ import subprocess
 SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"
 
 VERSIONS = os.environ.get("RALLYPOINT_OLD_TORCH", "2.2").split()
-"""The releases to test with: the oldest, unless the environment names others."""
+"""The releases to test with. The default is the oldest one."""
 
-SLOW = 100
-"""Seconds that a process may take to import torch and do its work on a busy machine."""
+PROCESS_TIMEOUT = 100
+"""Seconds that a process may take to import torch and run on a busy machine."""
 
-SERVE = """
+SERVER_SCRIPT = """
 import sys
 from torch.distributed import TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=sys.argv[1] == "libuv")
@@ -23,45 +23,46 @@ print(store.port, flush=True)
 sys.stdin.read()
 """
 
-# Every operation that older releases have. A failure, also that an operation is missing, is told by its type.
-PLAY = """
+# Runs every operation that older releases have. For a failure, and for a missing operation, it records the exception's
+# type.
+OPERATIONS_SCRIPT = """
 import json, sys
 from datetime import timedelta
 from torch.distributed import TCPStore
 host, port = sys.argv[1:]
 store = TCPStore(host, int(port), is_master=port == "0", wait_for_workers=False, timeout=timedelta(seconds=20))
-seen = []
-def see(name, *arguments):
+results = []
+def record(name, *arguments):
     try:
-        seen.append(repr(getattr(store, name)(*arguments)))
+        results.append(repr(getattr(store, name)(*arguments)))
     except Exception as error:
-        seen.append(type(error).__name__)
-see("set", "k", "v")
-see("get", "k")
-see("add", "n", 5)
-see("add", "n", -7)
-see("get", "n")
-see("check", ["k", "n"])
-see("check", ["k", "absent"])
-see("wait", ["k", "n"])
-see("wait", ["k", "absent"], timedelta(milliseconds=100))
-see("compare_set", "c", "", "first")
-see("compare_set", "c", "other", "second")
-see("compare_set", "c", "first", "second")
-see("compare_set", "absent", "some", "thing")
-see("append", "c", " and more")
-see("multi_set", ["a", "b"], ["1", "2"])
-see("multi_get", ["c", "b", "a"])
-see("num_keys")
-see("delete_key", "a")
-see("delete_key", "a")
-see("num_keys")
-print(json.dumps(seen))
+        results.append(type(error).__name__)
+record("set", "k", "v")
+record("get", "k")
+record("add", "n", 5)
+record("add", "n", -7)
+record("get", "n")
+record("check", ["k", "n"])
+record("check", ["k", "absent"])
+record("wait", ["k", "n"])
+record("wait", ["k", "absent"], timedelta(milliseconds=100))
+record("compare_set", "c", "", "first")
+record("compare_set", "c", "other", "second")
+record("compare_set", "c", "first", "second")
+record("compare_set", "absent", "some", "thing")
+record("append", "c", " and more")
+record("multi_set", ["a", "b"], ["1", "2"])
+record("multi_get", ["c", "b", "a"])
+record("num_keys")
+record("delete_key", "a")
+record("delete_key", "a")
+record("num_keys")
+print(json.dumps(results))
 """
 
 
 class OldTorch:
-    """One older release."""
+    """One older release of torch."""
 
     def __init__(self, version):
         self.version = version
@@ -69,18 +70,18 @@ class OldTorch:
         venv = subprocess.run([SCRIPTS / "torch-venv", version], stdout=subprocess.PIPE, text=True, check=True).stdout
         self.python = f"{venv.strip()}/bin/python"
 
-    def has(self, op, libuv):
-        """Whether its server has an operation."""
+    def supports(self, op, libuv):
+        """Returns whether this release's server has an operation."""
         since = {"queues": (2, 8), "list_keys": (2, 10), "barrier": (2, 12)}[op]
         return self.number >= since and (libuv or op != "queues")
 
-    def play(self, host="127.0.0.1", port=0):
-        """What its client sees of each operation on this server; on one of its own without a port."""
-        command = [self.python, "-c", PLAY, host, str(port)]
-        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=SLOW).stdout)
+    def run_operations(self, host="127.0.0.1", port=0):
+        """Returns the result of each operation of this release's client. With port 0, the client starts a server."""
+        command = [self.python, "-c", OPERATIONS_SCRIPT, host, str(port)]
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PROCESS_TIMEOUT).stdout)
 
     def torchrun(self, endpoint, run_id, nodes, *command, **config):
-        """`torchrun` with one worker that is a command."""
+        """Starts `torchrun` with one worker, which runs a command."""
         return subprocess.Popen(
             [
                 *(self.python, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
@@ -108,18 +109,18 @@ class OldServer:
         self.name, self.host = f"torch {torch.version}'s {'libuv' if libuv else 'legacy'} server", "127.0.0.1"
         self.torch, self.libuv = torch, libuv
         self.process = subprocess.Popen(
-            [torch.python, "-c", SERVE, "libuv" if libuv else "legacy"],
+            [torch.python, "-c", SERVER_SCRIPT, "libuv" if libuv else "legacy"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        ready, _, _ = select.select([self.process.stdout], [], [], SLOW)
-        assert ready, f"{self.name} did not start within {SLOW} s"
+        ready, _, _ = select.select([self.process.stdout], [], [], PROCESS_TIMEOUT)
+        assert ready, f"{self.name} did not start within {PROCESS_TIMEOUT} s"
         self.port = int(self.process.stdout.readline())
 
-    def has(self, op):
-        return self.torch.has(op, self.libuv)
+    def supports(self, op):
+        return self.torch.supports(op, self.libuv)
 
     def stop(self):
         self.process.kill()

@@ -1,8 +1,9 @@
-"""A worker of `test_python_rendezvous_torchrun.py`: reduces with the others; one of them is killed in between, once.
+"""A worker of `test_python_rendezvous_torchrun.py`: runs an all-reduce. One worker kills itself afterwards, once.
 
     plugin_worker.py FOLDER VICTIM
 
-VICTIM is the global rank of the one that is killed; -1 for none. Each leaves a file in FOLDER at the end.
+VICTIM is the global rank of the worker that kills itself, or -1 for none. Each worker writes a report to FOLDER at the
+end.
 """
 
 import datetime
@@ -27,9 +28,9 @@ if rank == victim and not killed.exists():
     killed.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
-# Who meets nobody here fails, and is started again with the others.
+# Fails for the survivors of a killed worker. The agents then restart all workers.
 dist.barrier()
-seen = {
+results = {
     "sum": reduced.item(),
     "world_size": dist.get_world_size(),
     "group_rank": int(os.environ["GROUP_RANK"]),
@@ -37,4 +38,4 @@ seen = {
     "agent_store": os.environ["TORCHELASTIC_USE_AGENT_STORE"],
 }
 dist.destroy_process_group()
-(folder / f"done-{rank}").write_text(json.dumps(seen))
+(folder / f"done-{rank}").write_text(json.dumps(results))

@@ -1,8 +1,9 @@
-"""A proxy between a store's client and its server that writes down the bytes as they pass, in both directions.
+"""A proxy between a client and a server of a store, which records the bytes in both directions.
 
-It is a process of its own: some calls of torch's stores (`list_keys`, `queue_pop`) keep the interpreter's lock while
-they wait, so a proxy on a thread beside them would never answer. `Proxy` is the handle; run as a script, this file is
-the proxy itself. The two speak in lines: a command on standard input, its JSON answer on standard output.
+It runs in a process of its own. Some calls of torch's stores (`list_keys`, `queue_pop`) keep the interpreter's lock
+while they wait, so a proxy on another thread of their process could not run. `Proxy` is the handle. Run as a script,
+this file is the proxy itself, which reads commands from standard input and writes JSON replies to standard output, one
+per line.
 """
 
 import json
@@ -11,11 +12,11 @@ import subprocess
 import sys
 import threading
 
-DEADLINE = 20
+WAIT_TIMEOUT = 20
 
 
 class Proxy:
-    """A running proxy to `server`, on `port`."""
+    """A running proxy to `server`, which listens on `port`."""
 
     def __init__(self, server, listen=("127.0.0.1", 0)):
         arguments = [*server, *listen]
@@ -24,33 +25,33 @@ class Proxy:
         )
         self.port = json.loads(self.process.stdout.readline())
 
-    def _ask(self, *words):
+    def _command(self, *words):
         print(*words, file=self.process.stdin, flush=True)
-        answer = json.loads(self.process.stdout.readline())
-        if answer is None:
-            raise TimeoutError(f"the proxy waited {DEADLINE} s: {' '.join(map(str, words))}")
-        return answer
+        reply = json.loads(self.process.stdout.readline())
+        if reply is None:
+            raise TimeoutError(f"the proxy timed out after {WAIT_TIMEOUT} s: {' '.join(map(str, words))}")
+        return reply
 
-    def hold_answers_until(self, request):
-        """Keeps the server's answers back until the client has sent `request`."""
-        self._ask("hold", request.hex())
+    def hold_replies_until(self, request):
+        """Holds the server's replies back until the client has sent `request`."""
+        self._command("hold", request.hex())
 
     def received(self, connection):
-        """How many bytes have come from this connection's client."""
-        return self._ask("received", connection)
+        """Returns the number of bytes that the client of this connection has sent."""
+        return self._command("received", connection)
 
     def wait_for_more(self, connection, than):
-        """Until the server has been sent more of them."""
-        self._ask("more", connection, than)
+        """Waits until more than `than` bytes of this connection were forwarded to the server."""
+        self._command("more", connection, than)
 
-    def so_far(self):
-        """For each connection, (direction, bytes) in order."""
-        return [[(way, bytes.fromhex(data)) for way, data in log] for log in self._ask("so_far")]
+    def recorded(self):
+        """Returns, for each connection, (direction, bytes) pairs in order."""
+        return [[(direction, bytes.fromhex(data)) for direction, data in log] for log in self._command("recorded")]
 
     def finish(self):
-        """Ends, once all connections have, and tells what was said in them."""
-        self._ask("all_ended")
-        recorded = self.so_far()
+        """Waits until all connections are closed, ends the proxy, and returns its record."""
+        self._command("all_ended")
+        recorded = self.recorded()
         self.kill()
         return recorded
 
@@ -59,8 +60,8 @@ class Proxy:
         self.process.communicate()
 
 
-class _Passing:
-    """The proxy's side."""
+class _RecordingProxy:
+    """The proxy itself."""
 
     def __init__(self, server, listen):
         self.server = server
@@ -68,8 +69,8 @@ class _Passing:
         self.changed = threading.Condition()
         self.logs = []
         self.forwarded = []
-        self.open = 0
-        self.held_until = None
+        self.open_directions = 0
+        self.release_request = None
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -82,11 +83,11 @@ class _Passing:
                 number = len(self.logs)
                 self.logs.append([])
                 self.forwarded.append(0)
-                self.open += 2
-            threading.Thread(target=self.carry, args=(client, server, number, ">"), daemon=True).start()
-            threading.Thread(target=self.carry, args=(server, client, number, "<"), daemon=True).start()
+                self.open_directions += 2
+            threading.Thread(target=self.forward, args=(client, server, number, ">"), daemon=True).start()
+            threading.Thread(target=self.forward, args=(server, client, number, "<"), daemon=True).start()
 
-    def carry(self, source, sink, number, direction):
+    def forward(self, source, sink, number, direction):
         log = self.logs[number]
         data = b" "
         while data:
@@ -96,11 +97,11 @@ class _Passing:
                 data = b""
             with self.changed:
                 if direction == "<":
-                    self.changed.wait_for(lambda: self.held_until is None, DEADLINE)
-                elif self.held_until is not None and data.endswith(self.held_until):
-                    self.held_until = None
-                # What is said after the client has left is not part of the conversation.
-                if not any(what == ">!" for what, _ in log):
+                    self.changed.wait_for(lambda: self.release_request is None, WAIT_TIMEOUT)
+                elif self.release_request is not None and data.endswith(self.release_request):
+                    self.release_request = None
+                # Bytes after the client has closed its side are not recorded.
+                if not any(recorded == ">!" for recorded, _ in log):
                     log.append((direction if data else f"{direction}!", data))
                 self.changed.notify_all()
             try:
@@ -112,29 +113,29 @@ class _Passing:
                     self.forwarded[number] += len(data)
                     self.changed.notify_all()
         with self.changed:
-            self.open -= 1
+            self.open_directions -= 1
             self.changed.notify_all()
 
-    def answer(self, word, *operands):
+    def handle(self, word, *operands):
         with self.changed:
             if word == "hold":
-                self.held_until = bytes.fromhex(operands[0])
+                self.release_request = bytes.fromhex(operands[0])
                 return True
             if word == "received":
-                return sum(len(data) for way, data in self.logs[int(operands[0])] if way == ">")
+                return sum(len(data) for direction, data in self.logs[int(operands[0])] if direction == ">")
             if word == "more":
                 connection, than = map(int, operands)
                 has_more = lambda: connection < len(self.logs) and self.forwarded[connection] > than  # noqa: E731
-                return self.changed.wait_for(has_more, DEADLINE) or None
+                return self.changed.wait_for(has_more, WAIT_TIMEOUT) or None
             if word == "all_ended":
-                return self.changed.wait_for(lambda: self.open == 0, DEADLINE) or None
-            if word == "so_far":
+                return self.changed.wait_for(lambda: self.open_directions == 0, WAIT_TIMEOUT) or None
+            if word == "recorded":
                 return [[(direction, data.hex()) for direction, data in log] for log in self.logs]
 
 
 if __name__ == "__main__":
     server_host, server_port, host, port = sys.argv[1:]
-    passing = _Passing((server_host, int(server_port)), (host, int(port)))
-    print(json.dumps(passing.listener.getsockname()[1]), flush=True)
+    proxy = _RecordingProxy((server_host, int(server_port)), (host, int(port)))
+    print(json.dumps(proxy.listener.getsockname()[1]), flush=True)
     for line in sys.stdin:
-        print(json.dumps(passing.answer(*line.split())), flush=True)
+        print(json.dumps(proxy.handle(*line.split())), flush=True)

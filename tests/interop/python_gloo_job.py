@@ -1,6 +1,8 @@
-"""The job of `test_python_dropin.py`: processes that meet on a store of ours and reduce; one line of JSON each, by rank.
+"""The job of `test_python_dropin.py`: processes that form a group on one of our stores and run collectives.
 
     python_gloo_job.py WORLD_SIZE
+
+Prints one line of JSON per rank, in the order of the ranks.
 """
 
 import datetime
@@ -27,17 +29,17 @@ def work(rank, port, report):
     dist.all_reduce(tensor)
     gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(WORLD)]
     dist.all_gather(gathered, torch.tensor([rank * rank]))
-    # Smaller groups meet on the same store again.
+    # Smaller groups use the same store.
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    mine = torch.tensor(float(rank))
-    dist.all_reduce(mine, group=pairs[rank // 2])
+    pair_sum = torch.tensor(float(rank))
+    dist.all_reduce(pair_sum, group=pairs[rank // 2])
     dist.barrier()
     dist.destroy_process_group()
-    report.send({"rank": rank, "all_reduce": tensor.tolist(), "gathered": [int(each) for each in gathered], "pair_sum": mine.item()})
+    report.send({"rank": rank, "all_reduce": tensor.tolist(), "gathered": [int(value) for value in gathered], "pair_sum": pair_sum.item()})
 
 
 if __name__ == "__main__":
-    # Forked, for then torch is imported once and not four times.
+    # Forked, so that torch is imported once and not four times.
     context = multiprocessing.get_context("fork")
     server = rallypoint.TCPStore("127.0.0.1", 0, WORLD + 1, True, wait_for_workers=False, timeout=TIMEOUT)
     workers = []

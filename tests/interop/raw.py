@@ -1,9 +1,9 @@
-"""The store protocol spoken byte by byte, for what torch's client never sends."""
+"""Raw frames of the store protocol, for requests that torch's client never sends."""
 
 import socket
 import struct
 
-from clock import DEADLINE
+from clock import WAIT_TIMEOUT
 
 MAGIC = 0x3C85F7CE
 OPS = (
@@ -26,7 +26,7 @@ def text(data):
 
 
 def request(op, *operands):
-    """Strings and bytes go with their length, integers as 64 bits, lists with their count."""
+    """Encodes a request. Strings and bytes get a length, integers take 64 bits, and lists get a count."""
     frame = bytes([OPS.index(op)])
     for operand in operands:
         if isinstance(operand, int):
@@ -47,12 +47,12 @@ def ping(nonce):
     return bytes([OPS.index("ping")]) + u32(nonce)
 
 
-class Raw:
-    """A connection of bytes. Keys are as they travel: torch's have a slash in front."""
+class RawConnection:
+    """A connection that sends and receives raw bytes. Keys are sent as given; torch's client puts a slash in front."""
 
     def __init__(self, server, validate=True):
         self.server = server
-        self.socket = socket.create_connection((server.host, server.port), timeout=DEADLINE)
+        self.socket = socket.create_connection((server.host, server.port), timeout=WAIT_TIMEOUT)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if validate:
             self.send(VALIDATE + ping(7))
@@ -67,15 +67,15 @@ class Raw:
     def send(self, data):
         self.socket.sendall(data)
 
-    def ask(self, op, *operands):
+    def send_request(self, op, *operands):
         self.send(request(op, *operands))
 
     def settle(self):
-        """Until the server has dealt with all that was sent to it."""
+        """Waits until the server has processed everything that was sent to it."""
         settled(self.server)
 
     def receive(self, count):
-        """So many bytes, or fewer if the server closes before."""
+        """Receives `count` bytes, or fewer if the server closes the connection first."""
         data = b""
         while len(data) < count:
             try:
@@ -93,8 +93,8 @@ class Raw:
     def receive_number(self):
         return struct.unpack("<q", self.receive(8))[0]
 
-    def answers_before_a_ping(self):
-        """All that the server has to say now: a PING goes out, and what comes before its answer is it."""
+    def replies_before_ping(self):
+        """Sends a PING, and returns the bytes that arrive before its reply."""
         nonce = b"\xfe\xed\xfa\xce"
         self.send(bytes([OPS.index("ping")]) + nonce)
         data = b""
@@ -106,19 +106,19 @@ class Raw:
         return data[: -len(nonce)]
 
     def is_closed(self):
-        """Waits for the server to close; anything it says instead is a failure."""
-        said = self.receive(64)
-        assert said == b"", f"instead of closing, the server said {said!r}"
+        """Waits until the server closes the connection. Fails if it sends anything instead."""
+        received = self.receive(64)
+        assert received == b"", f"instead of closing the connection, the server sent {received!r}"
         return True
 
 
 def settled(server):
-    """Waits until the server has dealt with all that was sent to it so far, by anyone.
+    """Waits until the server has processed everything that any client has sent to it so far.
 
-    It serves one ready connection after the other. Once one that came later has been answered twice, those that were
-    ready before have had their turn.
+    The server serves ready connections in turn. Once a later connection has received two replies, every connection that
+    was ready before has had its turn.
     """
-    with Raw(server) as later:
+    with RawConnection(server) as later:
         for nonce in range(2):
             later.send(ping(nonce))
             assert later.receive(4) == u32(nonce)

@@ -1,16 +1,16 @@
-"""Records what torch's client and torch's own libuv server say to each other.
+"""Records the bytes between torch's client and torch's own libuv server.
 
     python tests/interop/record_transcripts.py            # rewrites tests/transcripts/torch-2.15.0-libuv.txt
 
-A small proxy stands between the two and writes down the bytes as they pass. Each conversation has a server of its own,
-so nothing in it depends on the others; only the PING nonce (the client's pid) differs from one recording to the next.
+A proxy between the two records the bytes. Each conversation has a server of its own, so it does not depend on the
+others. Only the nonce of PING, which is the client's pid, differs from one recording to the next.
 
-The file, line by line:
+The format of the file:
 
     # text            a comment
-    @ name            a conversation begins: one connection
-    = op op ...       the requests in it, written by hand below and not derived from the bytes
-    > hex             bytes from the client   (a long run goes over several lines)
+    @ name            the start of a conversation, which is one connection
+    = op op ...       its requests, written by hand below and not derived from the bytes
+    > hex             bytes from the client (a long run takes several lines)
     < hex             bytes from the server
     <!                the server closed the connection
 """
@@ -30,15 +30,15 @@ from proxy import Proxy
 
 TARGET = pathlib.Path(__file__).parent.parent / "transcripts" / f"torch-{torch.__version__.split('+')[0]}-libuv.txt"
 CONNECT = "validate ping"
-UP_TO_THE_FIRST_WAIT = (5 + 5) + (1 + 8 + len("init/") + 8) + (1 + 8 + 8 + len("init/"))
+BYTES_BEFORE_FIRST_WAIT = (5 + 5) + (1 + 8 + len("init/") + 8) + (1 + 8 + 8 + len("init/"))
 
 
 def ms(n):
     return datetime.timedelta(milliseconds=n)
 
 
-class Scene:
-    """A fresh torch server, a proxy before it, and clients on both."""
+class Recording:
+    """A new torch server, and a proxy to it for the client under test."""
 
     def __init__(self):
         self.master = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=ms(10_000))
@@ -48,7 +48,7 @@ class Scene:
         return dist.TCPStore("127.0.0.1", self.proxy.port, is_master=False, timeout=timeout, **options)
 
 
-def expect(error, call):
+def expect_error(error, call):
     try:
         call()
     except error:
@@ -60,28 +60,28 @@ CONVERSATIONS = []
 
 
 def conversation(*ops):
-    """The function below records one connection for each string of operation names."""
+    """Registers a function that makes one connection for each string of operation names."""
 
-    def keep(function):
+    def register(function):
         CONVERSATIONS.append((function.__name__, ops, function))
         return function
 
-    return keep
+    return register
 
 
 @conversation(CONNECT)
-def connect(scene):
-    scene.client()
+def connect(recording):
+    recording.client()
 
 
 @conversation(f"{CONNECT} add")
-def connect_with_a_world_size(scene):
-    scene.client(world_size=2, wait_for_workers=True)
+def connect_with_a_world_size(recording):
+    recording.client(world_size=2, wait_for_workers=True)
 
 
 @conversation(f"{CONNECT} set set wait get wait get")
-def set_and_get(scene):
-    store = scene.client()
+def set_and_get(recording):
+    store = recording.client()
     store.set("k", "v")
     store.set("empty", "")
     assert store.get("k") == b"v"
@@ -89,8 +89,8 @@ def set_and_get(scene):
 
 
 @conversation(f"{CONNECT} set wait get check")
-def names_and_values_are_any_bytes(scene):
-    store = scene.client()
+def names_and_values_are_any_bytes(recording):
+    store = recording.client()
     key, value = "ключ\0", bytes(range(256)) + b"!"
     store.set(key, value)
     assert store.get(key) == value
@@ -98,8 +98,8 @@ def names_and_values_are_any_bytes(scene):
 
 
 @conversation(f"{CONNECT} add add add wait get")
-def add(scene):
-    store = scene.client()
+def add(recording):
+    store = recording.client()
     store.add("n", 5)
     store.add("n", -7)
     store.add("n", 2**62)
@@ -107,16 +107,16 @@ def add(scene):
 
 
 @conversation(f"{CONNECT} set add")
-def add_to_what_is_no_number_is_closed(scene):
-    store = scene.client()
+def add_to_what_is_no_number_is_closed(recording):
+    store = recording.client()
     store.set("k", "abc")
-    expect(dist.DistNetworkError, lambda: store.add("k", 1))
+    expect_error(dist.DistNetworkError, lambda: store.add("k", 1))
 
 
 @conversation(f"{CONNECT} compare_set compare_set compare_set compare_set compare_set")
-def compare_set(scene):
-    store = scene.client()
-    assert store.compare_set("k", "x", "a") == b"x"  # absent: told what was expected, nothing stored
+def compare_set(recording):
+    store = recording.client()
+    assert store.compare_set("k", "x", "a") == b"x"  # the key is absent: returns the expected value and stores nothing
     assert store.compare_set("k", "", "a") == b"a"
     assert store.compare_set("k", "wrong", "b") == b"a"
     assert store.compare_set("k", "a", "b") == b"b"
@@ -124,8 +124,8 @@ def compare_set(scene):
 
 
 @conversation(f"{CONNECT} check set check check")
-def check(scene):
-    store = scene.client()
+def check(recording):
+    store = recording.client()
     assert store.check(["k"]) is False
     store.set("k", "v")
     assert store.check(["k"]) is True
@@ -133,8 +133,8 @@ def check(scene):
 
 
 @conversation(f"{CONNECT} set num_keys delete_key delete_key num_keys")
-def delete_key(scene):
-    store = scene.client()
+def delete_key(recording):
+    store = recording.client()
     store.set("k", "v")
     assert store.num_keys() == 1
     assert store.delete_key("k") is True
@@ -143,16 +143,16 @@ def delete_key(scene):
 
 
 @conversation(f"{CONNECT} append append wait get")
-def append(scene):
-    store = scene.client()
+def append(recording):
+    store = recording.client()
     store.append("k", "one")
     store.append("k", "two")
     assert store.get("k") == b"onetwo"
 
 
 @conversation(f"{CONNECT} multi_set wait multi_get multi_set wait multi_get")
-def multi_set_and_multi_get(scene):
-    store = scene.client()
+def multi_set_and_multi_get(recording):
+    store = recording.client()
     store.multi_set(["a", "b", "c"], ["1", "", "three"])
     assert store.multi_get(["c", "a", "b", "a"]) == [b"three", b"1", b"", b"1"]
     store.multi_set([], [])
@@ -160,8 +160,8 @@ def multi_set_and_multi_get(scene):
 
 
 @conversation(f"{CONNECT} set list_keys add list_keys")
-def list_keys(scene):
-    store = scene.client()
+def list_keys(recording):
+    store = recording.client()
     store.set("k", "v")
     assert store.list_keys() == ["k"]
     store.add("n", 1)
@@ -169,12 +169,12 @@ def list_keys(scene):
 
 
 @conversation(f"{CONNECT} wait get")
-def a_wait_that_another_client_ends(scene):
-    store = scene.client()
-    sent = scene.proxy.received(0)
+def a_wait_that_another_client_ends(recording):
+    store = recording.client()
+    sent = recording.proxy.received(0)
     setter = threading.Thread(
-        # Once the WAIT has gone by, so that it is a wait and not an answer at once.
-        target=lambda: (scene.proxy.wait_for_more(0, than=sent), scene.master.set("k", "v"))
+        # Set the key after the WAIT has been forwarded, so that the server does not reply immediately.
+        target=lambda: (recording.proxy.wait_for_more(0, than=sent), recording.master.set("k", "v"))
     )
     setter.start()
     assert store.get("k") == b"v"
@@ -182,48 +182,48 @@ def a_wait_that_another_client_ends(scene):
 
 
 @conversation(f"{CONNECT} set wait cancel_wait check")
-def a_wait_that_times_out(scene):
-    store = scene.client()
+def a_wait_that_times_out(recording):
+    store = recording.client()
     store.set("k", "v")
-    expect(dist.DistStoreError, lambda: store.wait(["zz", "k"], ms(100)))
+    expect_error(dist.DistStoreError, lambda: store.wait(["zz", "k"], ms(100)))
     assert store.check(["k"]) is True
 
 
 @conversation(f"{CONNECT} wait cancel_wait check")
-def a_wake_up_that_crosses_the_cancel(scene):
-    store = scene.client()
-    scene.master.set("k", "v")
-    scene.proxy.hold_answers_until(b"\x0c")
-    expect(dist.DistStoreError, lambda: store.wait(["k"], ms(100)))
+def a_wake_up_that_crosses_the_cancel(recording):
+    store = recording.client()
+    recording.master.set("k", "v")
+    recording.proxy.hold_replies_until(b"\x0c")
+    expect_error(dist.DistStoreError, lambda: store.wait(["k"], ms(100)))
     assert store.check(["k"]) is True
 
 
 @conversation(f"{CONNECT} queue_len queue_push queue_push queue_len wait queue_pop queue_pop queue_pop check")
-def queues(scene):
-    store = scene.client()
+def queues(recording):
+    store = recording.client()
     assert store.queue_len("q") == 0
     store.queue_push("q", "one")
     store.queue_push("q", "")
     assert store.queue_len("q") == 2
     assert store.queue_pop("q") == b"one"
     assert store.queue_pop("q", block=False) == b""
-    expect(dist.QueueEmptyError, lambda: store.queue_pop("q", block=False))
+    expect_error(dist.QueueEmptyError, lambda: store.queue_pop("q", block=False))
     assert store.check(["q"]) is False
 
 
 @conversation(f"{CONNECT} wait cancel_wait queue_push wait queue_pop")
-def a_queue_pop_that_times_out(scene):
-    store = scene.client()
+def a_queue_pop_that_times_out(recording):
+    store = recording.client()
     store.set_timeout(ms(100))
-    expect(dist.DistStoreError, lambda: store.queue_pop("q"))
+    expect_error(dist.DistStoreError, lambda: store.queue_pop("q"))
     store.set_timeout(ms(10_000))
     store.queue_push("q", "item")
     assert store.queue_pop("q") == b"item"
 
 
 @conversation(f"{CONNECT} barrier", f"{CONNECT} barrier")
-def barrier_of_two(scene):
-    first, second = scene.client(), scene.client()
+def barrier_of_two(recording):
+    first, second = recording.client(), recording.client()
     one = threading.Thread(target=lambda: first.barrier("bar", 2))
     one.start()
     second.barrier("bar", 2)
@@ -231,35 +231,35 @@ def barrier_of_two(scene):
 
 
 @conversation(f"{CONNECT} barrier cancel_wait num_keys")
-def a_barrier_that_times_out(scene):
-    store = scene.client()
-    expect(dist.DistStoreError, lambda: store.barrier("bar", 2, ms(100)))
+def a_barrier_that_times_out(recording):
+    store = recording.client()
+    expect_error(dist.DistStoreError, lambda: store.barrier("bar", 2, ms(100)))
     store.num_keys()
 
 
 @conversation(f"{CONNECT} add set wait")
-def the_barrier_of_a_prefix_store(scene):
-    dist.PrefixStore("inner", dist.PrefixStore("outer", scene.client())).barrier("bar", 1)
+def the_barrier_of_a_prefix_store(recording):
+    dist.PrefixStore("inner", dist.PrefixStore("outer", recording.client())).barrier("bar", 1)
 
 
 @conversation(f"{CONNECT} set", f"{CONNECT} wait get")
-def a_clone_has_a_connection_of_its_own(scene):
-    store = scene.client()
+def a_clone_has_a_connection_of_its_own(recording):
+    store = recording.client()
     store.set("k", "v")
     assert store.clone().get("k") == b"v"
 
 
 @conversation(f"{CONNECT} add wait get wait get")
-def the_masters_own_client(scene):
-    """The master's client connects to the host it was given, at its server's port: so the two are told apart."""
+def the_masters_own_client(recording):
+    """The master's client connects to the given host, so the proxy can listen there on the server's port."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    scene.proxy.kill()
-    scene.proxy = Proxy(("127.0.0.1", port), listen=("127.0.0.2", port))
+    recording.proxy.kill()
+    recording.proxy = Proxy(("127.0.0.1", port), listen=("127.0.0.2", port))
     joiner = threading.Thread(
         target=lambda: (
-            # Not before one poll has found too few.
-            scene.proxy.wait_for_more(0, than=UP_TO_THE_FIRST_WAIT),
+            # Join after one poll has found too few workers.
+            recording.proxy.wait_for_more(0, than=BYTES_BEFORE_FIRST_WAIT),
             dist.TCPStore("127.0.0.1", port, world_size=2, is_master=False, timeout=ms(10_000)),
         )
     )
@@ -268,15 +268,15 @@ def the_masters_own_client(scene):
         "127.0.0.2", port, world_size=2, is_master=True, timeout=ms(10_000), master_listen_fd=listener.detach()
     )
     joiner.join()
-    # Now, for when the master goes its client and its server do, and either may be the first.
-    recorded = scene.proxy.so_far()
+    # Read the record now: when the master is deleted, its client and its server stop in any order.
+    recorded = recording.proxy.recorded()
     del master
-    scene.proxy.finish()
-    return [polled_once(tidy(log)) for log in recorded]
+    recording.proxy.finish()
+    return [without_repeated_polls(join_runs(log)) for log in recorded]
 
 
-def tidy(log):
-    """Runs of one direction joined."""
+def join_runs(log):
+    """Joins consecutive bytes of one direction."""
     runs = []
     for direction, data in log:
         if direction == ">!":
@@ -288,34 +288,34 @@ def tidy(log):
     return runs
 
 
-def polled_once(runs):
-    """Without polls that were answered like the one before: how many there are depends on the machine."""
-    kept = []
+def without_repeated_polls(runs):
+    """Removes polls with the same reply as the poll before, whose number depends on the machine."""
+    runs_kept = []
     for run in runs:
-        kept.append(run)
-        # A poll is WAIT and GET, each with its answer.
-        if kept[-4:] == kept[-8:-4]:
-            del kept[-4:]
-    return kept
+        runs_kept.append(run)
+        # A poll is a WAIT and a GET, each with its reply.
+        if runs_kept[-4:] == runs_kept[-8:-4]:
+            del runs_kept[-4:]
+    return runs_kept
 
 
 def record(only=None):
-    """[(name, ops, [(direction, bytes)])], one for each connection."""
+    """Returns [(name, ops, [(direction, bytes)])], one per connection."""
     recorded = []
     for name, ops, function in CONVERSATIONS:
         if only and name not in only:
             continue
-        scene = Scene()
-        logs = function(scene) or scene.proxy.finish()
+        recording = Recording()
+        logs = function(recording) or recording.proxy.finish()
         for number, (names, log) in enumerate(zip(ops, logs, strict=True)):
-            recorded.append((f"{name}_{number + 1}" if len(ops) > 1 else name, names, tidy(log)))
+            recorded.append((f"{name}_{number + 1}" if len(ops) > 1 else name, names, join_runs(log)))
     return recorded
 
 
 def write(recorded):
     lines = [
-        f"# Torch {torch.__version__.split('+')[0]}: its client talking to its own libuv TCPStore server, recorded by a proxy between them.",
-        "# Made by tests/interop/record_transcripts.py, which says how to read it.",
+        f"# Bytes between the client and the libuv TCPStore server of torch {torch.__version__.split('+')[0]}, recorded by a proxy.",
+        "# Written by tests/interop/record_transcripts.py, which describes the format.",
     ]
     for name, ops, runs in recorded:
         lines += ["", f"@ {name}", f"= {ops}"]
@@ -327,7 +327,7 @@ def write(recorded):
 
 
 def read(text):
-    """What `write` wrote."""
+    """Parses the text that `write` returns."""
     recorded = []
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")

@@ -1,4 +1,4 @@
-"""Servers to test against, each on a free port of its own: torch's two and ours."""
+"""Torch's two servers and ours, each on a free port."""
 
 import contextlib
 import pathlib
@@ -9,28 +9,28 @@ import subprocess
 
 import torch.distributed as dist
 from binaries import ROOT, binary, driver  # noqa: F401  tests import them from here
-from clock import DEADLINE, seconds, until
+from clock import WAIT_TIMEOUT, seconds, wait_until
 
 
 def is_reached(host, port):
-    """Whether somebody listens there."""
+    """Returns whether a server listens at this address."""
     try:
-        socket.create_connection((host, port), timeout=DEADLINE).close()
+        socket.create_connection((host, port), timeout=WAIT_TIMEOUT).close()
     except ConnectionRefusedError:
         return False
     return True
 
 
 class TorchServer:
-    """Torch's own, in this process but on a thread that needs nothing of Python."""
+    """Torch's server, on a C++ thread of this process."""
 
     def __init__(self, libuv=True):
         self.name = "torch's libuv server" if libuv else "torch's legacy server"
         self.libuv = libuv
         self.host = "127.0.0.1"
-        # It is also a client, which never joins the counting of workers.
+        # The store is also a client, but it is not counted as a worker.
         self.store = dist.TCPStore(
-            self.host, 0, is_master=True, wait_for_workers=False, use_libuv=libuv, timeout=seconds(DEADLINE)
+            self.host, 0, is_master=True, wait_for_workers=False, use_libuv=libuv, timeout=seconds(WAIT_TIMEOUT)
         )
         self.port = self.store.port
 
@@ -39,7 +39,7 @@ class TorchServer:
 
 
 class OurServer:
-    """`rallypoint serve`, as a user starts it."""
+    """A `rallypoint serve` process."""
 
     def __init__(self, host="127.0.0.1", *options):
         self.name = "rallypoint serve"
@@ -51,51 +51,51 @@ class OurServer:
             stderr=subprocess.PIPE,
             text=True,
         )
-        ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE)
+        ready, _, _ = select.select([self.process.stdout], [], [], WAIT_TIMEOUT)
         line = self.process.stdout.readline() if ready else ""
         if not line.startswith("listening on "):
             self.process.kill()
-            raise RuntimeError(f"`rallypoint serve` said {line!r}, then: {self.process.communicate()[1]}")
+            raise RuntimeError(f"`rallypoint serve` printed {line!r}, then: {self.process.communicate()[1]}")
         self.host, _, port = line.removeprefix("listening on ").strip().rpartition(":")
         self.port = int(port)
 
     def stop(self):
-        """Ends it by signal. It must do so cleanly: a crash during a test is a failure of that test."""
+        """Terminates the server. Fails if the server crashed during the test, or does not exit cleanly."""
         if self.killed:
             return
         alive = self.process.poll() is None
         self.process.terminate()
         try:
-            _, self.log = self.process.communicate(timeout=DEADLINE)
+            _, self.log = self.process.communicate(timeout=WAIT_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             _, self.log = self.process.communicate()
             raise AssertionError(f"SIGTERM did not end the server; its log: {self.log}") from None
-        assert alive, f"the server had ended by itself with {self.process.returncode}; its log: {self.log}"
+        assert alive, f"the server had already exited with {self.process.returncode}; its log: {self.log}"
         assert self.process.returncode == 0, f"exit code {self.process.returncode}; its log: {self.log}"
 
     @contextlib.contextmanager
     def frozen(self):
-        """It does nothing meanwhile; what it is sent then waits, and `unread` counts it."""
+        """Stops the server's process within the block. Requests that arrive meanwhile stay unread; see `unread`."""
         self.process.send_signal(signal.SIGSTOP)
         try:
-            # Its threads stop one after the other.
+            # The threads of the process stop one after the other.
             tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
-            until("it stands still", lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
+            wait_until("the server to stop", lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
             yield
         finally:
             self.process.send_signal(signal.SIGCONT)
 
     def unread(self):
-        """How many of its connections have sent what it has not read."""
+        """Returns the number of connections with bytes that the server has not read."""
         local = f":{self.port:04X}"
         rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        # Of a connection the second of these is what waits to be read.
+        # The second number of an established connection is the length of its receive queue.
         queues = [row[4] for row in rows if row[1].endswith(local) and row[3] == "01"]
         return sum(int(queue.split(":")[1], 16) > 0 for queue in queues)
 
     def kill(self):
-        """Ends it without a word, as a crash would."""
+        """Kills the server, as a crash would."""
         self.killed = True
         self.process.kill()
         self.process.communicate()

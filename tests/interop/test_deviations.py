@@ -1,226 +1,226 @@
-"""Where we mean to differ from torch's servers: what theirs does, and what ours does, side by side.
+"""Deviations: cases in which our server differs from torch's on purpose.
 
-Each is listed with its reason in `docs/compatibility.md`. The first half of each test shows that torch still behaves so;
-if one day it does not, the deviation may go.
+`docs/compatibility.md` lists each with its reason. The first half of each test shows that torch still behaves that way.
+If it no longer does, the deviation can be removed.
 """
 
 import pytest
 import raw
-from clock import DEADLINE, ms, seconds
+from clock import WAIT_TIMEOUT, ms, seconds
 from servers import is_reached
-from stage import Background, outcome
+from harness import Background, outcome
 
-LOST = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes."
+CONNECTION_LOST = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes."
 
 
-def test_a_compare_set_that_fails_wakes_nobody(libuv, ours):
-    def get_while_another_fails_to_set(stage, timeout):
-        other = stage.client()
-        store, has_asked = stage.watched_client()
+def test_a_failed_compare_set_wakes_no_waiter(libuv, ours):
+    def get_while_another_fails_to_set(harness, timeout):
+        other = harness.client()
+        store, wait_for_request = harness.watched_client()
         store.set_timeout(timeout)
         waiting = Background(store.get, "k")
-        has_asked()
+        wait_for_request()
         assert other.compare_set("k", "expected", "desired") == b"expected"
         assert other.check(["k"]) is False
         return waiting.result()
 
-    assert get_while_another_fails_to_set(libuv, seconds(DEADLINE)) == b""
+    assert get_while_another_fails_to_set(libuv, seconds(WAIT_TIMEOUT)) == b""
     assert "wait timeout after 1000ms, keys: /k" in get_while_another_fails_to_set(ours, ms(1000))
 
 
-def test_a_wait_keeps_what_it_saw_of_a_key_that_is_deleted_meanwhile(libuv, ours):
-    def get_what_was_deleted(stage):
-        store, has_asked = stage.watched_client()
+def test_a_wait_returns_the_value_of_a_key_that_was_deleted_during_the_wait(libuv, ours):
+    def get_deleted_key(harness):
+        store, wait_for_request = harness.watched_client()
         waiting = Background(store.multi_get, ["k1", "k2"])
-        has_asked()
-        other = stage.client()
+        wait_for_request()
+        other = harness.client()
         other.set("k1", "first")
         other.delete_key("k1")
         other.set("k2", "second")
         return waiting.result()
 
-    assert get_what_was_deleted(libuv) == [b"", b"second"]
-    assert get_what_was_deleted(ours) == [b"first", b"second"]
+    assert get_deleted_key(libuv) == [b"", b"second"]
+    assert get_deleted_key(ours) == [b"first", b"second"]
 
 
-def test_a_compare_set_that_creates_the_key_wakes_who_waits_for_it(legacy, ours):
-    def get_while_another_sets(stage, timeout):
-        other = stage.client()
-        store, has_asked = stage.watched_client()
+def test_a_compare_set_that_creates_a_key_wakes_its_waiter(legacy, ours):
+    def get_while_another_sets(harness, timeout):
+        other = harness.client()
+        store, wait_for_request = harness.watched_client()
         store.set_timeout(timeout)
         waiting = Background(store.get, "k")
-        has_asked()
+        wait_for_request()
         assert other.compare_set("k", "", "made") == b"made"
         return waiting.result()
 
     assert "wait timeout" in get_while_another_sets(legacy, ms(1000))
-    assert get_while_another_sets(ours, seconds(DEADLINE)) == b"made"
+    assert get_while_another_sets(ours, seconds(WAIT_TIMEOUT)) == b"made"
 
 
-def test_a_multi_set_is_visible_all_at_once_and_not_piece_by_piece(libuv, ours):
-    def while_and_after(stage):
+def test_a_multi_set_is_atomic(libuv, ours):
+    def visibility_during_and_after(harness):
         frame = raw.request("multi_set", [("/a", "1"), ("/b", "2")])
-        other = stage.client()
-        with stage.raw() as slow:
+        other = harness.client()
+        with harness.raw() as slow:
             slow.send(frame[:-1])
             slow.settle()
-            early = other.check(["a"])
+            is_visible_early = other.check(["a"])
             slow.send(frame[-1:])
             slow.settle()
-            return early, other.multi_get(["a", "b"])
+            return is_visible_early, other.multi_get(["a", "b"])
 
-    assert while_and_after(libuv) == (True, [b"1", b"2"])
-    assert while_and_after(ours) == (False, [b"1", b"2"])
+    assert visibility_during_and_after(libuv) == (True, [b"1", b"2"])
+    assert visibility_during_and_after(ours) == (False, [b"1", b"2"])
 
 
-def test_half_a_multi_set_that_never_ends_leaves_nothing(libuv, ours):
-    def after_half(stage):
+def test_an_incomplete_multi_set_stores_nothing(libuv, ours):
+    def num_keys_after_half(harness):
         frame = raw.request("multi_set", [("/a", "1"), ("/b", "2")])
-        with stage.raw() as slow:
+        with harness.raw() as slow:
             slow.send(frame[:-1])
             slow.settle()
-        stage.settle()
-        return stage.client().num_keys()
+        harness.settle()
+        return harness.client().num_keys()
 
-    assert after_half(libuv) == 1
-    assert after_half(ours) == 0
+    assert num_keys_after_half(libuv) == 1
+    assert num_keys_after_half(ours) == 0
 
 
-def test_each_of_two_waits_in_a_row_gets_its_answer(libuv, ours):
-    def answers(stage):
-        with stage.raw() as connection:
-            connection.ask("wait", ["/first"])
-            connection.ask("wait", ["/second"])
+def test_two_pipelined_waits_each_get_a_reply(libuv, ours):
+    def replies(harness):
+        with harness.raw() as connection:
+            connection.send_request("wait", ["/first"])
+            connection.send_request("wait", ["/second"])
             connection.settle()
-            other = stage.client()
+            other = harness.client()
             other.set("second", "2")
             other.set("first", "1")
-            stage.settle()
-            return connection.answers_before_a_ping()
+            harness.settle()
+            return connection.replies_before_ping()
 
-    assert answers(libuv) == b"\x00"
-    assert answers(ours) == b"\x00\x00"
+    assert replies(libuv) == b"\x00"
+    assert replies(ours) == b"\x00\x00"
 
 
-def test_a_queue_popped_once_does_not_end_a_later_wait_for_something_else(libuv, ours):
-    def get_b_while_q_is_pushed(stage, timeout):
-        other = stage.client()
-        store, has_asked = stage.watched_client()
-        # `wait` and a pop that doesn't block are what `queue_pop` does, without keeping the interpreter's lock.
+def test_a_push_to_a_popped_queue_does_not_wake_a_wait_for_another_key(libuv, ours):
+    def get_b_while_q_is_pushed(harness, timeout):
+        other = harness.client()
+        store, wait_for_request = harness.watched_client()
+        # `wait` and a non-blocking pop are what `queue_pop` does, but they release the interpreter's lock.
         waiting = Background(store.wait, ["q"])
-        has_asked()
+        wait_for_request()
         other.queue_push("q", "one")
         assert waiting.result() is None
         assert store.queue_pop("q", block=False) == b"one"
-        has_asked.mark()
+        wait_for_request.mark()
         store.set_timeout(timeout)
         waiting = Background(store.get, "B")
-        has_asked()
+        wait_for_request()
         other.queue_push("q", "two")
         return waiting.result()
 
-    assert get_b_while_q_is_pushed(libuv, seconds(DEADLINE)) == b""
+    assert get_b_while_q_is_pushed(libuv, seconds(WAIT_TIMEOUT)) == b""
     assert "wait timeout after 1000ms, keys: /B" in get_b_while_q_is_pushed(ours, ms(1000))
 
 
-def test_a_barrier_that_timed_out_does_not_count_when_tried_again(libuv, ours):
-    def second_try_alone(stage, timeout):
-        store = stage.client()
+def test_a_barrier_arrival_that_timed_out_is_not_counted(libuv, ours):
+    def retry_alone(harness, timeout):
+        store = harness.client()
         assert "barrier timeout" in outcome(store.barrier, "bar", 2, ms(50))
         return outcome(store.barrier, "bar", 2, timeout)
 
-    assert second_try_alone(libuv, seconds(DEADLINE)) is None
-    assert "barrier timeout after 50ms, key: bar" in second_try_alone(ours, ms(50))
+    assert retry_alone(libuv, seconds(WAIT_TIMEOUT)) is None
+    assert "barrier timeout after 50ms, key: bar" in retry_alone(ours, ms(50))
 
 
-def test_the_dead_do_not_count_at_a_barrier(libuv, ours):
-    def alone_after_a_death(stage, timeout):
-        with stage.raw() as dying:
-            dying.ask("barrier", "/bar", 2)
+def test_a_barrier_does_not_count_clients_that_disconnected(libuv, ours):
+    def barrier_after_a_disconnect(harness, timeout):
+        with harness.raw() as dying:
+            dying.send_request("barrier", "/bar", 2)
             dying.settle()
-        stage.settle()
-        return outcome(stage.client().barrier, "bar", 2, timeout)
+        harness.settle()
+        return outcome(harness.client().barrier, "bar", 2, timeout)
 
-    assert alone_after_a_death(libuv, seconds(DEADLINE)) is None
-    assert "barrier timeout after 50ms, key: bar" in alone_after_a_death(ours, ms(50))
+    assert barrier_after_a_disconnect(libuv, seconds(WAIT_TIMEOUT)) is None
+    assert "barrier timeout after 50ms, key: bar" in barrier_after_a_disconnect(ours, ms(50))
 
 
-def test_a_barrier_can_be_used_again(libuv, ours):
-    def second_round(stage, timeout):
-        first, second = stage.client(), stage.client()
+def test_a_barrier_can_be_reused(libuv, ours):
+    def second_round(harness, timeout):
+        first, second = harness.client(), harness.client()
         waiting = Background(first.barrier, "bar", 2)
         second.barrier("bar", 2)
         assert waiting.result() is None
         alone = outcome(first.barrier, "bar", 2, timeout)
-        waiting = Background(first.barrier, "bar", 2, seconds(DEADLINE))
-        both = (outcome(second.barrier, "bar", 2, seconds(DEADLINE)), waiting.result())
+        waiting = Background(first.barrier, "bar", 2, seconds(WAIT_TIMEOUT))
+        both = (outcome(second.barrier, "bar", 2, seconds(WAIT_TIMEOUT)), waiting.result())
         return alone, both
 
-    assert second_round(libuv, seconds(DEADLINE)) == (None, (None, None))
+    assert second_round(libuv, seconds(WAIT_TIMEOUT)) == (None, (None, None))
     alone, both = second_round(ours, ms(50))
     assert "barrier timeout" in alone
     assert both == (None, None)
 
 
-def test_only_arrivals_open_a_barrier(libuv, ours):
-    def while_somebody_sets_its_name(stage, timeout):
-        other = stage.client()
-        store, has_asked = stage.watched_client()
+def test_setting_a_key_with_the_barriers_name_does_not_open_it(libuv, ours):
+    def barrier_while_its_name_is_set(harness, timeout):
+        other = harness.client()
+        store, wait_for_request = harness.watched_client()
         waiting = Background(store.barrier, "bar", 2, timeout)
-        has_asked()
+        wait_for_request()
         other.set("bar", "open sesame")
         return waiting.result()
 
-    assert while_somebody_sets_its_name(libuv, seconds(DEADLINE)) is None
-    assert "barrier timeout" in while_somebody_sets_its_name(ours, ms(1000))
+    assert barrier_while_its_name_is_set(libuv, seconds(WAIT_TIMEOUT)) is None
+    assert "barrier timeout" in barrier_while_its_name_is_set(ours, ms(1000))
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_barrier_for_nobody_is_refused(libuv, ours, size):
+def test_a_barrier_of_fewer_than_one_client_is_refused(libuv, ours, size):
     assert outcome(libuv.client().barrier, "bar", size) is None
-    assert LOST in outcome(ours.client().barrier, "bar", size)
+    assert CONNECTION_LOST in outcome(ours.client().barrier, "bar", size)
     assert ours.client().num_keys() == 0
 
 
-def test_a_barrier_leaves_nothing_behind(libuv, ours):
-    def traces(stage):
-        store = stage.client()
+def test_a_barrier_leaves_no_key(libuv, ours):
+    def remaining_keys(harness):
+        store = harness.client()
         store.barrier("bar", 1)
         return store.num_keys(), store.list_keys(), store.check(["bar"])
 
-    assert traces(libuv) == (1, ["bar"], True)
-    assert traces(ours) == (0, [], False)
+    assert remaining_keys(libuv) == (1, ["bar"], True)
+    assert remaining_keys(ours) == (0, [], False)
 
 
-@pytest.mark.parametrize("held, delta", [("9223372036854775807", 1), ("-9223372036854775808", -1), ("2", 2**63 - 1)])
-def test_add_does_not_wrap_round(libuv, ours, held, delta):
-    def add(stage):
-        store, other = stage.client(), stage.client()
-        store.set("n", held)
+@pytest.mark.parametrize("value, delta", [("9223372036854775807", 1), ("-9223372036854775808", -1), ("2", 2**63 - 1)])
+def test_add_refuses_to_overflow(libuv, ours, value, delta):
+    def add(harness):
+        store, other = harness.client(), harness.client()
+        store.set("n", value)
         return outcome(store.add, "n", delta), other.get("n")
 
-    wrapped = (int(held) + delta + 2**63) % 2**64 - 2**63
+    wrapped = (int(value) + delta + 2**63) % 2**64 - 2**63
     assert add(libuv) == (wrapped, str(wrapped).encode())
-    lost, kept = add(ours)
-    assert LOST in lost
-    assert kept == held.encode()
+    failure, current = add(ours)
+    assert CONNECTION_LOST in failure
+    assert current == value.encode()
 
 
-def test_append_does_not_grow_a_value_past_the_limit(libuv, ours):
-    def grown(stage):
-        store = stage.client()
+def test_append_refuses_to_exceed_the_value_limit(libuv, ours):
+    def appended_mib(harness):
+        store = harness.client()
         for _ in range(3):
             store.append("k", "x" * (4 << 20))
         outcome(store.num_keys)
-        return len(stage.client().get("k")) >> 20
+        return len(harness.client().get("k")) >> 20
 
-    assert grown(libuv) == 12
-    assert grown(ours) == 8
+    assert appended_mib(libuv) == 12
+    assert appended_mib(ours) == 8
 
 
-def test_a_wrong_magic_number_ends_the_connection_at_once(libuv, ours):
-    def is_closed(stage, within):
-        with stage.raw(validate=False) as connection:
+def test_a_wrong_magic_number_closes_the_connection_immediately(libuv, ours):
+    def is_closed(harness, within):
+        with harness.raw(validate=False) as connection:
             connection.send(b"\x00\xde\xad\xbe\xef")
             connection.settle()
             connection.socket.settimeout(within)
@@ -230,12 +230,12 @@ def test_a_wrong_magic_number_ends_the_connection_at_once(libuv, ours):
                 return False
 
     assert is_closed(libuv, 0.2) is False
-    assert is_closed(ours, DEADLINE) is True
+    assert is_closed(ours, WAIT_TIMEOUT) is True
 
 
 def test_a_request_before_validate_is_not_executed(libuv, ours):
-    def executed(stage):
-        with stage.raw(validate=False) as connection:
+    def is_executed(harness):
+        with harness.raw(validate=False) as connection:
             connection.send(raw.request("set", "/k", "v"))
             connection.settle()
             try:
@@ -243,16 +243,16 @@ def test_a_request_before_validate_is_not_executed(libuv, ours):
                 connection.receive(8)
             except OSError:
                 pass
-        return stage.client().check(["k"])
+        return harness.client().check(["k"])
 
-    assert executed(libuv) is True
-    assert executed(ours) is False
+    assert is_executed(libuv) is True
+    assert is_executed(ours) is False
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
-def test_a_validate_in_two_segments_is_a_validate(libuv, ours, cut):
-    def answer(stage):
-        with stage.raw(validate=False) as connection:
+def test_a_validate_split_into_two_segments_is_accepted(libuv, ours, cut):
+    def reply(harness):
+        with harness.raw(validate=False) as connection:
             connection.send(raw.VALIDATE[:cut])
             connection.settle()
             try:
@@ -261,19 +261,19 @@ def test_a_validate_in_two_segments_is_a_validate(libuv, ours, cut):
                 return b""
             return connection.receive(4)
 
-    assert answer(libuv) == b""
-    assert answer(ours) == raw.u32(9)
+    assert reply(libuv) == b""
+    assert reply(ours) == raw.u32(9)
 
 
 @pytest.mark.parametrize("hello", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
-def test_other_protocols_are_closed_at_once(ours, hello):
+def test_a_connection_with_another_protocol_is_closed_immediately(ours, hello):
     with ours.raw(validate=False) as connection:
         connection.send(hello)
         assert connection.is_closed()
 
 
-def test_a_server_on_loopback_is_not_reached_from_elsewhere(libuv, ours):
-    # Another loopback address stands for every other address of this machine.
+def test_a_server_on_one_loopback_address_is_unreachable_at_another(libuv, ours):
+    # Another loopback address stands for any other address of this machine.
     assert is_reached("127.0.0.3", libuv.server.port) is True
     assert is_reached("127.0.0.3", ours.server.port) is False
     assert is_reached("127.0.0.1", ours.server.port) is True

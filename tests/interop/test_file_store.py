@@ -1,17 +1,17 @@
-"""One file shared by torch's FileStore and ours, in both directions and step by step."""
+"""One file shared by torch's FileStore and ours."""
 
 import threading
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 from driver import OurError
-from files import PAIRS, Ours, Torch, forked, in_torch_process, path, start  # noqa: F401  fixtures among them
+from files import PAIRS, Ours, Torch, forked, in_torch_process, open_store, path  # noqa: F401  fixtures among them
 
 
-@pytest.mark.parametrize(("one", "two"), PAIRS)
-def test_what_one_side_writes_the_other_reads(start, one, two):
-    writer, reader = start(one), start(two)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_each_side_reads_what_the_other_writes(open_store, first, second):
+    writer, reader = open_store(first), open_store(second)
     writer.set("text", "v")
     writer.set("empty", "")
     writer.set("binary", bytes(range(256)).decode("latin-1"))
@@ -27,7 +27,7 @@ def test_what_one_side_writes_the_other_reads(start, one, two):
     assert reader.check(["text", "n"]) and not reader.check(["text", "absent"])
     assert reader.delete_key("text") and reader.delete_key("never")
     assert not writer.check(["text"])
-    # Both count the file's own key.
+    # Both count the key that FileStore creates for itself.
     assert writer.num_keys() == reader.num_keys() == 5
     large = "x" * 3_000_000
     writer.set("large", large)
@@ -39,7 +39,7 @@ def test_the_same_calls_have_the_same_results_and_leave_the_same_bytes(tmp_path)
         store = store_class(path, timeout=1)
         results = []
 
-        def note(call, *arguments):
+        def record(call, *arguments):
             try:
                 results.append(call(*arguments))
             except (OurError, RuntimeError, ValueError, IndexError):
@@ -55,19 +55,19 @@ def test_the_same_calls_have_the_same_results_and_leave_the_same_bytes(tmp_path)
             ("c2", "y", "y"),
             ("c2", "", "z"),
         ]:
-            note(store.compare_set, key, expected, desired)
-        for held in ["5", "abc", "", "12abc", " 7", "1.5", "0x10", "99999999999999999999"]:
-            store.set("n", held)
-            note(store.add, "n", 1)
-        note(store.add, "new", 0)
-        note(store.delete_key, "c")
-        note(store.delete_key, "nope")
-        note(store.compare_set, "c", "x", "y")
-        note(store.check, ["c", "c2"])
-        note(store.append, "c2", "more")
-        note(store.append, "c9", "first")
-        note(store.num_keys)
-        note(store.get, "absent")
+            record(store.compare_set, key, expected, desired)
+        for value in ["5", "abc", "", "12abc", " 7", "1.5", "0x10", "99999999999999999999"]:
+            store.set("n", value)
+            record(store.add, "n", 1)
+        record(store.add, "new", 0)
+        record(store.delete_key, "c")
+        record(store.delete_key, "nope")
+        record(store.compare_set, "c", "x", "y")
+        record(store.check, ["c", "c2"])
+        record(store.append, "c2", "more")
+        record(store.append, "c9", "first")
+        record(store.num_keys)
+        record(store.get, "absent")
         store.close()
         return results
 
@@ -77,8 +77,8 @@ def test_the_same_calls_have_the_same_results_and_leave_the_same_bytes(tmp_path)
     assert len(theirs) > 20
 
 
-def test_add_never_wraps_although_torchs_does(start):
-    torch, ours = start("torch"), start("ours")
+def test_our_add_refuses_to_overflow_and_torchs_wraps(open_store):
+    torch, ours = open_store("torch"), open_store("ours")
     torch.set("n", str(2**63 - 1))
     with pytest.raises(OurError, match="NotANumber"):
         ours.add("n", 1)
@@ -86,30 +86,30 @@ def test_add_never_wraps_although_torchs_does(start):
     assert torch.add("n", 1) == -(2**63)
 
 
-def test_keys_are_listed_without_the_files_own(start):
-    torch, ours = start("torch"), start("ours")
+def test_our_list_keys_omits_the_files_own_key(open_store):
+    torch, ours = open_store("torch"), open_store("ours")
     torch.set("a", "1")
     ours.set("b", "2")
     assert ours.list_keys() == ["a", "b"]
-    # Torch shows its counter with the first letter missing.
+    # Torch lists its own counter, without the first letter.
     assert sorted(torch.list_keys()) == ["a", "b", "efcount/"]
 
 
 @pytest.mark.parametrize(("waiter", "setter"), PAIRS)
-def test_one_side_waits_for_the_other(start, waiter, setter):
-    waiting, other = start(waiter), start(setter)
+def test_one_side_waits_for_the_other(open_store, waiter, setter):
+    waiting, other = open_store(waiter), open_store(setter)
     found = []
     thread = threading.Thread(target=lambda: found.append(waiting.get("k")))
     thread.start()
     other.set("k", "v")
-    thread.join(DEADLINE)
+    thread.join(WAIT_TIMEOUT)
     assert found == [b"v"]
 
 
-def test_both_sides_meet_at_a_barrier(start):
-    torch, ours = start("torch"), start("ours")
-    ours_is_through = ours.later("barrier", "b", 2)
-    torch.barrier("b", 2, seconds(DEADLINE))
+def test_torch_and_our_store_pass_one_barrier(open_store):
+    torch, ours = open_store("torch"), open_store("ours")
+    ours_is_through = ours.start("barrier", "b", 2)
+    torch.barrier("b", 2, seconds(WAIT_TIMEOUT))
     ours_is_through()
     assert torch.get("b/num_members") == ours.get("b/num_members") == b"2"
 
@@ -119,15 +119,15 @@ def add_many(path, times, sums):
     sums.put([store.add("counter", 1) for _ in range(times)])
 
 
-def test_many_processes_of_both_sides_count_together(start, path):
-    keeper = start("ours")
+def test_concurrent_adds_of_both_sides_lose_no_update(open_store, path):
+    observer = open_store("ours")
     times = 300
-    counting = [start("ours") for _ in range(2)]
+    adders = [open_store("ours") for _ in range(2)]
     sums = forked.Queue()
     with in_torch_process(add_many, path, times, sums), in_torch_process(add_many, path, times, sums):
-        answers = [each.adds("counter", times) for each in counting]
-        seen = [number for answer in answers for number in answer()]
-        seen += sums.get(timeout=DEADLINE) + sums.get(timeout=DEADLINE)
+        pending = [each.start_adds("counter", times) for each in adders]
+        seen = [number for receive in pending for number in receive()]
+        seen += sums.get(timeout=WAIT_TIMEOUT) + sums.get(timeout=WAIT_TIMEOUT)
     assert sorted(seen) == list(range(1, 4 * times + 1))
-    assert keeper.get("counter") == str(4 * times).encode()
+    assert observer.get("counter") == str(4 * times).encode()
 

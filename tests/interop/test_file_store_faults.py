@@ -1,5 +1,7 @@
-"""What goes wrong with a file that torch's FileStore and ours share. Where torch misbehaves, both are shown the same file and
-ours must do better; torch's part is bounded by deadlines and killed."""
+"""Faults of a file that torch's FileStore and ours share.
+
+Where torch hangs, both open the same file and ours must not hang. Torch's processes are killed at the end.
+"""
 
 import fcntl
 import os
@@ -10,25 +12,25 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, delayed_since, run_delays, seconds, until
+from clock import WAIT_TIMEOUT, delayed_since, run_delays, seconds, wait_until
 from driver import OurError
-from files import forked, in_torch_process, path, record, start  # noqa: F401  fixtures among them
+from files import forked, in_torch_process, open_store, path, record  # noqa: F401  fixtures among them
 
-# What a timeout of one second may take, apart from the time for which others have the processors.
-IN_TIME = 1.1
+# The maximum duration of a timeout of 1 s, without the time for which other processes had the processors.
+MAX_SECONDS = 1.1
 
 
-def times_out(ours, call, name):
-    """The error of a call whose timeout is a second, and how long it took."""
+def assert_times_out(ours, call, name):
+    """Asserts that a call with a timeout of 1 s fails in time. Returns its error and how long it took."""
     pids = ours.process.pid, "self"
-    started, before = time.monotonic(), run_delays(*pids)
-    with pytest.raises(OurError) as refused:
+    start_time, before = time.monotonic(), run_delays(*pids)
+    with pytest.raises(OurError) as failure:
         call()
-    took = time.monotonic() - started
-    assert refused.value.name == name
-    assert took >= 1.0
-    assert took - delayed_since(before, *pids) <= IN_TIME, refused.value
-    return refused.value, took
+    elapsed = time.monotonic() - start_time
+    assert failure.value.name == name
+    assert elapsed >= 1.0
+    assert elapsed - delayed_since(before, *pids) <= MAX_SECONDS, failure.value
+    return failure.value, elapsed
 
 
 def cpu_seconds(pid):
@@ -36,20 +38,20 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_get_of_one_second_takes_torch_two_and_ours_one(start):
-    torch, ours = start("torch", timeout=1), start("ours", timeout=1)
-    _, took = times_out(ours, lambda: ours.get("absent"), "Timeout")
-    started = time.monotonic()
+def test_a_get_with_a_timeout_of_one_second_takes_longer_in_torch(open_store):
+    torch, ours = open_store("torch", timeout=1), open_store("ours", timeout=1)
+    _, elapsed = assert_times_out(ours, lambda: ours.get("absent"), "Timeout")
+    start_time = time.monotonic()
     with pytest.raises(RuntimeError, match="Timeout waiting for key"):
         torch.get("absent")
-    assert time.monotonic() - started > took
+    assert time.monotonic() - start_time > elapsed
 
 
-def test_an_unlinked_file_ends_ours_in_time(start, path):
-    torch, ours = start("torch", timeout=1), start("ours", timeout=1)
+def test_our_get_on_an_unlinked_file_fails_at_its_timeout(open_store, path):
+    torch, ours = open_store("torch", timeout=1), open_store("ours", timeout=1)
     torch.set("k", "v")
     path.unlink()
-    error, _ = times_out(ours, lambda: ours.get("k"), "FileTimeout")
+    error, _ = assert_times_out(ours, lambda: ours.get("k"), "FileTimeout")
     assert "no such file" in error.message
     with pytest.raises(RuntimeError, match="No such file"):
         torch.get("k")
@@ -58,64 +60,64 @@ def test_an_unlinked_file_ends_ours_in_time(start, path):
 def get_with_torch(path, key, ready):
     store = dist.FileStore(str(path), -1)
     store.set_timeout(seconds(1))
-    ready.wait(DEADLINE)
+    ready.wait(WAIT_TIMEOUT)
     store.get(key)
 
 
 @pytest.mark.parametrize("tail", [b"\x02\x00", record("/torn", "value")[:9]], ids=["two bytes", "key without value"])
-def test_a_torn_tail_that_torch_spins_on_is_survived_by_ours(start, path, tail):
-    ours = start("ours", timeout=1)
+def test_our_store_recovers_from_a_torn_tail_on_which_torch_spins(open_store, path, tail):
+    ours = open_store("ours", timeout=1)
     ours.set("k", "v")
     ready = forked.Event()
     with in_torch_process(get_with_torch, path, "absent", ready) as torch:
-        # It has opened the file once it is counted there.
-        until("torch's child to open the file", lambda: record("refcount/", "2") in path.read_bytes())
+        # The reference count shows that torch's process has opened the file.
+        wait_until("torch's child to open the file", lambda: record("refcount/", "2") in path.read_bytes())
         with path.open("ab") as file:
             file.write(tail)
-        torn = path.read_bytes()
+        torn_bytes = path.read_bytes()
         ready.set()
         began = cpu_seconds(torch.pid)
-        # Its time-out was one second; it computes instead of waiting, and holds the lock while it does.
-        until("torch to spin", lambda: cpu_seconds(torch.pid) - began > 1.5)
+        # Torch's timeout is 1 s. Torch spins instead of waiting, and has the lock while it spins.
+        wait_until("torch to spin", lambda: cpu_seconds(torch.pid) - began > 1.5)
         assert torch.is_alive()
-        # Ours reads what is there, waits for what isn't, and gives up on a lock that isn't given.
+        # Our store reads existing keys, and times out on an absent key and on the lock.
         before = cpu_seconds(ours.process.pid)
         assert ours.get("k") == b"v"
-        times_out(ours, lambda: ours.get("torn"), "Timeout")
-        times_out(ours, lambda: ours.set("k", "w"), "FileTimeout")
-        # Spinning would take two.
+        assert_times_out(ours, lambda: ours.get("torn"), "Timeout")
+        assert_times_out(ours, lambda: ours.set("k", "w"), "FileTimeout")
+        # Spinning would use 2 s.
         assert cpu_seconds(ours.process.pid) - before < 0.5
-        assert torch.is_alive() and path.read_bytes() == torn
-    # Once it is gone, the next write of ours heals the file, for torch too.
+        assert torch.is_alive() and path.read_bytes() == torn_bytes
+    # Once torch's process is killed, our next write repairs the file, for torch too.
     ours.set("k", "w")
-    assert path.read_bytes() == torn[: -len(tail)] + record("/k", "w")
-    healed = start("torch", timeout=1)
+    assert path.read_bytes() == torn_bytes[: -len(tail)] + record("/k", "w")
+    healed = open_store("torch", timeout=1)
     assert healed.get("k") == b"w"
     assert not healed.check(["torn"])
 
 
-def set_for_ever(path):
+def set_forever(path):
     store = dist.FileStore(str(path), -1)
     for n in range(10**9):
         store.set(f"key{n}", "x" * 2000)
 
 
-def test_torch_writers_killed_at_any_moment_leave_a_file_ours_goes_on_with(start, path):
-    ours = start("ours", timeout=2)
-    dice = random.Random(7)
+def test_our_store_works_on_a_file_whose_torch_writers_were_killed_at_any_moment(open_store, path):
+    ours = open_store("ours", timeout=2)
+    rng = random.Random(7)
     for _ in range(8):
-        with in_torch_process(set_for_ever, path) as torch:
+        with in_torch_process(set_forever, path) as torch:
             size = path.stat().st_size
-            until("torch's child to write", lambda: path.stat().st_size > size + 10_000)
-            time.sleep(dice.random() * 0.01)  # any moment will do
+            wait_until("torch's child to write", lambda: path.stat().st_size > size + 10_000)
+            time.sleep(rng.random() * 0.01)  # a random moment
             torch.kill()
-            torch.join(DEADLINE)
-        started = time.monotonic()
+            torch.join(WAIT_TIMEOUT)
+        start_time = time.monotonic()
         ours.set("after", "1")
         assert ours.get("after") == b"1"
         assert ours.get("key0") == b"x" * 2000
-        assert time.monotonic() - started < 2.5
-        assert start("torch", timeout=2).get("after") == b"1"
+        assert time.monotonic() - start_time < 2.5
+        assert open_store("torch", timeout=2).get("after") == b"1"
 
 
 def hold_lock(path, ready):
@@ -129,38 +131,38 @@ def set_with_torch(path, opened, go):
     store = dist.FileStore(str(path), -1)
     store.set_timeout(seconds(1))
     opened.set()
-    go.wait(DEADLINE)
+    go.wait(WAIT_TIMEOUT)
     store.set("k", "w")
 
 
-def test_a_held_lock_hangs_torch_and_not_ours(start, path):
-    ours = start("ours", timeout=1)
+def test_a_locked_file_hangs_torch_and_times_out_in_our_store(open_store, path):
+    ours = open_store("ours", timeout=1)
     opened, held, go = forked.Event(), forked.Event(), forked.Event()
     with in_torch_process(set_with_torch, path, opened, go) as torch:
-        assert opened.wait(DEADLINE)
+        assert opened.wait(WAIT_TIMEOUT)
         with in_torch_process(hold_lock, path, held):
-            assert held.wait(DEADLINE)
+            assert held.wait(WAIT_TIMEOUT)
             go.set()
-            error, _ = times_out(ours, lambda: ours.set("k", "v"), "FileTimeout")
+            error, _ = assert_times_out(ours, lambda: ours.set("k", "v"), "FileTimeout")
             assert "lock" in error.message
             torch.join(1.5)
-            assert torch.is_alive(), "torch ignores its time-out of one second"
-        torch.join(DEADLINE)
+            assert torch.is_alive(), "torch ignores its timeout of 1 s"
+        torch.join(WAIT_TIMEOUT)
         assert torch.exitcode == 0
     assert ours.get("k") == b"w"
 
 
-def test_a_file_torch_damaged_by_writing_behind_a_torn_record_is_named(start, path):
-    torch, ours = start("torch"), start("ours", timeout=1)
+def test_our_store_reports_where_torch_damaged_a_file_by_writing_after_a_torn_record(open_store, path):
+    torch, ours = open_store("torch"), open_store("ours", timeout=1)
     torch.set("k", "v")
     assert ours.get("k") == b"v"
     whole = len(path.read_bytes())
     with path.open("ab") as file:
         file.write(b"\x02\x00")
-    torch.set("l", "w")  # torch looks at nothing when it sets
+    torch.set("l", "w")  # torch writes without reading the file
     damaged = path.read_bytes()
     for call in [lambda: ours.get("k"), lambda: ours.set("k", "x")]:
-        with pytest.raises(OurError, match="File") as refused:
+        with pytest.raises(OurError, match="File") as failure:
             call()
-        assert f"at byte {whole}" in refused.value.message
+        assert f"at byte {whole}" in failure.value.message
     assert path.read_bytes() == damaged

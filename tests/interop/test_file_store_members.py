@@ -1,21 +1,21 @@
-"""Who is counted in a file that torch's FileStores and ours share, who removes it, and who may use it."""
+"""Reference counts, deletion and permissions of a file that torch's FileStores and ours share."""
 
 import pytest
-from files import PAIRS, SIDES, path, start  # noqa: F401  fixtures among them
+from files import PAIRS, SIDES, open_store, path  # noqa: F401  fixtures among them
 
 
 @pytest.mark.parametrize("num_workers", [-1, 0, 2, 3])
 @pytest.mark.parametrize("order", [("torch", "ours"), ("ours", "torch"), ("ours", "torch", "ours")])
-def test_the_last_one_out_removes_the_file_whichever_side_it_is(start, path, order, num_workers):
-    stores = [start(side, num_workers) for side in order]
-    for left, store in reversed(list(enumerate(stores))):
+def test_the_last_store_to_close_deletes_the_file_on_either_side(open_store, path, order, num_workers):
+    stores = [open_store(side, num_workers) for side in order]
+    for remaining, store in reversed(list(enumerate(stores))):
         store.close()
-        gone = left == 0 and 0 <= num_workers <= len(order)
-        assert path.exists() != gone, f"{left} left"
+        is_deleted = remaining == 0 and 0 <= num_workers <= len(order)
+        assert path.exists() != is_deleted, f"{remaining} stores remain"
 
 
 @pytest.mark.parametrize("num_workers", [-1, 2])
-def test_the_bookkeeping_is_the_same_to_the_byte(tmp_path, num_workers):
+def test_both_sides_write_identical_reference_counts(tmp_path, num_workers):
     files = []
     for sides in [("torch", "torch", "torch"), ("ours", "ours", "ours"), ("ours", "torch", "ours")]:
         path = tmp_path / "-".join(sides)
@@ -30,17 +30,17 @@ def test_the_bookkeeping_is_the_same_to_the_byte(tmp_path, num_workers):
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_one_after_the_other_two_workers_remove_the_file(start, path, first, second):
-    start(first, 2).close()
+def test_two_workers_that_open_the_file_one_after_the_other_delete_it(open_store, path, first, second):
+    open_store(first, 2).close()
     assert path.exists()
-    start(second, 2).close()
+    open_store(second, 2).close()
     assert not path.exists()
 
 
-def test_each_side_accepts_the_mode_of_the_others_file(start, path):
-    ours = start("ours")
+def test_each_side_accepts_the_file_mode_of_the_other(open_store, path):
+    ours = open_store("ours")
     assert path.stat().st_mode & 0o777 == 0o600
-    torch = start("torch")
+    torch = open_store("torch")
     torch.set("k", "v")
     assert ours.get("k") == b"v"
     path.unlink()

@@ -1,18 +1,18 @@
-"""Frames that torch's client sends rarely or never, answered with torch's bytes."""
+"""Frames that torch's client sends rarely or never get the same replies as from torch's server."""
 
 import raw
-from stage import on_both
+from harness import on_both_servers
 
 
-def answer(stage, *requests):
-    """What the server says to these requests in a row, and no more."""
-    with stage.raw() as connection:
+def replies(harness, *requests):
+    """Sends the requests in one message, and returns all replies."""
+    with harness.raw() as connection:
         connection.send(b"".join(requests))
-        return connection.answers_before_a_ping()
+        return connection.replies_before_ping()
 
 
-@on_both
-def test_lists_of_nothing_empty_names_and_odd_bytes(stage):
+@on_both_servers
+def test_empty_lists_empty_names_and_arbitrary_bytes_get_torchs_replies(harness):
     request = raw.request
     for name, frames in {
         "wait for nothing": [request("wait", [])],
@@ -34,19 +34,19 @@ def test_lists_of_nothing_empty_names_and_odd_bytes(stage):
         "a barrier for one": [request("barrier", "solo", 1)],
         "a wait for what is there": [request("set", "w", "1"), request("wait", ["w", "w"])],
     }.items():
-        stage.note(name, answer(stage, *frames))
+        harness.record(name, replies(harness, *frames))
 
 
-@on_both
-def test_a_hundred_requests_in_one_segment_are_answered_in_order(stage):
+@on_both_servers
+def test_a_hundred_requests_in_one_segment_are_answered_in_order(harness):
     frames = [raw.request("add", "n", number) for number in range(100)]
-    stage.note("sums", answer(stage, *frames))
+    harness.record("sums", replies(harness, *frames))
     frames = [raw.request("set", f"k{number}", str(number)) + raw.request("get", f"k{number}") for number in range(100)]
-    stage.note("values", answer(stage, *frames))
+    harness.record("values", replies(harness, *frames))
 
 
-@on_both
-def test_one_request_in_many_segments_is_one_request(stage):
+@on_both_servers
+def test_one_request_in_many_segments_is_one_request(harness):
     for frame in [
         raw.request("set", "key", "value"),
         raw.request("add", "n", 5),
@@ -56,62 +56,62 @@ def test_one_request_in_many_segments_is_one_request(stage):
         raw.request("queue_push", "q", "item"),
         raw.request("queue_pop", "q"),
     ]:
-        with stage.raw() as connection:
+        with harness.raw() as connection:
             for byte in frame:
                 connection.send(bytes([byte]))
-            stage.note(frame, connection.answers_before_a_ping())
+            harness.record(frame, connection.replies_before_ping())
 
 
-@on_both
-def test_codes_nobody_has_end_the_connection(stage):
+@on_both_servers
+def test_unknown_operation_codes_close_the_connection(harness):
     for code in [0x13, 0x14, 0x7F, 0xFF]:
-        with stage.raw() as connection:
+        with harness.raw() as connection:
             connection.send(bytes([code]))
-            stage.note(code, connection.is_closed())
-    with stage.raw() as connection:
+            harness.record(code, connection.is_closed())
+    with harness.raw() as connection:
         connection.send(raw.VALIDATE)
-        stage.note("a second VALIDATE", connection.is_closed())
+        harness.record("a second VALIDATE", connection.is_closed())
 
 
-@on_both
-def test_lengths_beyond_the_limits_end_the_connection_before_their_bytes_come(stage):
-    store = stage.client()
+@on_both_servers
+def test_lengths_beyond_the_limits_close_the_connection_before_their_bytes_arrive(harness):
+    store = harness.client()
     for count in [8193, 2**31, 2**62, 2**64 - 1]:
-        with stage.raw() as connection:
+        with harness.raw() as connection:
             connection.send(bytes([raw.OPS.index("get")]) + raw.u64(count))
-            stage.note(f"a name of {count}", connection.is_closed())
+            harness.record(f"a name of {count}", connection.is_closed())
     for count in [8 * 2**20 + 1, 2**31, 2**62, 2**64 - 1]:
-        with stage.raw() as connection:
+        with harness.raw() as connection:
             connection.send(bytes([raw.OPS.index("set")]) + raw.text("k") + raw.u64(count))
-            stage.note(f"a value of {count}", connection.is_closed())
+            harness.record(f"a value of {count}", connection.is_closed())
     for op in ["check", "wait", "multi_get", "multi_set"]:
         for count in [131_073, 2**25, 2**63, 2**64 - 1]:
-            with stage.raw() as connection:
+            with harness.raw() as connection:
                 connection.send(bytes([raw.OPS.index(op)]) + raw.u64(count))
-                stage.note(f"{op} of {count}", connection.is_closed())
-    stage.see(store.num_keys)
+                harness.record(f"{op} of {count}", connection.is_closed())
+    harness.call(store.num_keys)
 
 
-@on_both
-def test_half_a_request_and_then_the_end_changes_nothing(stage):
+@on_both_servers
+def test_a_request_cut_off_by_the_end_of_the_connection_changes_nothing(harness):
     frame = raw.request("set", "/k", "value")
     for cut in range(1, len(frame)):
-        with stage.raw() as connection:
+        with harness.raw() as connection:
             connection.send(frame[:cut])
-    stage.settle()
-    stage.see(stage.client().num_keys)
+    harness.settle()
+    harness.call(harness.client().num_keys)
 
 
-@on_both
-def test_requests_before_a_half_close_are_answered(stage):
+@on_both_servers
+def test_requests_before_a_half_close_are_answered(harness):
     import socket
 
-    with stage.raw() as connection:
+    with harness.raw() as connection:
         connection.send(raw.request("set", "k", "v") + raw.request("get", "k"))
         connection.socket.shutdown(socket.SHUT_WR)
-        stage.note("answer", connection.receive_text())
-        stage.note("then", connection.is_closed())
-    with stage.raw() as connection:
-        connection.ask("wait", ["absent"])
+        harness.record("answer", connection.receive_text())
+        harness.record("then", connection.is_closed())
+    with harness.raw() as connection:
+        connection.send_request("wait", ["absent"])
         connection.socket.shutdown(socket.SHUT_WR)
-        stage.note("a waiter", connection.is_closed())
+        harness.record("a waiter", connection.is_closed())

@@ -1,4 +1,4 @@
-"""Four torch processes that meet on our server: process groups, collectives, barriers."""
+"""Four torch processes on our server: process groups, collectives, barriers."""
 
 import json
 import pathlib
@@ -9,19 +9,19 @@ import pytest
 from servers import OurServer
 
 WORLD = 4
-WAYS = ["store", "prefixed_store", "tcp", "env"]
+INIT_METHODS = ["store", "prefixed_store", "tcp", "env"]
 
 
 @pytest.fixture(scope="module")
 def reports():
-    """What each of the four has to tell about each way of meeting. They start once: torch is slow to import."""
-    servers = {way: OurServer() for way in WAYS}
+    """The report of each process for each init method. The processes start once, because importing torch is slow."""
+    servers = {method: OurServer() for method in INIT_METHODS}
     script = pathlib.Path(__file__).parent / "gloo_job.py"
     try:
         job = subprocess.run(
             [
                 *(sys.executable, "-W", "ignore", script, str(WORLD)),
-                *(f"{way}={server.host}:{server.port}" for way, server in servers.items()),
+                *(f"{method}={server.host}:{server.port}" for method, server in servers.items()),
             ],
             capture_output=True,
             text=True,
@@ -34,15 +34,15 @@ def reports():
     return [json.loads(line) for line in job.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_four_processes_reduce_gather_and_meet_at_barriers(reports, way):
+@pytest.mark.parametrize("method", INIT_METHODS)
+def test_four_processes_run_collectives_and_barriers(reports, method):
     assert len(reports) == WORLD
     for rank, report in enumerate(reports):
-        seen = report[way]
-        assert (seen["rank"], seen["world_size"]) == (rank, WORLD)
-        assert seen["all_reduce"] == [10.0, 40.0]
-        assert seen["broadcast"] == 42.0
-        assert seen["all_gather"] == [0, 1, 4, 9]
-        # Everybody had counted itself in before anybody was through the barrier.
-        assert seen["arrived_after_barrier"] == WORLD
-        assert seen["pair_sum"] == (1.0 if rank < 2 else 5.0)
+        results = report[method]
+        assert (results["rank"], results["world_size"]) == (rank, WORLD)
+        assert results["all_reduce"] == [10.0, 40.0]
+        assert results["broadcast"] == 42.0
+        assert results["all_gather"] == [0, 1, 4, 9]
+        # All processes had added 1 before any of them passed the barrier.
+        assert results["arrived_after_barrier"] == WORLD
+        assert results["pair_sum"] == (1.0 if rank < 2 else 5.0)

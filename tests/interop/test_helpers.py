@@ -1,21 +1,22 @@
-"""Torch's own helpers around a store, with our ranks among theirs: `synchronize`, `get_all`, `barrier` and
-`create_c10d_store` of torch.distributed.elastic at one end, ours at the other, over torch's servers and over ours.
+"""Torch's helpers around a store and ours in one job, on torch's servers and on ours: `synchronize`, `get_all`,
+`barrier` and `create_c10d_store` of torch.distributed.elastic.
 
-Ours run in processes of their own, through the program `helpers_driver`; torch's in threads of this one."""
+Our ranks are processes of the program `helpers_driver`. Torch's ranks are threads of this process.
+"""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
-from clock import ANSWERED, DEADLINE, seconds, stays, until
+from clock import REPLY_TIMEOUT, WAIT_TIMEOUT, assert_stays, seconds, wait_until
 from servers import SERVERS, driver, is_reached
 from torch.distributed.elastic.utils import store as torchs
 from torch.distributed.elastic.utils.distributed import create_c10d_store
 
 pytestmark = pytest.mark.timeout(180)
 
-SHORT = 1.0  # seconds: for what is to time out
+SHORT_TIMEOUT = 1.0  # seconds
 
 
 def ms(timeout):
@@ -29,7 +30,7 @@ def server(request):
     server.stop()
 
 
-class Ours:
+class OurRank:
     """One of our ranks, in a process of its own."""
 
     started = []
@@ -40,9 +41,9 @@ class Ours:
             [driver("helpers_driver"), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def said(self):
-        """What it came to: the words after `ok`, or the exception that stands for what is after `err`."""
-        out, _ = self.process.communicate(timeout=DEADLINE)
+    def outcome(self):
+        """Waits for the process. Returns the words after `ok`, or the error after `err` as an exception."""
+        out, _ = self.process.communicate(timeout=WAIT_TIMEOUT)
         return self.read(out)
 
     @staticmethod
@@ -52,170 +53,173 @@ class Ours:
             return rest.split()
         assert kind == "err", line
         name, _, message = rest.partition(" ")
-        return Refused(name, message)
+        return OurError(name, message)
 
     def next_line(self):
         return self.read(self.process.stdout.readline())
 
     def close(self):
-        """Lets go of what it keeps, and ends it."""
-        assert self.said() == ["closed"]
+        """Closes the store of the process, and waits for the process to exit."""
+        assert self.outcome() == ["closed"]
         assert self.process.returncode == 0
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind():
+def kill_started_ranks():
     yield
-    while Ours.started:
-        process = Ours.started.pop().process
+    while OurRank.started:
+        process = OurRank.started.pop().process
         process.kill()
         process.communicate()
 
 
-class Refused(Exception):
-    """Ours ended in an error; its first argument is the error's name."""
+class OurError(Exception):
+    """An error of one of our ranks: its name and its message."""
 
 
-def ranks(server, who, ours, ours_do, torchs_do):
-    """Starts the ranks in `ours` as processes (`ours_do(rank)` gives the arguments) and all others of `who` as threads
-    (`torchs_do(store, rank)`). What each came to, by rank; an error is what it came to, too."""
+def run_ranks(server, world, ours, our_arguments, torch_call):
+    """Runs the ranks of `world`, and returns their results or errors by rank.
+
+    The ranks in `ours` are processes with the arguments `our_arguments(rank)`. The others are threads that call
+    `torch_call(store, rank)`.
+    """
 
     def torch_rank(rank):
         store = dist.TCPStore(
-            server.host, server.port, is_master=False, wait_for_workers=False, timeout=seconds(DEADLINE)
+            server.host, server.port, is_master=False, wait_for_workers=False, timeout=seconds(WAIT_TIMEOUT)
         )
         try:
-            return torchs_do(store, rank)
+            return torch_call(store, rank)
         except RuntimeError as error:
             return error
 
-    with ThreadPoolExecutor(len(who)) as pool:
-        futures = {rank: pool.submit(torch_rank, rank) for rank in who if rank not in ours}
-        processes = {rank: Ours(*ours_do(rank)) for rank in who if rank in ours}
-        came_to = {rank: process.said() for rank, process in processes.items()}
-        return came_to | {rank: future.result(DEADLINE) for rank, future in futures.items()}
+    with ThreadPoolExecutor(len(world)) as pool:
+        futures = {rank: pool.submit(torch_rank, rank) for rank in world if rank not in ours}
+        processes = {rank: OurRank(*our_arguments(rank)) for rank in world if rank in ours}
+        outcomes = {rank: process.outcome() for rank, process in processes.items()}
+        return outcomes | {rank: future.result(WAIT_TIMEOUT) for rank, future in futures.items()}
 
 
 def endpoint(server):
     return f"{server.host}:{server.port}"
 
 
-# Who of a world of four is ours.
-MIXES = [{1, 3}, {0}, {0, 1, 2}, {3}]
+# Which ranks of a world of 4 are ours.
+OUR_RANKS = [{1, 3}, {0}, {0, 1, 2}, {3}]
 
 
-@pytest.mark.parametrize("ours", MIXES, ids=str)
-def test_everybody_gets_what_everybody_gave(server, ours):
-    came_to = ranks(
+@pytest.mark.parametrize("ours", OUR_RANKS, ids=str)
+def test_synchronize_returns_the_values_of_all_ranks(server, ours):
+    outcomes = run_ranks(
         server,
         range(4),
         ours,
-        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(DEADLINE), f"from{rank}"],
-        lambda store, rank: torchs.synchronize(store, f"from{rank}".encode(), rank, 4, "data/", DEADLINE),
+        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(WAIT_TIMEOUT), f"from{rank}"],
+        lambda store, rank: torchs.synchronize(store, f"from{rank}".encode(), rank, 4, "data/", WAIT_TIMEOUT),
     )
     for rank in range(4):
-        got = came_to[rank]
+        values = outcomes[rank]
         if rank in ours:
-            assert got == [f"from{n}" for n in range(4)], rank
+            assert values == [f"from{n}" for n in range(4)], rank
         else:
-            assert got == [f"from{n}".encode() for n in range(4)], rank
+            assert values == [f"from{n}".encode() for n in range(4)], rank
 
 
 def test_get_all_leaves_the_same_keys(server):
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     for rank in range(2):
         store.set(f"k{rank}", f"v{rank}")
-    came_to = ranks(
+    outcomes = run_ranks(
         server,
         range(2),
         {0},
-        lambda rank: ["get_all", endpoint(server), "k", 2, rank, ms(DEADLINE)],
+        lambda rank: ["get_all", endpoint(server), "k", 2, rank, ms(WAIT_TIMEOUT)],
         lambda store, rank: torchs.get_all(store, rank, "k", 2),
     )
-    assert came_to == {0: ["v0", "v1"], 1: [b"v0", b"v1"]}
+    assert outcomes == {0: ["v0", "v1"], 1: [b"v0", b"v1"]}
     assert store.get("k/finished/num_members") == b"2"
     assert store.get("k/finished/last_member") == b"<val_ignored>"
 
 
-def test_an_exchange_that_is_not_complete_ends_everywhere_and_ours_names_who_is_missing(server):
-    came_to = ranks(
+def test_an_incomplete_exchange_times_out_on_every_rank_and_ours_names_the_missing_ranks(server):
+    outcomes = run_ranks(
         server,
         [0, 2],
         {2},
-        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(ANSWERED), "x"],
-        lambda store, rank: torchs.synchronize(store, b"x", rank, 4, "data/", ANSWERED),
+        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(REPLY_TIMEOUT), "x"],
+        lambda store, rank: torchs.synchronize(store, b"x", rank, 4, "data/", REPLY_TIMEOUT),
     )
-    assert isinstance(came_to[0], dist.DistStoreError)
-    name, message = came_to[2].args
+    assert isinstance(outcomes[0], dist.DistStoreError)
+    name, message = outcomes[2].args
     assert name == "Timeout"
     assert "2 of 4 ranks came, missing: 1, 3" in message
 
 
-@pytest.mark.parametrize("ours", MIXES, ids=str)
-def test_a_barrier_lets_all_through(server, ours):
-    came_to = ranks(
+@pytest.mark.parametrize("ours", OUR_RANKS, ids=str)
+def test_a_barrier_of_both_libraries_opens_for_all_ranks(server, ours):
+    outcomes = run_ranks(
         server,
         range(4),
         ours,
-        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(DEADLINE), ms(SHORT)],
-        lambda store, rank: torchs.barrier(store, 4, "b", DEADLINE, rank),
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(WAIT_TIMEOUT), ms(SHORT_TIMEOUT)],
+        lambda store, rank: torchs.barrier(store, 4, "b", WAIT_TIMEOUT, rank),
     )
-    assert came_to == {rank: [] if rank in ours else None for rank in range(4)}
+    assert outcomes == {rank: [] if rank in ours else None for rank in range(4)}
 
 
-def test_a_barrier_lets_nobody_through_before_the_last_has_come(server):
-    early = [Ours("barrier", endpoint(server), "b", 3, rank, ms(DEADLINE), ms(SHORT)) for rank in (0, 1)]
+def test_a_barrier_opens_only_after_the_last_rank_has_arrived(server):
+    early = [OurRank("barrier", endpoint(server), "b", 3, rank, ms(WAIT_TIMEOUT), ms(SHORT_TIMEOUT)) for rank in (0, 1)]
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
-    until("both to have come", lambda: store.add("b/num_members", 0) == 2)
-    stays("both wait", lambda: [rank.process.poll() for rank in early] == [None, None], 0.5)
-    torchs.barrier(store, 3, "b", DEADLINE, 2)
-    assert [rank.said() for rank in early] == [[], []]
+    wait_until("both ranks to arrive", lambda: store.add("b/num_members", 0) == 2)
+    assert_stays("both ranks wait", lambda: [rank.process.poll() for rank in early] == [None, None], 0.5)
+    torchs.barrier(store, 3, "b", WAIT_TIMEOUT, 2)
+    assert [rank.outcome() for rank in early] == [[], []]
 
 
-def test_ranks_without_a_number_meet_too(server):
-    came_to = ranks(
+def test_a_barrier_works_without_rank_numbers(server):
+    outcomes = run_ranks(
         server,
         range(2),
         {1},
-        lambda rank: ["barrier", endpoint(server), "b", 2, "-", ms(DEADLINE), ms(SHORT)],
-        lambda store, rank: torchs.barrier(store, 2, "b", DEADLINE),
+        lambda rank: ["barrier", endpoint(server), "b", 2, "-", ms(WAIT_TIMEOUT), ms(SHORT_TIMEOUT)],
+        lambda store, rank: torchs.barrier(store, 2, "b", WAIT_TIMEOUT),
     )
-    assert came_to == {0: None, 1: []}
+    assert outcomes == {0: None, 1: []}
 
 
-def test_torchs_rank_0_names_the_missing_and_does_not_miss_ours(server):
-    came_to = ranks(
+def test_torchs_rank_0_names_the_missing_ranks_and_counts_ours_as_present(server):
+    outcomes = run_ranks(
         server,
         [0, 1],
         {1},
-        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(ANSWERED), ms(DEADLINE)],
-        lambda store, rank: torchs.barrier(store, 4, "b", ANSWERED, rank, trace_timeout=SHORT),
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(REPLY_TIMEOUT), ms(WAIT_TIMEOUT)],
+        lambda store, rank: torchs.barrier(store, 4, "b", REPLY_TIMEOUT, rank, trace_timeout=SHORT_TIMEOUT),
     )
-    error = came_to[0]
+    error = outcomes[0]
     assert isinstance(error, dist.DistStoreError)
     missing = str(error).partition("missing_ranks=[")[2].partition("]")[0]
     assert set(missing.split(", ")) == {"2", "3"}, error
-    # Torch's rank 0 leaves its mark only when its own time is up; ours waits for that.
-    name, message = came_to[1].args
+    # Torch's rank 0 sets its trace key only after its own timeout. Our rank waits for that key.
+    name, message = outcomes[1].args
     assert name == "Timeout"
     assert "2 of 4 ranks came, missing: 2, 3" in message
 
 
-def test_our_rank_0_names_the_missing_and_lets_torchs_ranks_go(server):
-    came_to = ranks(
+def test_our_rank_0_names_the_missing_ranks_and_releases_torchs_ranks(server):
+    outcomes = run_ranks(
         server,
         [0, 1, 2],
         {0},
-        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(ANSWERED), ms(DEADLINE)],
-        lambda store, rank: torchs.barrier(store, 4, "b", ANSWERED + 2 * SHORT, rank),
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(REPLY_TIMEOUT), ms(WAIT_TIMEOUT)],
+        lambda store, rank: torchs.barrier(store, 4, "b", REPLY_TIMEOUT + 2 * SHORT_TIMEOUT, rank),
     )
-    name, message = came_to[0].args
+    name, message = outcomes[0].args
     assert name == "Timeout"
     assert "3 of 4 ranks came, missing: 3" in message
     for rank in (1, 2):
-        assert isinstance(came_to[rank], dist.DistStoreError)
-        # They waited for the gate that rank 0 opens.
-        assert "[<check rank 0 (0) for missing rank info>]" in str(came_to[rank])
+        assert isinstance(outcomes[rank], dist.DistStoreError)
+        # They waited for the key that rank 0 sets after it has collected the trace keys.
+        assert "[<check rank 0 (0) for missing rank info>]" in str(outcomes[rank])
 
 
 # ---- create_c10d_store ----
@@ -230,46 +234,46 @@ def torchs_create(rank, port, world_size, timeout):
 
 def ours_create(rank, port, world_size, timeout):
     role = "serve" if rank == 0 else "join"
-    return Ours("create", f"127.0.0.1:{port}", role, world_size, ms(timeout))
+    return OurRank("create", f"127.0.0.1:{port}", role, world_size, ms(timeout))
 
 
 @pytest.mark.parametrize("libuv", ["1", "0"])
 @pytest.mark.parametrize("ours", [{0}, {1}, {0, 2}, {1, 2}], ids=str)
-def test_a_world_of_both_creates_its_store(ours, libuv, monkeypatch, port):
+def test_ranks_of_both_libraries_create_one_store(ours, libuv, monkeypatch, port):
     monkeypatch.setenv("USE_LIBUV", libuv)
     with ThreadPoolExecutor(3) as pool:
         theirs = {
-            rank: pool.submit(torchs_create, rank, port, 3, DEADLINE) for rank in range(3) if rank not in ours
+            rank: pool.submit(torchs_create, rank, port, 3, WAIT_TIMEOUT) for rank in range(3) if rank not in ours
         }
-        processes = {rank: ours_create(rank, port, 3, DEADLINE) for rank in ours}
+        processes = {rank: ours_create(rank, port, 3, WAIT_TIMEOUT) for rank in ours}
         try:
             assert {rank: process.next_line() for rank, process in processes.items()} == {
                 rank: [str(port)] for rank in ours
             }
-            stores = {rank: future.result(DEADLINE) for rank, future in theirs.items()}
+            stores = {rank: future.result(WAIT_TIMEOUT) for rank, future in theirs.items()}
             for store in stores.values():
                 assert isinstance(store, dist.TCPStore), store
                 assert store.get("_tcp_store/num_members/num_members") == b"3"
         finally:
-            # Whoever serves goes last.
+            # Close the server last.
             for rank in sorted(ours, reverse=True):
                 processes[rank].close()
 
 
-def test_our_server_says_how_many_came_when_not_all_do(port):
+def test_our_server_reports_how_many_of_the_ranks_joined(port):
     with ThreadPoolExecutor(1) as pool:
         process = ours_create(0, port, 3, 5.0)
-        until("it to listen", lambda: is_reached("127.0.0.1", port))
+        wait_until("our server to listen", lambda: is_reached("127.0.0.1", port))
         theirs = pool.submit(torchs_create, 1, port, 3, 5.0)
-        name, message = process.said().args
+        name, message = process.outcome().args
         assert name == "Timeout"
         assert "2 of 3 joined" in message
-        assert isinstance(theirs.result(DEADLINE), RuntimeError)
+        assert isinstance(theirs.result(WAIT_TIMEOUT), RuntimeError)
 
 
-def test_torchs_server_counts_ours(port):
+def test_torchs_server_counts_our_ranks(port):
     with ThreadPoolExecutor(1) as pool:
         theirs = pool.submit(torchs_create, 0, port, 3, 5.0)
         process = ours_create(1, port, 3, 5.0)
-        assert "2/3 clients joined" in str(theirs.result(DEADLINE))
-        assert process.said().args[0] in ("Timeout", "ConnectionLost", "Unreachable")
+        assert "2/3 clients joined" in str(theirs.result(WAIT_TIMEOUT))
+        assert process.outcome().args[0] in ("Timeout", "ConnectionLost", "Unreachable")

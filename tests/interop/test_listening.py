@@ -1,4 +1,4 @@
-"""Torch's clients reach our server at every kind of address it is asked to listen on, and at no other."""
+"""Torch's clients reach our server at the addresses that it listens on, and at no others."""
 
 import contextlib
 import errno
@@ -6,7 +6,7 @@ import socket
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 from servers import OurServer, is_reached
 
 
@@ -20,22 +20,22 @@ def has_ipv6():
 
 @contextlib.contextmanager
 def our_server(listen, not_reached):
-    """One on a port that nobody has where it is not to be reached; there it is held, so that nobody else listens."""
+    """Starts our server on a port that is free at the hosts in `not_reached`, and reserves the port at these hosts."""
     for _ in range(5):
         server = OurServer(listen)
-        with contextlib.ExitStack() as stack:
-            stack.callback(server.stop)
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(server.stop)
             try:
                 for host in not_reached:
                     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                    stack.enter_context(socket.socket(family)).bind((host, server.port))
+                    cleanup.enter_context(socket.socket(family)).bind((host, server.port))
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 continue
             yield server
             return
-    raise AssertionError(f"each time somebody had the port at one of {not_reached}")
+    raise AssertionError(f"the port was in use at one of {not_reached} in each of 5 attempts")
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def our_server(listen, not_reached):
         ("", ["127.0.0.1", "127.0.0.3", "::1"], []),
     ],
 )
-def test_torchs_client_connects_wherever_we_listen_and_nowhere_else(listen, reached, not_reached):
+def test_torchs_client_reaches_our_server_at_its_listen_addresses_only(listen, reached, not_reached):
     if "::1" in [*reached, *not_reached] and not has_ipv6():
         pytest.skip("this machine has no IPv6")
     with our_server(listen, not_reached) as server:
         for host in reached:
-            store = dist.TCPStore(host, server.port, is_master=False, timeout=seconds(DEADLINE))
+            store = dist.TCPStore(host, server.port, is_master=False, timeout=seconds(WAIT_TIMEOUT))
             store.set(host, "here")
             assert store.get(host) == b"here"
         assert store.num_keys() == len(reached)

@@ -1,11 +1,11 @@
-"""One torchrun agent and one `rallypoint run` agent in one job, with real workers: gloo, two a node."""
+"""One torchrun agent and one `rallypoint run` agent in one job, with two gloo workers on each node."""
 
 import os
 import pathlib
 import signal
 
 import pytest
-from agents import Launcher, until
+from agents import Launcher, wait_until
 
 WORKER = pathlib.Path(__file__).parent / "elastic_worker.py"
 
@@ -13,7 +13,10 @@ CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_ma
 
 
 ADDRESSES = {"ours": "127.0.0.1", "torchrun": "127.0.0.2"}
-"""Nodes are ranked by address; torch's master can't be found by a node that comes later, ours can."""
+"""Nodes are ranked by address.
+
+A node that joins late cannot find the master if it is torch's, but can if it is ours.
+"""
 
 
 def launch(kind, port, nodes, folder, *, hosts, share=True):
@@ -31,7 +34,7 @@ def launch(kind, port, nodes, folder, *, hosts, share=True):
 
 
 def starts(folder, world):
-    """The workers that have met in a world of this size, as (rank, pid)."""
+    """Returns the (rank, pid) of each worker that has run in a world of this size."""
     names = (path.name.split(".") for path in folder.glob(f"{world}.*.*"))
     return {(int(rank), int(pid)) for _, rank, pid in names}
 
@@ -42,14 +45,14 @@ def parent(pid):
 
 
 def workers_of(launcher, folder, world):
-    """Its living workers. Of ours there is one more process between them and the one that was started."""
+    """Returns the running workers of a launcher. Our launcher has one more process between itself and the workers."""
     found = []
     for _, pid in starts(folder, world):
         try:
-            above = [parent(pid)]
-            while above[-1] > 1 and len(above) < 3:
-                above.append(parent(above[-1]))
-            if launcher.process.pid in above:
+            ancestors = [parent(pid)]
+            while ancestors[-1] > 1 and len(ancestors) < 3:
+                ancestors.append(parent(ancestors[-1]))
+            if launcher.process.pid in ancestors:
                 found.append(pid)
         except (FileNotFoundError, ProcessLookupError):
             pass
@@ -58,38 +61,38 @@ def workers_of(launcher, folder, world):
 
 @pytest.mark.parametrize("victim", ["ours", "torchrun"])
 @pytest.mark.parametrize("host", ["ours", "torchrun"])
-def test_a_worker_is_killed_on_either_side_and_both_sides_start_over_and_finish(port, tmp_path, victim, host):
+def test_both_nodes_restart_and_finish_after_a_worker_on_either_is_killed(port, tmp_path, victim, host):
     with (
         launch(host, port, "2", tmp_path, hosts=True) as first,
         launch({"ours": "torchrun", "torchrun": "ours"}[host], port, "2", tmp_path, hosts=False) as second,
     ):
         both = (first, second)
-        before = until("first start", lambda: len(s := starts(tmp_path, 4)) == 4 and s, *both)
+        before = wait_until("first start", lambda: len(s := starts(tmp_path, 4)) == 4 and s, *both)
         assert {rank for rank, _ in before} == {0, 1, 2, 3}
-        [agent] = [each for each in both if each.kind == victim]
+        [agent] = [launcher for launcher in both if launcher.kind == victim]
         os.kill(workers_of(agent, tmp_path, 4)[0], signal.SIGKILL)
-        after = until("second start", lambda: len(s := starts(tmp_path, 4) - before) >= 4 and s, *both)
+        after = wait_until("second start", lambda: len(s := starts(tmp_path, 4) - before) >= 4 and s, *both)
         assert {rank for rank, _ in after} == {0, 1, 2, 3}
         (tmp_path / "finish").touch()
-        assert first.ended() == 0, first.text + second.text
-        assert second.ended() == 0, first.text + second.text
+        assert first.exit_code() == 0, first.text + second.text
+        assert second.exit_code() == 0, first.text + second.text
 
 
 @pytest.mark.parametrize("first_kind", ["ours", "torchrun"])
 def test_a_job_grows_from_one_node_to_two_and_shrinks_back(port, tmp_path, first_kind):
     second_kind = {"ours": "torchrun", "torchrun": "ours"}[first_kind]
-    # A torch node that was alone first takes itself for the master later, unless it is told not to.
+    # A torch node that was alone first stays its own master in later rounds, unless store sharing is disabled.
     share = first_kind == "ours"
     with launch(first_kind, port, "1:2", tmp_path, hosts=True, share=share) as first:
-        until("start alone", lambda: len(starts(tmp_path, 2)) == 2, first)
+        wait_until("start alone", lambda: len(starts(tmp_path, 2)) == 2, first)
         alone = starts(tmp_path, 2)
         with launch(second_kind, port, "1:2", tmp_path, hosts=False, share=share) as second:
-            until("start with two nodes", lambda: len(starts(tmp_path, 4)) >= 4, first, second)
+            wait_until("start with two nodes", lambda: len(starts(tmp_path, 4)) >= 4, first, second)
             second.signal()
-            assert second.ended() == 1, second.text
-        until("start alone again", lambda: len(starts(tmp_path, 2) - alone) >= 2, first)
+            assert second.exit_code() == 1, second.text
+        wait_until("start alone again", lambda: len(starts(tmp_path, 2) - alone) >= 2, first)
         (tmp_path / "finish").touch()
-        assert first.ended() == 0, first.text
+        assert first.exit_code() == 0, first.text
 
 
 def launch_shell(kind, port, script, *, hosts):
@@ -101,58 +104,58 @@ def launch_shell(kind, port, script, *, hosts):
     )
 
 
-def test_a_torchrun_that_fails_for_good_ends_ours_as_a_failure(port):
-    """Its peers of its own kind run on, wait for 300 s and exit with 0."""
+def test_our_node_fails_when_torchrun_has_failed(port):
+    """In a job of torchruns only, the other nodes continue, wait for 300 s and exit with 0."""
     with (
         launch_shell("ours", port, "exec sleep 600", hosts=True) as ours,
         launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
     ):
-        assert torchs.ended() == 1, torchs.text
-        assert ours.ended() == 1, ours.text
-        # The worker that our agent stopped is not blamed; the node that failed is named.
+        assert torchs.exit_code() == 1, torchs.text
+        assert ours.exit_code() == 1, ours.text
+        # Our agent reports the node that failed, and not the worker that it stopped itself.
         culprit = f"the job was ended by another node, node 1 (127.0.0.2, pid {torchs.process.pid}), which did not tell why"
         assert culprit in ours.text, ours.text
         assert "Root Cause" not in ours.text, ours.text
 
 
-def test_one_of_ours_that_has_finished_does_not_wait_for_a_torchrun_that_has_failed(port):
+def test_our_finished_node_does_not_wait_for_a_torchrun_that_has_failed(port):
     with (
         launch_shell("ours", port, "exit 0", hosts=True) as ours,
         launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
     ):
-        assert torchs.ended() == 1, torchs.text
-        assert ours.ended() == 1, ours.text
+        assert torchs.exit_code() == 1, torchs.text
+        assert ours.exit_code() == 1, ours.text
 
 
 @pytest.mark.parametrize("host", ["ours", "torchrun"])
-def test_a_torchrun_that_has_finished_and_falls_silent_is_not_missed(port, tmp_path, host):
-    """It sends no heartbeats while it waits, so that it is dropped after 4 s."""
+def test_a_finished_torchrun_without_heartbeats_causes_no_restart(port, tmp_path, host):
+    """A finished torchrun sends no heartbeats while it waits, so it is dropped after 4 s."""
     script = f"echo begun; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     with (
         launch_shell("ours", port, script, hosts=host == "ours") as ours,
         launch_shell("torchrun", port, "exit 0", hosts=host != "ours") as torchs,
     ):
-        until("torchrun to be dropped", lambda: "was removed from the rendezvous" in ours.text, ours, torchs)
+        wait_until("torchrun to be dropped", lambda: "was removed from the rendezvous" in ours.text, ours, torchs)
         (tmp_path / "go").touch()
-        assert ours.ended() == 0, ours.text + torchs.text
-        assert torchs.ended() == 0, ours.text + torchs.text
+        assert ours.exit_code() == 0, ours.text + torchs.text
+        assert torchs.exit_code() == 0, ours.text + torchs.text
         assert ours.text.count("begun") == 1, ours.text
 
 
-def test_one_of_ours_that_has_finished_starts_over_without_a_torchrun_that_was_killed(port):
-    # Torch's workers outlive their agent.
-    torchs_worker = "echo begun; while kill -0 $PPID; do sleep 0.1; done"
+def test_our_finished_node_rejoins_without_a_torchrun_that_was_killed(port):
+    # Torch's workers survive their agent.
+    script = "echo begun; while kill -0 $PPID; do sleep 0.1; done"
     with (
         launch_shell("ours", port, "echo begun", hosts=True) as ours,
-        launch_shell("torchrun", port, torchs_worker, hosts=False) as torchs,
+        launch_shell("torchrun", port, script, hosts=False) as torchs,
     ):
-        until("ours has finished", lambda: "workers of this node have finished" in ours.text, ours, torchs)
-        until("torchrun's has begun", lambda: "begun" in torchs.text, ours, torchs)
+        wait_until("our worker to finish", lambda: "workers of this node have finished" in ours.text, ours, torchs)
+        wait_until("torchrun's worker to start", lambda: "begun" in torchs.text, ours, torchs)
         torchs.process.kill()
-        until("ours waits again", lambda: "starting over: 1 node left or died" in ours.text, ours)
+        wait_until("our node to rejoin", lambda: "starting over: 1 node left or died" in ours.text, ours)
         with launch_shell("ours", port, "echo begun", hosts=False) as successor:
-            assert successor.ended() == 0, ours.text + successor.text
-            assert ours.ended() == 0, ours.text
+            assert successor.exit_code() == 0, ours.text + successor.text
+            assert ours.exit_code() == 0, ours.text
         assert ours.text.count("begun") == 2, ours.text
 
 
@@ -160,7 +163,7 @@ NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ROLE_NAME", "R
 
 
 @pytest.mark.parametrize("host", ["ours", "torchrun"])
-def test_agents_with_other_roles_and_other_numbers_of_workers_agree_on_ranks(port, tmp_path, host):
+def test_agents_with_different_roles_and_worker_counts_agree_on_ranks(port, tmp_path, host):
     script = "echo " + " ".join(f"${name}" for name in NAMES) + f" > {tmp_path}/$RANK.$$"
     nodes = {"ours": (3, "trainer"), "torchrun": (1, "reader")}
 
@@ -171,17 +174,18 @@ def test_agents_with_other_roles_and_other_numbers_of_workers_agree_on_ranks(por
             *("--nnodes", 2, "--nproc-per-node", workers, "--role", role),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
             *("--rdzv-conf", f"{CONF},is_host={int(hosts)}", "--local-addr", ADDRESSES[kind]),
-            # Both launchers make one dollar sign of two.
+            # Both launchers turn `$$` into `$`.
             *("--no-python", "sh", "-c", script.replace("$", "$$")),
         )
 
     other = {"ours": "torchrun", "torchrun": "ours"}[host]
     with node(host, True) as first, node(other, False) as second:
-        assert first.ended() == 0, first.text + second.text
-        assert second.ended() == 0, first.text + second.text
-    told = sorted(path.read_text().split() for path in tmp_path.iterdir())
-    # Ours has the lower address, so its three workers come first; roles are counted by themselves.
-    assert told == [
+        assert first.exit_code() == 0, first.text + second.text
+        assert second.exit_code() == 0, first.text + second.text
+    reports = sorted(path.read_text().split() for path in tmp_path.iterdir())
+    # Our node has the lower address, so its three workers have the lower ranks. Ranks within a role are counted per
+    # role.
+    assert reports == [
         ["0", "4", "0", "3", "trainer", "0", "3", "0"],
         ["1", "4", "1", "3", "trainer", "1", "3", "0"],
         ["2", "4", "2", "3", "trainer", "2", "3", "0"],
@@ -189,8 +193,8 @@ def test_agents_with_other_roles_and_other_numbers_of_workers_agree_on_ranks(por
     ]
 
 
-def test_a_node_of_ours_that_torchruns_job_cannot_take_in_does_not_train_alone(port, tmp_path):
-    """Torchrun as rank 0 publishes the master's address in its first round only, and then waits for ours in vain."""
+def test_our_late_node_fails_when_torchrun_does_not_publish_the_master_again(port, tmp_path):
+    """Torchrun as rank 0 publishes the master's address only in its first round."""
     addresses = {"torchrun": "127.0.0.1", "ours": "127.0.0.2"}
     conf = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4,read_timeout=12"
 
@@ -204,10 +208,10 @@ def test_a_node_of_ours_that_torchruns_job_cannot_take_in_does_not_train_alone(p
         )
 
     with start("torchrun") as old:
-        alone = until("torchrun's workers", lambda: len(s := starts(tmp_path, 2)) == 2 and s, old)
+        alone = wait_until("torchrun's workers", lambda: len(s := starts(tmp_path, 2)) == 2 and s, old)
         with start("ours") as late:
-            assert late.ended() == 1, late.text
+            assert late.exit_code() == 1, late.text
             assert "has not published MASTER_ADDR and MASTER_PORT" in late.text
             assert "hint: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in late.text
-            # Workers of ours would have met in a world of two of their own.
+            # If our node had trained alone, its workers would have started in a world of 2.
             assert starts(tmp_path, 2) == alone, late.text

@@ -1,13 +1,13 @@
-"""Older releases of torch: our client on their servers, their clients on ours, and their agents with ours.
+"""Older releases of torch: our client on their servers, their clients on our server, and their agents with ours.
 
-Each test runs with the oldest release. RALLYPOINT_OLD_TORCH names others: RALLYPOINT_OLD_TORCH="2.2 2.4 2.6 2.8".
+The tests run with the oldest release. RALLYPOINT_OLD_TORCH selects others: RALLYPOINT_OLD_TORCH="2.2 2.4 2.6 2.8".
 """
 
 import pytest
-from clock import until
+from clock import wait_until
 from driver import OurClient, OurError
 from nodes import OurNode
-from old_torch import SLOW, VERSIONS, OldServer, old_torch
+from old_torch import PROCESS_TIMEOUT, VERSIONS, OldServer, old_torch
 from servers import OurServer
 
 
@@ -36,7 +36,7 @@ def ours():
     server.stop()
 
 
-def test_our_client_has_every_operation_of_an_old_server(server, mine):
+def test_our_client_runs_every_operation_of_an_old_server(server, mine):
     before = mine.num_keys()
     mine.set("k", "v")
     assert mine.get("k") == b"v"
@@ -48,7 +48,7 @@ def test_our_client_has_every_operation_of_an_old_server(server, mine):
     mine.append("c", " and more")
     mine.multi_set(["a", "b"], ["1", "2"])
     assert mine.multi_get(["c", "b", "a"]) == [b"second and more", b"2", b"1"]
-    # The client leaves no key of its own behind.
+    # Our client has stored no key of its own.
     assert mine.num_keys() == before + 5
     assert mine.delete_key("a") and not mine.delete_key("a")
     with pytest.raises(OurError, match="missing absent"):
@@ -57,7 +57,7 @@ def test_our_client_has_every_operation_of_an_old_server(server, mine):
     assert mine.get("k") == b"v"
 
 
-def test_a_write_on_an_old_server_is_there_when_it_returns(server, mine):
+def test_a_write_to_an_old_server_is_visible_when_it_returns(server, mine):
     with OurClient(server) as other:
         for number in range(50):
             mine.set(f"s{number}", "v")
@@ -68,12 +68,12 @@ def test_a_write_on_an_old_server_is_there_when_it_returns(server, mine):
 
 def test_a_wait_on_an_old_server_ends_when_another_client_sets_the_key(server, mine):
     with OurClient(server) as other:
-        waiting = mine.later("get", "awaited")
+        waiting = mine.start("get", "awaited")
         other.set("awaited", "v")
         assert waiting() == b"v".hex()
 
 
-def test_an_operation_that_an_old_server_lacks_is_named_at_once_and_the_client_goes_on(server, mine):
+def test_an_operation_that_an_old_server_lacks_fails_immediately_and_the_client_stays_usable(server, mine):
     before = mine.num_keys()
     calls = {
         "queue_push": lambda: mine.queue_push("q", "item"),
@@ -83,7 +83,7 @@ def test_an_operation_that_an_old_server_lacks_is_named_at_once_and_the_client_g
         "barrier": lambda: mine.barrier("bar", 1),
     }
     for name, call in calls.items():
-        if server.has("queues" if name.startswith("queue") else name):
+        if server.supports("queues" if name.startswith("queue") else name):
             call()
             continue
         with pytest.raises(OurError) as failure:
@@ -96,42 +96,43 @@ def test_an_operation_that_an_old_server_lacks_is_named_at_once_and_the_client_g
     assert mine.num_keys() == before
 
 
-def test_an_old_client_sees_on_our_server_what_it_sees_on_its_own(torch, ours):
-    assert torch.play(ours.host, ours.port) == torch.play()
+def test_an_old_client_gets_the_same_results_from_our_server_as_from_its_own(torch, ours):
+    assert torch.run_operations(ours.host, ours.port) == torch.run_operations()
 
 
-def ended(process):
-    out, _ = process.communicate(timeout=SLOW)
+def result(process):
+    out, _ = process.communicate(timeout=PROCESS_TIMEOUT)
     return process.returncode, out
 
 
-def test_old_agents_meet_on_our_server(torch, ours):
+def test_old_agents_form_a_job_on_our_server(torch, ours):
     endpoint = f"{ours.host}:{ours.port}"
     command = ("sh", "-c", 'echo "told $RANK of $WORLD_SIZE"')
     processes = [torch.torchrun(endpoint, "job", 2, *command, is_host=0) for _ in range(2)]
-    results = [ended(process) for process in processes]
+    results = [result(process) for process in processes]
     assert [code for code, _ in results] == [0, 0], results
-    told = {line.partition("told ")[2] for _, out in results for line in out.splitlines() if "told " in line}
-    assert told == {"0 of 2", "1 of 2"}
+    reports = {line.partition("told ")[2] for _, out in results for line in out.splitlines() if "told " in line}
+    assert reports == {"0 of 2", "1 of 2"}
 
 
-def test_an_old_agent_and_ours_meet_if_both_know_time_zones_and_else_ours_names_the_reason(torch, server):
-    # The old torch's own server, so that nothing of ours but the node is involved.
+def test_an_old_agent_and_ours_form_a_job_from_torch_2_6_and_ours_explains_why_not_before(torch, server):
+    # Uses the server of the old torch, so that only the node is ours.
     endpoint = f"{server.host}:{server.port}"
     theirs = torch.torchrun(endpoint, "job", 2, "true", is_host=0)
     try:
         if torch.number >= (2, 6):
             with OurNode(server, "job", (2, 2), command=("true",)) as mine:
-                assert mine.joined(SLOW).world_size == 2
-                assert ended(theirs)[0] == 0
-                assert mine.ended(SLOW) == 0
+                assert mine.joined(PROCESS_TIMEOUT).world_size == 2
+                assert result(theirs)[0] == 0
+                assert mine.exit_code(PROCESS_TIMEOUT) == 0
             return
         with OurClient(server) as client:
             key = "torch.rendezvous.job"
-            # Polled: a compare_set wakes nobody on the oldest legacy servers. The value is what stands for no state yet.
-            until("the old agent's state", lambda: client.check([key]) and client.get(key) != b"Y2FuaW1hZGFt", SLOW)
+            # Poll, because a compare_set wakes no waiter on the oldest legacy servers. The value stands for "no state
+            # yet".
+            wait_until("the old agent's state", lambda: client.check([key]) and client.get(key) != b"Y2FuaW1hZGFt", PROCESS_TIMEOUT)
         with OurNode(server, "job", (2, 2)) as mine:
-            assert mine.ended(SLOW) != 0
+            assert mine.exit_code(PROCESS_TIMEOUT) != 0
             log = "".join(mine.log)
         assert "written by an agent of torch older than 2.6" in log, log
         assert "hint: agents from before and after torch 2.6 can't share a rendezvous" in log, log

@@ -1,149 +1,149 @@
-"""Every operation of torch's client, seen alike on torch's own server and on ours: one client, no waiting."""
+"""Every operation of torch's client has the same result on torch's own server and on ours. No operation waits here."""
 
 import datetime
 
-from clock import DEADLINE, ms, seconds
-from stage import on_both
+from clock import WAIT_TIMEOUT, ms, seconds
+from harness import on_both_servers
 
-NUMBERS = [
+INTEGERS = [
     "12abc", " 7", "\t7", "\n7", "\v7", "\f7", "\r7", "  \t 7", "+5", "-3", " +7", "-0", "+0", "1.5", "0x10", "010",
     "00000000000000000000000000000012", "1e3", "1_000", "1,000", "7\0", "9223372036854775806",
     "-9223372036854775808",
 ]  # fmt: skip
-NO_NUMBERS = [
+NOT_INTEGERS = [
     "", "abc", "+", "-", "+ 5", "--5", "+-7", "\0007", "\u00a07", "５", "9223372036854775808", "-9223372036854775809",
     "99999999999999999999999",
 ]  # fmt: skip
 
 
-@on_both
-def test_set_then_get_gives_the_value(stage):
-    store = stage.client()
-    stage.see(store.set, "k", "v")
-    stage.see(store.get, "k")
-    stage.see(store.set, "k", "other")
-    stage.see(store.get, "k")
-    stage.see(store.set, "k", "")
-    stage.see(store.get, "k")
+@on_both_servers
+def test_get_returns_the_value_that_was_set(harness):
+    store = harness.client()
+    harness.call(store.set, "k", "v")
+    harness.call(store.get, "k")
+    harness.call(store.set, "k", "other")
+    harness.call(store.get, "k")
+    harness.call(store.set, "k", "")
+    harness.call(store.get, "k")
 
 
-@on_both
-def test_names_and_values_may_be_any_text_or_bytes(stage):
-    store = stage.client()
+@on_both_servers
+def test_names_and_values_may_be_any_text_or_bytes(harness):
+    store = harness.client()
     for key in ["", "/", "a/b", "ключ", "a\0b", "\n", "k" * 8191]:
-        stage.see(store.set, key, f"value of {key[:5]}")
-        stage.see(store.get, key)
-        stage.see(store.check, [key])
+        harness.call(store.set, key, f"value of {key[:5]}")
+        harness.call(store.get, key)
+        harness.call(store.check, [key])
     for value in [b"\xff\x00\xfe", bytes(range(256)), "значение", "x" * 70_000]:
-        stage.see(store.set, "k", value)
-        stage.see(store.get, "k")
-    stage.see(store.num_keys)
-    stage.see(lambda: sorted(store.list_keys()))
+        harness.call(store.set, "k", value)
+        harness.call(store.get, "k")
+    harness.call(store.num_keys)
+    harness.call(lambda: sorted(store.list_keys()))
 
 
-@on_both
-def test_add_counts_from_nothing_and_keeps_decimal_text(stage):
-    store = stage.client()
+@on_both_servers
+def test_add_counts_from_zero_and_stores_decimal_text(harness):
+    store = harness.client()
     for delta in [5, -7, 0, 2**40, -(2**63) + 10]:
-        stage.see(store.add, "n", delta)
-        stage.see(store.get, "n")
-    stage.see(store.set, "n", "7")
-    stage.see(store.add, "n", 1)
-    stage.see(store.add, "zero", 0)
-    stage.see(store.get, "zero")
-    stage.see(store.add, "least", -(2**63))
-    stage.see(store.add, "most", 2**63 - 1)
+        harness.call(store.add, "n", delta)
+        harness.call(store.get, "n")
+    harness.call(store.set, "n", "7")
+    harness.call(store.add, "n", 1)
+    harness.call(store.add, "zero", 0)
+    harness.call(store.get, "zero")
+    harness.call(store.add, "least", -(2**63))
+    harness.call(store.add, "most", 2**63 - 1)
 
 
-@on_both
-def test_add_reads_as_much_of_a_number_as_there_is(stage):
-    store = stage.client()
-    for text in NUMBERS:
-        stage.see(store.set, "n", text)
-        stage.see(store.add, "n", 1)
-        stage.see(store.get, "n")
+@on_both_servers
+def test_add_parses_the_leading_integer_of_a_value(harness):
+    store = harness.client()
+    for text in INTEGERS:
+        harness.call(store.set, "n", text)
+        harness.call(store.add, "n", 1)
+        harness.call(store.get, "n")
 
 
-@on_both
-def test_add_to_what_is_no_number_ends_the_connection_and_changes_nothing(stage):
-    other = stage.client()
-    for text in NO_NUMBERS:
-        store = stage.client()
-        stage.see(store.set, "n", text)
-        stage.see(store.add, "n", 1)
-        stage.see(other.get, "n")
+@on_both_servers
+def test_add_to_a_value_that_is_not_an_integer_closes_the_connection_and_changes_nothing(harness):
+    other = harness.client()
+    for text in NOT_INTEGERS:
+        store = harness.client()
+        harness.call(store.set, "n", text)
+        harness.call(store.add, "n", 1)
+        harness.call(other.get, "n")
 
 
-@on_both
-def test_compare_set_in_every_case(stage):
-    store = stage.client()
-    for held in [None, "", "x", "y"]:
+@on_both_servers
+def test_compare_set_has_the_same_result_in_every_case(harness):
+    store = harness.client()
+    for value in [None, "", "x", "y"]:
         for expected in ["", "x", "z"]:
             for desired in ["", "x", "new"]:
                 store.delete_key("k")
-                if held is not None:
-                    store.set("k", held)
-                stage.see(store.compare_set, "k", expected, desired)
-                if stage.see(store.check, ["k"]):
-                    stage.see(store.get, "k")
+                if value is not None:
+                    store.set("k", value)
+                harness.call(store.compare_set, "k", expected, desired)
+                if harness.call(store.check, ["k"]):
+                    harness.call(store.get, "k")
 
 
-@on_both
-def test_check_is_true_only_when_all_are_there(stage):
-    store = stage.client()
+@on_both_servers
+def test_check_is_true_only_if_all_keys_exist(harness):
+    store = harness.client()
     store.set("a", "1")
     store.set("b", "")
     for keys in [["a"], ["a", "b"], ["a", "zz"], ["zz", "a"], ["zz"], [], ["a"] * 100]:
-        stage.see(store.check, keys)
+        harness.call(store.check, keys)
 
 
-@on_both
-def test_delete_key_tells_whether_it_was_there_and_lowers_the_count(stage):
-    store = stage.client()
-    stage.see(store.delete_key, "k")
+@on_both_servers
+def test_delete_key_returns_whether_the_key_existed_and_lowers_the_count(harness):
+    store = harness.client()
+    harness.call(store.delete_key, "k")
     store.set("k", "v")
-    stage.see(store.num_keys)
-    stage.see(store.delete_key, "k")
-    stage.see(store.delete_key, "k")
-    stage.see(store.num_keys)
-    stage.see(store.check, ["k"])
-    stage.see(store.wait, ["k"], ms(50))
+    harness.call(store.num_keys)
+    harness.call(store.delete_key, "k")
+    harness.call(store.delete_key, "k")
+    harness.call(store.num_keys)
+    harness.call(store.check, ["k"])
+    harness.call(store.wait, ["k"], ms(50))
     store.set("k", "again")
-    stage.see(store.get, "k")
+    harness.call(store.get, "k")
 
 
-@on_both
-def test_append_makes_and_lengthens(stage):
-    store = stage.client()
+@on_both_servers
+def test_append_creates_and_extends_a_value(harness):
+    store = harness.client()
     for piece in ["one", "", "two"]:
-        stage.see(store.append, "k", piece)
-        stage.see(store.get, "k")
+        harness.call(store.append, "k", piece)
+        harness.call(store.get, "k")
     store.add("n", 1)
     store.append("n", "2")
-    stage.see(store.add, "n", 1)
-    stage.see(store.append, "made empty", "")
-    stage.see(store.check, ["made empty"])
-    stage.see(store.num_keys)
+    harness.call(store.add, "n", 1)
+    harness.call(store.append, "made empty", "")
+    harness.call(store.check, ["made empty"])
+    harness.call(store.num_keys)
 
 
-@on_both
-def test_multi_set_and_multi_get_keep_the_order(stage):
-    store = stage.client()
-    stage.see(store.multi_set, ["a", "b", "c"], ["1", "", "three"])
-    stage.see(store.multi_get, ["c", "b", "a", "c"])
-    stage.see(store.multi_set, ["a", "a"], ["first", "last"])
-    stage.see(store.get, "a")
-    stage.see(store.multi_set, [], [])
-    stage.see(store.multi_get, [])
-    stage.see(store.multi_set, ["a", "b"], ["1"])
-    stage.see(store.multi_get, ["a", "b"])
-    stage.see(store.num_keys)
+@on_both_servers
+def test_multi_set_and_multi_get_keep_the_order(harness):
+    store = harness.client()
+    harness.call(store.multi_set, ["a", "b", "c"], ["1", "", "three"])
+    harness.call(store.multi_get, ["c", "b", "a", "c"])
+    harness.call(store.multi_set, ["a", "a"], ["first", "last"])
+    harness.call(store.get, "a")
+    harness.call(store.multi_set, [], [])
+    harness.call(store.multi_get, [])
+    harness.call(store.multi_set, ["a", "b"], ["1"])
+    harness.call(store.multi_get, ["a", "b"])
+    harness.call(store.num_keys)
 
 
-@on_both
-def test_list_keys_gives_every_name_once(stage):
-    store = stage.client()
-    stage.see(store.list_keys)
+@on_both_servers
+def test_list_keys_returns_every_key_once(harness):
+    store = harness.client()
+    harness.call(store.list_keys)
     store.set("k", "v")
     store.add("n", 1)
     store.append("p", "x")
@@ -152,59 +152,59 @@ def test_list_keys_gives_every_name_once(stage):
     store.set("k", "again")
     store.queue_push("q", "item")
     store.delete_key("p")
-    stage.see(lambda: sorted(store.list_keys()))
-    stage.see(store.num_keys)
+    harness.call(lambda: sorted(store.list_keys()))
+    harness.call(store.num_keys)
 
 
-@on_both
-def test_a_name_that_is_not_text_breaks_list_keys_in_python_only(stage):
-    store = stage.client()
-    stage.see(store.set, b"\xff", "x")
-    stage.see(store.list_keys)
-    stage.see(store.get, b"\xff")
-    stage.see(store.num_keys)
+@on_both_servers
+def test_a_key_that_is_not_utf8_breaks_only_list_keys_in_python(harness):
+    store = harness.client()
+    harness.call(store.set, b"\xff", "x")
+    harness.call(store.list_keys)
+    harness.call(store.get, b"\xff")
+    harness.call(store.num_keys)
 
 
-@on_both
-def test_time_out_host_port_and_abilities_are_told(stage):
-    store = stage.client(timeout=seconds(7))
-    stage.note("timeout", store.timeout)
-    stage.see(store.set_timeout, ms(1500))
-    stage.note("timeout", store.timeout)
-    stage.see(store.has_extended_api)
-    stage.note("host", store.host)
-    stage.note("port", store.port == stage.server.port)
-    stage.note("libuv", store.libuvBackend)
-    stage.note("default", stage.client(timeout=datetime.timedelta(seconds=300)).timeout)
+@on_both_servers
+def test_a_client_reports_timeout_host_port_and_extended_api(harness):
+    store = harness.client(timeout=seconds(7))
+    harness.record("timeout", store.timeout)
+    harness.call(store.set_timeout, ms(1500))
+    harness.record("timeout", store.timeout)
+    harness.call(store.has_extended_api)
+    harness.record("host", store.host)
+    harness.record("port", store.port == harness.server.port)
+    harness.record("libuv", store.libuvBackend)
+    harness.record("default", harness.client(timeout=datetime.timedelta(seconds=300)).timeout)
 
 
-@on_both
-def test_a_clone_shares_the_store_but_not_the_connection(stage):
-    store = stage.client(timeout=seconds(3))
+@on_both_servers
+def test_a_clone_shares_the_store_but_not_the_connection(harness):
+    store = harness.client(timeout=seconds(3))
     store.set("k", "v")
     clone = store.clone()
-    stage.see(clone.get, "k")
-    stage.note("timeout", clone.timeout)
+    harness.call(clone.get, "k")
+    harness.record("timeout", clone.timeout)
     clone.set_timeout(ms(100))
-    stage.note("timeout of the first", store.timeout)
-    stage.see(clone.get, "missing")
-    clone.set_timeout(seconds(DEADLINE))
-    stage.see(store.set, "from the first", "1")
-    stage.see(clone.get, "from the first")
-    # One is closed by the server, the other stays.
+    harness.record("timeout of the first", store.timeout)
+    harness.call(clone.get, "missing")
+    clone.set_timeout(seconds(WAIT_TIMEOUT))
+    harness.call(store.set, "from the first", "1")
+    harness.call(clone.get, "from the first")
+    # The server closes the connection of the original, and the clone's stays open.
     store.set("text", "abc")
-    stage.see(store.add, "text", 1)
-    stage.see(clone.get, "k")
+    harness.call(store.add, "text", 1)
+    harness.call(clone.get, "k")
     del store
-    stage.see(clone.clone().get, "k")
+    harness.call(clone.clone().get, "k")
 
 
-@on_both
-def test_a_client_that_was_made_for_the_older_server_works_too(stage):
-    store = stage.client(use_libuv=False)
-    stage.see(store.set, "k", "v")
-    stage.see(store.get, "k")
-    stage.see(store.append, "k", "w")
-    stage.see(store.multi_get, ["k"])
-    stage.see(store.queue_push, "q", "x")
-    stage.see(store.list_keys)
+@on_both_servers
+def test_a_client_created_with_use_libuv_false_works(harness):
+    store = harness.client(use_libuv=False)
+    harness.call(store.set, "k", "v")
+    harness.call(store.get, "k")
+    harness.call(store.append, "k", "w")
+    harness.call(store.multi_get, ["k"])
+    harness.call(store.queue_push, "q", "x")
+    harness.call(store.list_keys)

@@ -1,25 +1,25 @@
-"""Our client through every operation on torch's two servers and on our own, with a torch client looking on."""
+"""Every operation of our client on torch's two servers and on our own. A torch client checks the results."""
 
 import pytest
 import torch.distributed as dist
-from clock import ANSWERED, DEADLINE, seconds, until
+from clock import REPLY_TIMEOUT, WAIT_TIMEOUT, seconds, wait_until
 from driver import OurClient, OurError
-from stage import Background
+from harness import Background
 from torch.distributed.elastic.utils import store as elastic
 
 WITH_QUEUES = ["libuv", "ours"]
-PATIENT = int(DEADLINE * 1000)  # milliseconds: for what must succeed
+LONG_TIMEOUT_MS = int(WAIT_TIMEOUT * 1000)  # milliseconds, for operations that must succeed
 
 
 @pytest.fixture
-def mine(stage):
-    with OurClient(stage.server) as client:
+def mine(harness):
+    with OurClient(harness.server) as client:
         yield client
 
 
 @pytest.fixture
-def torchs(stage):
-    return stage.client()
+def torchs(harness):
+    return harness.client()
 
 
 def fails(name, call, *arguments):
@@ -29,7 +29,7 @@ def fails(name, call, *arguments):
     return failure.value.message
 
 
-def test_what_one_writes_the_other_reads(mine, torchs):
+def test_each_client_reads_what_the_other_writes(mine, torchs):
     for key, value in {"k": b"v", "ключ": b"\xff\x00", "empty": b"", "": b"nameless"}.items():
         mine.set(key, value)
         assert torchs.get(key) == value
@@ -38,7 +38,7 @@ def test_what_one_writes_the_other_reads(mine, torchs):
         assert mine.get(key) == b"theirs " + value
 
 
-def test_a_write_is_there_when_it_returns(mine, torchs):
+def test_a_write_is_visible_when_it_returns(mine, torchs):
     for number in range(50):
         mine.set(f"s{number}", "v")
         assert torchs.check([f"s{number}"])
@@ -48,7 +48,7 @@ def test_a_write_is_there_when_it_returns(mine, torchs):
         assert torchs.check([f"m{number}", f"n{number}"])
 
 
-def test_add_counts_with_torch(mine, torchs):
+def test_add_counts_together_with_torchs_client(mine, torchs):
     assert mine.add("n", 5) == 5
     assert torchs.add("n", -7) == -2
     assert mine.add("n", 2**62) == 2**62 - 2
@@ -58,7 +58,7 @@ def test_add_counts_with_torch(mine, torchs):
     assert mine.add("n", 1) == 13
 
 
-def test_add_to_what_is_no_number_says_so_and_the_client_goes_on(mine, torchs):
+def test_add_to_a_value_that_is_not_an_integer_fails_and_the_client_stays_usable(mine, torchs):
     mine.set("k", "abc")
     assert "abc" in fails("NotANumber", mine.add, "k", 1)
     assert mine.get("k") == b"abc"
@@ -66,15 +66,15 @@ def test_add_to_what_is_no_number_says_so_and_the_client_goes_on(mine, torchs):
     assert mine.add("n", 1) == 1
 
 
-def test_compare_set_as_torch_has_it_and_plainly(mine, torchs):
-    for held in [None, "", "x", "y"]:
+def test_compare_set_matches_torchs_and_compare_exchange_reports_the_outcome(mine, torchs):
+    for value in [None, "", "x", "y"]:
         for expected in ["", "x"]:
             for desired in ["", "x", "new"]:
                 for client, key in ((mine, "mine"), (torchs, "theirs")):
                     torchs.delete_key(key)
-                    if held is not None:
-                        torchs.set(key, held)
-                        assert torchs.get(key) == held.encode()
+                    if value is not None:
+                        torchs.set(key, value)
+                        assert torchs.get(key) == value.encode()
                 assert mine.compare_set("mine", expected, desired) == torchs.compare_set("theirs", expected, desired)
                 assert mine.check(["mine"]) == mine.check(["theirs"])
     torchs.delete_key("k")
@@ -85,7 +85,7 @@ def test_compare_set_as_torch_has_it_and_plainly(mine, torchs):
     assert torchs.get("k") == b"x"
 
 
-def test_check_delete_count_and_list(mine, torchs):
+def test_check_delete_key_num_keys_and_list_keys_agree_with_torchs_client(mine, torchs):
     assert mine.num_keys() == 0
     assert mine.list_keys() == []
     torchs.multi_set(["a", "b", "c"], ["1", "2", "3"])
@@ -101,7 +101,7 @@ def test_check_delete_count_and_list(mine, torchs):
     assert mine.num_keys() == 2
 
 
-def test_append_and_the_operations_on_many_keys(mine, torchs):
+def test_append_multi_set_and_multi_get_agree_with_torchs_client(mine, torchs):
     mine.append("k", "one")
     torchs.append("k", "two")
     assert torchs.get("k") == b"onetwo"
@@ -114,7 +114,7 @@ def test_append_and_the_operations_on_many_keys(mine, torchs):
     assert mine.has_extended_api() is torchs.has_extended_api() is True
 
 
-def test_ten_thousand_keys_in_one_call(mine, torchs):
+def test_one_call_carries_10000_keys(mine, torchs):
     keys = [f"key{number}" for number in range(10_000)]
     mine.multi_set(keys, [str(number) for number in range(10_000)])
     assert torchs.num_keys() == 10_000
@@ -123,7 +123,7 @@ def test_ten_thousand_keys_in_one_call(mine, torchs):
     mine.wait(keys)
 
 
-def test_large_values_pass_and_larger_ones_are_not_even_sent(mine, torchs):
+def test_values_up_to_the_limit_pass_and_larger_ones_are_refused_locally(mine, torchs):
     value = bytes(range(256)) * (8 * 2**20 // 256)
     mine.set("k", value)
     assert torchs.get("k") == value
@@ -133,36 +133,36 @@ def test_large_values_pass_and_larger_ones_are_not_even_sent(mine, torchs):
     assert mine.get("k") == value
 
 
-def test_waits_end_when_torch_sets_the_key(stage, mine, torchs):
-    waiting = mine.later("multi_get", "a", "b")
+def test_waits_end_when_torch_sets_the_key(harness, mine, torchs):
+    waiting = mine.start("multi_get", "a", "b")
     torchs.set("b", "2")
     torchs.set("a", "1")
     assert waiting() == "31 32"
-    waiting = mine.later("get", "c")
+    waiting = mine.start("get", "c")
     torchs.add("c", 7)
     assert waiting() == "37"
-    # And the other way.
+    # The other direction.
     theirs = Background(torchs.get, "d")
     mine.set("d", "4")
     assert theirs.result() == b"4"
 
 
-def test_a_time_out_says_what_was_there_and_the_client_goes_on(mine, torchs):
+def test_a_timeout_lists_the_present_keys_and_the_client_stays_usable(mine, torchs):
     torchs.set("here", "1")
     assert torchs.check(["here"])
-    message = fails("Timeout", mine.wait, ["here", "missing"], ANSWERED * 1000)
+    message = fails("Timeout", mine.wait, ["here", "missing"], REPLY_TIMEOUT * 1000)
     assert "missing missing (1 of 2 keys there: here)" in message
     mine.set_timeout(100)
     assert mine.timeout() == 100
     fails("Timeout", mine.get, "missing")
     fails("Timeout", mine.multi_get, ["here", "missing"])
-    mine.set_timeout(PATIENT)
+    mine.set_timeout(LONG_TIMEOUT_MS)
     torchs.set("missing", "no more")
     assert mine.get("missing") == b"no more"
     assert mine.num_keys() == 2
 
 
-@pytest.mark.parametrize("stage", WITH_QUEUES, indirect=True)
+@pytest.mark.parametrize("harness", WITH_QUEUES, indirect=True)
 def test_queues_are_shared_with_torch(mine, torchs):
     assert mine.queue_len("q") == 0
     assert "q" in fails("QueueEmpty", mine.queue_pop, "q", False)
@@ -171,18 +171,18 @@ def test_queues_are_shared_with_torch(mine, torchs):
     assert torchs.queue_len("q") == 2
     assert torchs.queue_pop("q") == b"one"
     assert mine.queue_pop("q") == b""
-    waiting = mine.later("queue_pop", "q")
+    waiting = mine.start("queue_pop", "q")
     torchs.queue_push("q", "late")
     assert waiting() == b"late".hex()
     mine.set_timeout(100)
     fails("Timeout", mine.queue_pop, "q")
-    mine.set_timeout(PATIENT)
+    mine.set_timeout(LONG_TIMEOUT_MS)
     torchs.queue_push("q", "again")
     assert mine.queue_pop("q") == b"again"
 
 
-@pytest.mark.parametrize("stage", ["legacy"], indirect=True)
-def test_a_server_without_queues_is_an_error_and_not_a_hang(mine):
+@pytest.mark.parametrize("harness", ["legacy"], indirect=True)
+def test_a_queue_operation_on_a_server_without_queues_fails_immediately(mine):
     calls = {
         "queue_push": lambda: mine.queue_push("q", "x"),
         "queue_len": lambda: mine.queue_len("q"),
@@ -190,30 +190,30 @@ def test_a_server_without_queues_is_an_error_and_not_a_hang(mine):
     }
     for name, call in calls.items():
         assert f"{name} is not supported by the server at " in fails("Unsupported", call)
-        # And the client is usable all the same.
+        # The client is still usable.
         assert mine.add("n", 1) > 0
 
 
-def test_barriers_meet_torchs(stage, mine, torchs):
-    waiting = mine.later("barrier", "bar", "2")
-    torchs.barrier("bar", 2, seconds(DEADLINE))
+def test_our_client_and_torchs_pass_one_barrier(harness, mine, torchs):
+    waiting = mine.start("barrier", "bar", "2")
+    torchs.barrier("bar", 2, seconds(WAIT_TIMEOUT))
     waiting()
-    assert "alone" in fails("Timeout", mine.barrier, "alone", 2, ANSWERED * 1000)
+    assert "alone" in fails("Timeout", mine.barrier, "alone", 2, REPLY_TIMEOUT * 1000)
     assert mine.add("n", 1) == 1
 
 
-def test_the_barrier_of_a_prefix_store_meets_torchs_at_the_same_keys(stage, torchs):
-    with OurClient(stage.server, "outer", "inner") as mine:
+def test_our_prefix_store_and_torchs_pass_one_barrier_with_the_same_keys(harness, torchs):
+    with OurClient(harness.server, "outer", "inner") as mine:
         theirs = dist.PrefixStore("inner", dist.PrefixStore("outer", torchs))
-        waiting = mine.later("barrier", "bar", "2")
-        theirs.barrier("bar", 2, seconds(DEADLINE))
+        waiting = mine.start("barrier", "bar", "2")
+        theirs.barrier("bar", 2, seconds(WAIT_TIMEOUT))
         waiting()
         assert torchs.get("outer/inner/bar/num_members") == b"2"
         assert torchs.get("outer/inner/bar/last_member") == b"1"
 
 
-def test_prefixes_are_torchs_prefixes(stage, torchs):
-    with OurClient(stage.server, "outer", "inner") as mine:
+def test_our_prefix_store_uses_the_same_keys_as_torchs(harness, torchs):
+    with OurClient(harness.server, "outer", "inner") as mine:
         theirs = dist.PrefixStore("inner", dist.PrefixStore("outer", torchs))
         mine.set("k", "v")
         assert torchs.get("outer/inner/k") == b"v"
@@ -230,7 +230,7 @@ def test_prefixes_are_torchs_prefixes(stage, torchs):
         assert theirs.check(["t"]) is False
 
 
-def test_a_clone_goes_on_alone(stage, mine, torchs):
+def test_a_clone_keeps_timeout_and_data_without_the_original(harness, mine, torchs):
     mine.set_timeout(5000)
     mine.set("k", "v")
     mine.clone()
@@ -238,23 +238,23 @@ def test_a_clone_goes_on_alone(stage, mine, torchs):
     assert mine.get("k") == b"v"
 
 
-def test_many_of_ours_and_torchs_count_together(stage, torchs):
-    clients = [OurClient(stage.server) for _ in range(3)]
+def test_concurrent_adds_of_our_clients_and_torchs_lose_no_update(harness, torchs):
+    clients = [OurClient(harness.server) for _ in range(3)]
     try:
-        theirs = [Background(lambda store: [store.add("n", 1) for _ in range(100)], stage.client()) for _ in range(3)]
+        theirs = [Background(lambda store: [store.add("n", 1) for _ in range(100)], harness.client()) for _ in range(3)]
         for _ in range(100):
-            answers = [client.later("add", "n", "1") for client in clients]
-            for answer in answers:
-                answer()
-        for each in theirs:
-            each.result()
+            pending = [client.start("add", "n", "1") for client in clients]
+            for receive in pending:
+                receive()
+        for call in theirs:
+            call.result()
         assert torchs.get("n") == b"600"
     finally:
         for client in clients:
             client.__exit__()
 
 
-def test_synchronize_exchanges_with_torchs_helper(stage, mine, torchs):
+def test_synchronize_exchanges_with_torchs_helper(harness, mine, torchs):
     theirs = Background(elastic.synchronize, torchs, b"from torch", 0, 2, "sync/", 10)
     assert mine.synchronize("from us", 1, 2, "sync/") == [b"from torch", b"from us"]
     assert theirs.result() == [b"from torch", b"from us"]
@@ -263,32 +263,32 @@ def test_synchronize_exchanges_with_torchs_helper(stage, mine, torchs):
     assert theirs.result() == [b"first", b""]
 
 
-def test_the_elastic_barrier_meets_torchs_helper(stage, mine, torchs):
+def test_our_elastic_barrier_and_torchs_helper_pass_together(harness, mine, torchs):
     theirs = Background(elastic.barrier, torchs, 2, "meet/", 10)
-    mine.meet("meet/", 1, 2)
+    mine.elastic_barrier("meet/", 1, 2)
     assert theirs.result() is None
 
 
-def test_the_elastic_barrier_names_who_is_missing_on_both_sides(stage, mine, torchs):
-    # Of three, rank 0 is torch's, rank 1 is ours, and rank 2 never comes.
+def test_the_elastic_barrier_names_the_missing_ranks_on_both_sides(harness, mine, torchs):
+    # Rank 0 is torch's, rank 1 is ours, and rank 2 never arrives.
     def torchs_rank():
         return elastic.barrier(torchs, 3, "few/", 1, rank=0, rank_tracing_decoder=str, trace_timeout=3)
 
     theirs = Background(torchs_rank)
-    other = stage.client()
-    until("torch's to come", lambda: other.add("few//num_members", 0) == 1)
-    message = fails("Timeout", mine.meet, "few/", 1, 3, 1000)
+    other = harness.client()
+    wait_until("torch's rank to arrive", lambda: other.add("few//num_members", 0) == 1)
+    message = fails("Timeout", mine.elastic_barrier, "few/", 1, 3, 1000)
     assert "2 of 3 ranks came, missing: 2" in message
     assert "2" in theirs.result() and "missing" in theirs.result().lower()
 
 
-def test_a_server_that_goes_away_is_named_by_ours_as_by_torchs_client(ours):
+def test_a_lost_server_is_reported_by_our_client_and_by_torchs(ours):
     with OurClient(ours.server, timeout=2000) as mine:
         torchs = ours.client()
         mine.set("k", "v")
         with ours.server.frozen():
-            waiting, theirs = mine.later("get", "missing"), Background(torchs.get, "missing")
-            until("both requests", lambda: ours.server.unread() == 2, instead=ours.server.unread)
+            waiting, theirs = mine.start("get", "missing"), Background(torchs.get, "missing")
+            wait_until("both requests to be sent", lambda: ours.server.unread() == 2, details=ours.server.unread)
         ours.settle()
         ours.server.kill()
         message = fails("ConnectionLost", waiting)

@@ -1,4 +1,4 @@
-"""What is wrong with a call raises what torch raises for it, and leaves the store as it was."""
+"""Invalid calls of the Python stores raise the same exceptions as torch's, and leave the store unchanged."""
 
 import collections
 import datetime
@@ -7,11 +7,11 @@ import fractions
 import pathlib
 
 import pytest
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 from families import FAMILIES, Stores
 
-# Each is tried on a store of torch's and on one of ours.
-WRONG_CALLS = {
+# Each call is made on one of torch's stores and on one of ours.
+INVALID_CALLS = {
     "set without a value": lambda store: store.set("k"),
     "set of a number": lambda store: store.set("k", 1),
     "set of None": lambda store: store.set("k", None),
@@ -25,21 +25,21 @@ WRONG_CALLS = {
     "add of text": lambda store: store.add("k", "1"),
     "add of a float": lambda store: store.add("k", 1.5),
     "add of None": lambda store: store.add("k", None),
-    "add of what doesn't fit": lambda store: store.add("k", 2**63),
-    "add of what doesn't fit, below": lambda store: store.add("k", -(2**63) - 1),
+    "add of a number that is too large": lambda store: store.add("k", 2**63),
+    "add of a number that is too small": lambda store: store.add("k", -(2**63) - 1),
     "check of text": lambda store: store.check("abc"),
     "check of bytes": lambda store: store.check(b"abc"),
     "check of a number": lambda store: store.check(3),
     "check of numbers": lambda store: store.check([1]),
     "check of None": lambda store: store.check(None),
     "wait for text": lambda store: store.wait("abc"),
-    "wait for nothing said": lambda store: store.wait(),
+    "wait without keys": lambda store: store.wait(),
     "wait with a number": lambda store: store.wait(["k"], 1),
     "wait with text": lambda store: store.wait(["k"], "1"),
-    "a time-out that is a number": lambda store: store.set_timeout(1),
-    "a time-out that is None": lambda store: store.set_timeout(None),
-    "a time-out that is a time": lambda store: store.set_timeout(datetime.datetime.now()),
-    "compare_set with too little": lambda store: store.compare_set("k", "a"),
+    "a timeout that is a number": lambda store: store.set_timeout(1),
+    "a timeout that is None": lambda store: store.set_timeout(None),
+    "a timeout that is a datetime": lambda store: store.set_timeout(datetime.datetime.now()),
+    "compare_set with too few arguments": lambda store: store.compare_set("k", "a"),
     "compare_set with numbers": lambda store: store.compare_set("k", 1, 2),
     "delete_key of several": lambda store: store.delete_key(["a", "b"]),
     "append of a number": lambda store: store.append("k", 5),
@@ -47,23 +47,23 @@ WRONG_CALLS = {
     "multi_set of text": lambda store: store.multi_set("ab", "cd"),
     "multi_set of numbers": lambda store: store.multi_set(["a"], [1]),
     "queue_push of None": lambda store: store.queue_push("q", None),
-    "queue_pop with text for a truth": lambda store: store.queue_pop(block=False),
+    "queue_pop without a key": lambda store: store.queue_pop(block=False),
     "num_keys of something": lambda store: store.num_keys(1),
     "an unknown keyword": lambda store: store.get(keys="k"),
     "a barrier of text": lambda store: store.barrier("b", "2"),
     "a barrier without a size": lambda store: store.barrier("b"),
-    "a method that is not there": lambda store: store.nothing(),
+    "an unknown method": lambda store: store.nothing(),
 }
 
 
-def raised(call, *arguments):
+def exception_of(call, *arguments):
     with pytest.raises(Exception) as caught:
         call(*arguments)
     return caught.value
 
 
 @pytest.mark.parametrize("kind", ["tcp", "file", "hash", "prefix-hash"])
-def test_a_wrong_call_raises_what_torch_raises_and_changes_nothing(kind, tmp_path):
+def test_an_invalid_call_raises_torchs_exception_and_changes_nothing(kind, tmp_path):
     families = [Stores(family, tmp_path / family) for family in FAMILIES]
     for stores in families:
         stores.folder.mkdir()
@@ -72,16 +72,16 @@ def test_a_wrong_call_raises_what_torch_raises_and_changes_nothing(kind, tmp_pat
         store.set("k", "before")
     before = ours.num_keys()
     different = []
-    for what, call in WRONG_CALLS.items():
-        expected, found = raised(call, theirs), raised(call, ours)
+    for case, call in INVALID_CALLS.items():
+        expected, found = exception_of(call, theirs), exception_of(call, ours)
         if not isinstance(found, type(expected)) or not str(found):
-            different.append(f"{what}: torch {expected!r}, ours {found!r}")
+            different.append(f"{case}: torch {expected!r}, ours {found!r}")
     assert different == []
-    assert ours.get("k") == b"before" and ours.num_keys() == before and ours.timeout == seconds(DEADLINE)
+    assert ours.get("k") == b"before" and ours.num_keys() == before and ours.timeout == seconds(WAIT_TIMEOUT)
     assert ours.add("n", 1) == 1
 
 
-WRONG_MAKINGS = {
+INVALID_CONSTRUCTIONS = {
     "no arguments": lambda module, path: module.TCPStore(),
     "no port": lambda module, path: module.TCPStore("localhost"),
     "a port that is text": lambda module, path: module.TCPStore("localhost", "0", is_master=True),
@@ -93,8 +93,8 @@ WRONG_MAKINGS = {
     "a world of zero": lambda module, path: module.TCPStore("localhost", 0, 0, True),
     "a master that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, 1),
     "a master that is None": lambda module, path: module.TCPStore("localhost", 0, 1, None),
-    "a time-out that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, True, 30),
-    "a time-out that is None": lambda module, path: module.TCPStore("localhost", 0, 1, True, timeout=None),
+    "a timeout that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, True, 30),
+    "a timeout that is None": lambda module, path: module.TCPStore("localhost", 0, 1, True, timeout=None),
     "an unknown keyword": lambda module, path: module.TCPStore("localhost", 0, is_server=True),
     "an argument twice": lambda module, path: module.TCPStore("localhost", 0, host_name="x"),
     "a file that is a number": lambda module, path: module.FileStore(1),
@@ -110,16 +110,16 @@ WRONG_MAKINGS = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG_MAKINGS)
-def test_a_store_that_can_not_be_made_raises_what_torch_raises(what, tmp_path):
-    make = WRONG_MAKINGS[what]
-    expected, found = (raised(make, module, str(tmp_path / "store")) for module in FAMILIES.values())
+@pytest.mark.parametrize("case", INVALID_CONSTRUCTIONS)
+def test_an_invalid_constructor_call_raises_torchs_exception(case, tmp_path):
+    construct = INVALID_CONSTRUCTIONS[case]
+    expected, found = (exception_of(construct, module, str(tmp_path / "store")) for module in FAMILIES.values())
     assert isinstance(found, type(expected)), f"torch {expected!r}, ours {found!r}"
     assert str(found)
     assert not (tmp_path / "store").exists()
 
 
-def test_what_has_a_number_or_a_truth_is_taken_for_one():
+def test_objects_with_index_or_bool_are_accepted():
     class Seven:
         def __index__(self):
             return 7
@@ -137,8 +137,8 @@ class Sequence:
     def __len__(self):
         return 1
 
-    def __getitem__(self, place):
-        return ["a"][place]
+    def __getitem__(self, index):
+        return ["a"][index]
 
 
 class Iterable:
@@ -146,7 +146,7 @@ class Iterable:
         return iter(["a"])
 
 
-LISTS = {
+ACCEPTED_LISTS = {
     "a list": lambda: ["a"],
     "a tuple": lambda: ("a",),
     "a set": lambda: {"a"},
@@ -156,30 +156,30 @@ LISTS = {
     "a dictionary's values": lambda: {0: "a"}.values(),
     "a map": lambda: map(str, ["a"]),
     "a deque": lambda: collections.deque("a"),
-    "one's own sequence": Sequence,
+    "a class with __len__ and __getitem__": Sequence,
 }
-NO_LISTS = {
+REFUSED_LISTS = {
     "a dictionary": lambda: {"a": 0},
     "an iterator": lambda: iter(["a"]),
     "pairs": lambda: {"a": 0}.items(),
-    "what can be gone through": Iterable,
+    "a class with __iter__": Iterable,
     "a range": lambda: range(1),
 }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_keys_come_from_what_torch_takes_for_a_list(family):
+def test_a_list_of_keys_may_be_of_the_types_that_torch_accepts(family):
     store = FAMILIES[family].HashStore()
     store.multi_set(("a", "b"), (b"1", "2"))
     assert store.multi_get(("b", "a")) == [b"2", b"1"]
-    assert [what for what, keys in LISTS.items() if store.check(keys()) is not True] == []
-    for keys in NO_LISTS.values():
+    assert [case for case, keys in ACCEPTED_LISTS.items() if store.check(keys()) is not True] == []
+    for keys in REFUSED_LISTS.values():
         with pytest.raises(TypeError):
             store.check(keys())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_numbers_and_truths_are_what_torch_takes_for_them(family):
+def test_integers_and_booleans_may_be_of_the_types_that_torch_accepts(family):
     class Three:
         def __int__(self):
             return 3
@@ -195,7 +195,7 @@ def test_numbers_and_truths_are_what_torch_takes_for_them(family):
             store.queue_pop("q", block)
 
 
-def test_values_that_a_server_would_not_take_are_refused_before_they_are_sent():
+def test_keys_and_values_beyond_the_limits_are_refused_locally():
     rallypoint = FAMILIES["ours"]
     server = rallypoint.TCPStore("127.0.0.1", 0, is_master=True)
     for call in [lambda: server.set("k", bytes(9 << 20)), lambda: server.set("k" * 9000, "v")]:
@@ -204,7 +204,7 @@ def test_values_that_a_server_would_not_take_are_refused_before_they_are_sent():
     assert server.num_keys() == 0
 
 
-def test_multi_set_with_a_value_missing_is_refused_whole():
+def test_multi_set_with_fewer_values_than_keys_stores_nothing():
     store = FAMILIES["ours"].HashStore()
     with pytest.raises(FAMILIES["torch"].DistStoreError, match="same size .2 keys and 1 value."):
         store.multi_set(["a", "b"], ["1"])
@@ -212,33 +212,33 @@ def test_multi_set_with_a_value_missing_is_refused_whole():
 
 
 @pytest.mark.parametrize("kind", ["tcp", "file", "hash"])
-def test_adding_to_what_is_no_number_raises_what_torch_raises_and_says_what_is_there(kind, tmp_path):
-    made, families = {}, {family: Stores(family, tmp_path / family) for family in FAMILIES}
+def test_adding_to_a_value_that_is_not_an_integer_raises_torchs_exception_and_shows_the_value(kind, tmp_path):
+    stores_by_family, families = {}, {family: Stores(family, tmp_path / family) for family in FAMILIES}
     for family, stores in families.items():
         stores.folder.mkdir()
-        made[family] = stores.make(kind)
-        made[family].set("k", "word")
-    expected, found = (raised(lambda store: store.add("k", 1), store) for store in made.values())
+        stores_by_family[family] = stores.make(kind)
+        stores_by_family[family].set("k", "word")
+    expected, found = (exception_of(lambda store: store.add("k", 1), store) for store in stores_by_family.values())
     assert isinstance(found, type(expected)) and isinstance(expected, (ValueError, RuntimeError))
     assert "cannot add 1 to k: it holds" in str(found) and "word" in str(found)
-    assert made["ours"].get("k") == b"word"
+    assert stores_by_family["ours"].get("k") == b"word"
 
 
-def test_a_barrier_of_nobody_is_refused():
+def test_a_barrier_of_fewer_than_one_caller_is_refused():
     store = FAMILIES["ours"].HashStore()
     for size in (0, -1):
         with pytest.raises(ValueError, match="at least 1"):
             store.barrier("b", size)
 
 
-def test_a_file_may_be_named_by_a_path(tmp_path):
+def test_a_file_name_may_be_a_path(tmp_path):
     store = FAMILIES["ours"].FileStore(pathlib.Path(tmp_path) / "store")
     store.set("k", "v")
     assert store.path == str(tmp_path / "store")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_file_may_be_named_by_bytes(family, tmp_path):
+def test_a_file_name_may_be_bytes(family, tmp_path):
     path = bytes(tmp_path / "store")
     store = FAMILIES[family].FileStore(path, 1)
     store.set("k", "v")
@@ -247,7 +247,7 @@ def test_a_file_may_be_named_by_bytes(family, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("timeout", [datetime.timedelta.max, datetime.timedelta(days=200_000_000)])
-def test_the_longest_time_out_there_is_is_without_end(family, timeout, tmp_path):
+def test_the_longest_timedelta_is_accepted_as_a_timeout(family, timeout, tmp_path):
     store = Stores(family, tmp_path).make("hash")
     store.set_timeout(timeout)
     store.set("k", "v")
@@ -255,7 +255,7 @@ def test_the_longest_time_out_there_is_is_without_end(family, timeout, tmp_path)
     assert store.get("k") == b"v"
 
 
-def test_a_file_that_can_not_be_is_a_store_error(tmp_path):
+def test_a_path_that_is_a_folder_raises_a_store_error(tmp_path):
     with pytest.raises(FAMILIES["torch"].DistStoreError):
         FAMILIES["torch"].FileStore(str(tmp_path)).set("k", "v")
     with pytest.raises(FAMILIES["torch"].DistStoreError, match=str(tmp_path)):
@@ -263,13 +263,13 @@ def test_a_file_that_can_not_be_is_a_store_error(tmp_path):
 
 
 @pytest.mark.parametrize("module", FAMILIES.values(), ids=FAMILIES)
-def test_a_socket_that_is_none_is_refused(module):
+def test_a_file_descriptor_that_is_not_open_is_refused(module):
     for number in (-1, 10**6):
         with pytest.raises(FAMILIES["torch"].DistNetworkError, match=f"Failed to open existing socket. socket: {number}"):
             module.TCPStore("127.0.0.1", 0, is_master=True, master_listen_fd=number)
 
 
-def test_a_file_that_is_no_socket_is_refused_and_left_open():
+def test_a_file_descriptor_that_is_not_a_socket_is_refused_and_left_open():
     with open(__file__) as plain:
         with pytest.raises(FAMILIES["ours"].DistNetworkError, match="is not a bound TCP socket"):
             FAMILIES["ours"].TCPStore("127.0.0.1", 0, is_master=True, master_listen_fd=plain.fileno())

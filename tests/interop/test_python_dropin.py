@@ -1,4 +1,4 @@
-"""Torch programs on our stores: with the import changed, and inside torch itself."""
+"""Torch programs with our stores: with a changed import, and with an adapter."""
 
 import gc
 import json
@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch.distributed as dist
-from clock import ms, seconds, until
+from clock import ms, seconds, wait_until
 from families import FAMILIES
 
 HERE = pathlib.Path(__file__).parent
@@ -23,12 +23,12 @@ def run(path, *arguments):
     )
 
 
-def test_a_torch_program_does_the_same_with_only_its_import_changed(tmp_path):
-    text = (HERE / "dropin.py").read_text()
+def test_a_torch_program_prints_the_same_with_only_its_import_changed(tmp_path):
+    text = (HERE / "dropin_program.py").read_text()
     assert text.count(IMPORT) == 1
     changed = tmp_path / "changed.py"
     changed.write_text(text.replace(IMPORT, "import rallypoint as dist\n"))
-    theirs, ours = run(HERE / "dropin.py"), run(changed)
+    theirs, ours = run(HERE / "dropin_program.py"), run(changed)
     assert theirs.returncode == 0, theirs.stderr
     assert ours.returncode == 0, ours.stderr
     assert ours.stdout == theirs.stdout and len(ours.stdout.splitlines()) > 15
@@ -51,22 +51,22 @@ def adapted():
     return as_torch_store(FAMILIES["ours"].TCPStore("127.0.0.1", 0, is_master=True, timeout=seconds(20)))
 
 
-def test_an_adapted_store_is_one_of_torchs(adapted):
+def test_an_adapted_store_is_a_torch_store(adapted):
     from rallypoint.torch import as_torch_store
 
     assert isinstance(adapted, dist.Store)
     assert as_torch_store(adapted) is adapted
-    below = adapted.store
-    # Called from Python, and, through a part of torch's, from C++.
+    inner = adapted.store
+    # Called from Python, and through torch's PrefixStore from C++.
     for store, prefix in [(adapted, ""), (dist.PrefixStore("p", adapted), "p/")]:
         store.set("k", "v")
-        assert below.get(prefix + "k") == b"v" == store.get("k")
+        assert inner.get(prefix + "k") == b"v" == store.get("k")
         assert store.add("n", 2) == 2 and store.check(["k", "n"]) and not store.check(["x"])
         assert store.compare_set("k", "v", "w") == b"w"
         store.append("k", "!")
         store.multi_set(["a", "b"], ["1", "2"])
         assert store.multi_get(["a", "b", "k"]) == [b"1", b"2", b"w!"]
-        assert store.delete_key("a") is True and store.num_keys() == below.num_keys()
+        assert store.delete_key("a") is True and store.num_keys() == inner.num_keys()
         assert store.has_extended_api() is True
         store.wait(["k"])
         store.wait(["k"], seconds(5))
@@ -75,33 +75,33 @@ def test_an_adapted_store_is_one_of_torchs(adapted):
         assert store.clone().get("k") == b"w!"
         assert store.timeout == seconds(20)
     adapted.set_timeout(seconds(7))
-    assert below.timeout == adapted.timeout == seconds(7)
+    assert inner.timeout == adapted.timeout == seconds(7)
     adapted.queue_push("q", "item")
     assert adapted.queue_len("q") == 1 and adapted.queue_pop("q") == b"item"
     assert "k" in adapted.list_keys()
     adapted.barrier("b", 1)
 
 
-def test_an_adapted_store_is_kept_as_long_as_torch_may_call_it():
+def test_an_adapted_store_lives_as_long_as_torch_may_call_it():
     from rallypoint.torch import as_torch_store
 
-    part = dist.PrefixStore("p", as_torch_store(FAMILIES["ours"].HashStore()))
+    prefixed = dist.PrefixStore("p", as_torch_store(FAMILIES["ours"].HashStore()))
     gc.collect()
-    part.set("k", "v")
-    assert part.get("k") == b"v"
+    prefixed.set("k", "v")
+    assert prefixed.get("k") == b"v"
 
 
-def test_a_time_out_set_through_a_part_of_torchs_is_the_stores(adapted):
-    part = dist.PrefixStore("part", adapted)
-    part.set_timeout(ms(200))
+def test_a_timeout_set_through_torchs_prefix_store_applies_to_our_store(adapted):
+    prefixed = dist.PrefixStore("part", adapted)
+    prefixed.set_timeout(ms(200))
     assert adapted.store.timeout == ms(200)
     started = time.monotonic()
     with pytest.raises(dist.DistStoreError):
-        part.get("never")
+        prefixed.get("never")
     assert time.monotonic() - started < 10
 
 
-def test_an_adapted_store_that_is_released_leaves_nothing():
+def test_a_released_adapted_store_frees_its_resources():
     from rallypoint.torch import as_torch_store
 
     def use():
@@ -111,12 +111,16 @@ def test_an_adapted_store_that_is_released_leaves_nothing():
         adapter.set("k", "v")
         adapter.release()
 
-    def left():
+    def open_resources():
         gc.collect()
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
     use()
-    before = left()
+    before = open_resources()
     for _ in range(10):
         use()
-    until("nothing to be left", lambda: all(now <= then for now, then in zip(left(), before, strict=True)), instead=left)
+
+    def is_released():
+        return all(current <= previous for current, previous in zip(open_resources(), before, strict=True))
+
+    wait_until("all resources to be freed", is_released, details=open_resources)

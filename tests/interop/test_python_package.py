@@ -1,4 +1,4 @@
-"""The package itself: what is in the wheel, what importing costs, what the stubs say."""
+"""The Python package: contents of the wheel, import time, stubs, docstrings and documentation."""
 
 import ast
 import inspect
@@ -23,13 +23,13 @@ def wheel():
     """The wheel that `scripts/python-venv` built and installed."""
     named = os.environ.get("RALLYPOINT_WHEEL")
     if not named:
-        pytest.skip("RALLYPOINT_WHEEL does not name the wheel; scripts/test sets it")
+        pytest.skip("RALLYPOINT_WHEEL is not set; scripts/test sets it")
     return pathlib.Path(named)
 
 
 @pytest.fixture(scope="session")
-def alone(wheel, tmp_path_factory):
-    """An environment with the wheel and nothing else, and a PATH without Rust."""
+def run_isolated(wheel, tmp_path_factory):
+    """Runs a command in an environment that has only the wheel, with a PATH without Rust."""
     folder = tmp_path_factory.mktemp("alone")
     venv.create(folder, with_pip=True)
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
@@ -44,7 +44,7 @@ def alone(wheel, tmp_path_factory):
     return run
 
 
-def test_the_wheel_is_one_for_all_pythons_and_has_the_command_and_the_types(wheel):
+def test_one_wheel_serves_all_pythons_and_contains_the_command_and_the_stubs(wheel):
     assert re.fullmatch(r"rallypoint-[\d.]+-cp310-abi3-\w+\.whl", wheel.name)
     names = zipfile.ZipFile(wheel).namelist()
     assert any(re.fullmatch(r"rallypoint-[\d.]+\.data/scripts/rallypoint", name) for name in names)
@@ -54,10 +54,10 @@ def test_the_wheel_is_one_for_all_pythons_and_has_the_command_and_the_types(whee
     assert "Requires-Dist" not in metadata and "Requires-Python: >=3.10" in metadata
 
 
-def test_it_installs_where_there_is_neither_rust_nor_torch(alone):
+def test_the_wheel_works_without_rust_and_torch(run_isolated):
     version = rallypoint.__version__
-    assert alone("rallypoint", "--version").strip() == f"rallypoint {version}"
-    assert alone("python", "-m", "rallypoint", "--version").strip() == f"rallypoint {version}"
+    assert run_isolated("rallypoint", "--version").strip() == f"rallypoint {version}"
+    assert run_isolated("python", "-m", "rallypoint", "--version").strip() == f"rallypoint {version}"
     script = """
 import rallypoint
 server = rallypoint.TCPStore("localhost", 0, is_master=True)
@@ -69,30 +69,31 @@ try:
 except rallypoint.QueueEmptyError as error:
     print(error)
 """
-    assert alone("python", "-c", script).splitlines() == [f"b'hello' {version}", "queue q is empty"]
+    assert run_isolated("python", "-c", script).splitlines() == [f"b'hello' {version}", "queue q is empty"]
 
 
-def test_workers_run_in_the_python_that_the_command_belongs_to(alone, tmp_path):
+def test_workers_run_in_the_python_that_the_command_belongs_to(run_isolated, tmp_path):
     script = tmp_path / "which.py"
     script.write_text("import sys; print(sys.prefix)")
-    prefix = alone("python", "-c", "import sys; print(sys.prefix)").strip()
+    prefix = run_isolated("python", "-c", "import sys; print(sys.prefix)").strip()
     elsewhere = {"PATH": "/usr/bin:/bin"}
     for command in (f"{prefix}/bin/rallypoint",), (f"{prefix}/bin/python", "-m", "rallypoint"):
-        assert alone(*command, "run", str(script), **elsewhere).strip() == prefix, command
-    # `python -m` names the Python, whichever is activated.
+        assert run_isolated(*command, "run", str(script), **elsewhere).strip() == prefix, command
+    # `python -m` selects the Python, even if another environment is activated.
     other = {**elsewhere, "VIRTUAL_ENV": sys.prefix}
-    assert alone(f"{prefix}/bin/rallypoint", "run", str(script), **other).strip() == sys.prefix
-    assert alone(f"{prefix}/bin/python", "-m", "rallypoint", "run", str(script), **other).strip() == prefix
+    assert run_isolated(f"{prefix}/bin/rallypoint", "run", str(script), **other).strip() == sys.prefix
+    assert run_isolated(f"{prefix}/bin/python", "-m", "rallypoint", "run", str(script), **other).strip() == prefix
 
 
-def test_help_needs_no_torch(alone):
-    told = alone("python", "-c", "import rallypoint; help(rallypoint); print(hasattr(rallypoint, 'torch'), 'torch' in dir(rallypoint))")
-    assert "Torch's distributed stores and elastic rendezvous" in told and "class TCPStore" in told
-    assert told.endswith("False False\n")
+def test_help_needs_no_torch(run_isolated):
+    script = "import rallypoint; help(rallypoint); print(hasattr(rallypoint, 'torch'), 'torch' in dir(rallypoint))"
+    help_text = run_isolated("python", "-c", script)
+    assert "Torch's distributed stores and elastic rendezvous" in help_text and "class TCPStore" in help_text
+    assert help_text.endswith("False False\n")
 
 
 def link_dependencies(target):
-    """A target folder with the compiled dependencies of another one, and without our own crates."""
+    """Returns a new target folder with the compiled dependencies of another one, and without our own crates."""
 
     def ours(_, names):
         return [name for name in names if "rallypoint" in name]
@@ -129,29 +130,30 @@ def test_the_source_distribution_installs_without_the_repository(wheel, tmp_path
     assert run(tmp_path / "venv/bin/python", "-c", script).strip() == f"b'v' {version}"
 
 
-def test_the_command_serves_what_the_package_uses(alone):
+def test_the_command_runs_a_server_for_the_package(run_isolated):
     script = """
 import rallypoint, subprocess
-server = subprocess.Popen(["rallypoint", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-try:
+server = subprocess.Popen(["rallypoint", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE,
+stderr=subprocess.DEVNULL, text=True) try:
     port = int(server.stdout.readline().rpartition(":")[2])
     print(rallypoint.TCPStore("127.0.0.1", port).add("n", 5))
 finally:
     server.terminate()
     server.wait()
 """
-    assert alone("python", "-c", script) == "5\n"
+    assert run_isolated("python", "-c", script) == "5\n"
 
 
-def importing(code):
-    """Seconds that a Python takes which runs this: the best of some."""
+def import_seconds(code):
+    """Returns the best and the median time of running `code` in a new Python, in seconds, over 7 runs."""
     measure = f"import time; start = time.perf_counter(); {code}; print(time.perf_counter() - start)"
-    taken = [float(subprocess.run([sys.executable, "-I", "-c", measure], capture_output=True, text=True, check=True).stdout) for _ in range(7)]
-    return min(taken), statistics.median(taken)
+    command = [sys.executable, "-I", "-c", measure]
+    times = [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(7)]
+    return min(times), statistics.median(times)
 
 
-def test_importing_takes_no_time_and_loads_nothing_else():
-    best, _ = importing("import rallypoint; rallypoint.TCPStore")
+def test_importing_takes_at_most_50_ms_and_loads_no_other_module():
+    best, _ = import_seconds("import rallypoint; rallypoint.TCPStore")
     assert best <= 0.050
     script = """
 import sys
@@ -165,7 +167,7 @@ print(sorted(first), sorted(set(sys.modules) - before - first))
     assert loaded == "['rallypoint'] ['rallypoint._exceptions', 'rallypoint._rallypoint']"
 
 
-def test_importing_starts_no_thread_and_touches_no_signal():
+def test_importing_starts_no_thread_and_changes_no_signal_handler():
     script = """
 import signal, threading
 handlers = {each: signal.getsignal(each) for each in signal.valid_signals()}
@@ -178,18 +180,18 @@ print(len(os.listdir("/proc/self/task")), threading.active_count())
     assert subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True).stdout == "1 1\n"
 
 
-def test_the_stubs_say_what_the_module_has(tmp_path):
+def test_the_stubs_match_the_extension_module(tmp_path):
     pytest.importorskip("mypy.stubtest")
-    # The native half. The other is Python, and says itself what it has.
+    # Only the extension module has stubs. The rest of the package is Python with annotations.
     command = [sys.executable, "-m", "mypy.stubtest", "--ignore-disjoint-bases", "rallypoint._rallypoint"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     stub = (pathlib.Path(rallypoint.__file__).parent / "__init__.pyi").read_text()
-    offered = next(node.value for node in ast.parse(stub).body if isinstance(node, ast.Assign))
-    assert ast.literal_eval(offered) == rallypoint.__all__
+    public_names = next(node.value for node in ast.parse(stub).body if isinstance(node, ast.Assign))
+    assert ast.literal_eval(public_names) == rallypoint.__all__
 
 
-# What a user writes who has everything checked.
+# A program of a user who checks types strictly.
 TYPED = """
 from datetime import timedelta
 
@@ -207,13 +209,13 @@ from rallypoint.torch import TorchStore, as_torch_store
 class Mine(Store):
     def __init__(self) -> None:
         super().__init__()
-        self.held: dict[str, bytes] = {}
+        self.values: dict[str, bytes] = {}
 
     def set(self, key: str, value: str | bytes) -> None:
-        self.held[key] = value if isinstance(value, bytes) else value.encode()
+        self.values[key] = value if isinstance(value, bytes) else value.encode()
 
     def get(self, key: str) -> bytes:
-        return self.held[key]
+        return self.values[key]
 
 
 store = TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=3))
@@ -223,7 +225,8 @@ clone: TCPStore = store.clone()
 adapter: TorchStore = TorchStore(store)
 as_torch_store(store).set("key", "value")
 backend, below = create_backend(RendezvousParameters("c10d", "localhost:0", "job", 1, 1))
-info = rendezvous_handler_registry.create_handler(RendezvousParameters("c10d", "localhost:0", "job", 1, 1)).next_rendezvous()
+info = rendezvous_handler_registry.create_handler(RendezvousParameters("c10d", "localhost:0", "job", 1,
+1)).next_rendezvous()
 rank: int = info.rank
 with store_timeout(store, 3.0), get_socket_with_port() as held:
     all_of_them: list[bytes] = get_all(store, 0, "prefix", held.fileno())
@@ -231,17 +234,17 @@ print(rallypoint.elastic.rendezvous, rallypoint.__version__, RendezvousTimeout()
 """
 
 
-def test_a_program_that_is_strictly_typed_passes(tmp_path):
+def test_a_strictly_typed_program_passes_mypy(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "typed.py").write_text(TYPED)
-    # Torch's own types are large, and not what this is about.
+    # Torch's own types are large, and are not checked here.
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n[mypy-torch.*]\nfollow_imports = skip\nfollow_imports_for_stubs = true\n")
     command = [sys.executable, "-m", "mypy", "typed.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_stubs_and_help_tell_the_same():
+def test_docstrings_are_equal_in_stubs_and_help():
     stub = ast.parse((pathlib.Path(rallypoint.__file__).parent / "_rallypoint.pyi").read_text())
     different = []
     for node in ast.walk(stub):
@@ -249,12 +252,13 @@ def test_stubs_and_help_tell_the_same():
             continue
         found = getattr(rallypoint, node.name)
         pairs = [(node.name, found, node)]
-        members = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name != "__init__"]
-        pairs += [(f"{node.name}.{each.name}", getattr(found, each.name), each) for each in members]
-        for name, thing, said in pairs:
-            told, written = (" ".join((text or "").split()) for text in (inspect.getdoc(thing), ast.get_docstring(said)))
-            if told != written or not told:
-                different.append(f"{name}: help says {told!r}, the stub {written!r}")
+        members = [method for method in node.body if isinstance(method, ast.FunctionDef) and method.name != "__init__"]
+        pairs += [(f"{node.name}.{method.name}", getattr(found, method.name), method) for method in members]
+        for name, member, definition in pairs:
+            docstrings = (inspect.getdoc(member), ast.get_docstring(definition))
+            shown, stubbed = (" ".join((text or "").split()) for text in docstrings)
+            if shown != stubbed or not shown:
+                different.append(f"{name}: help says {shown!r}, the stub {stubbed!r}")
     assert different == []
 
 
@@ -268,7 +272,7 @@ def test_help_shows_torchs_arguments():
     assert str(inspect.signature(rallypoint.Store.queue_pop)) == "(self, /, key, block=True)"
 
 
-def test_everything_offered_is_there_and_torch_has_it_too():
+def test_every_public_name_exists_and_our_stores_have_all_methods_of_torchs():
     import torch.distributed as dist
 
     for name in rallypoint.__all__:
@@ -277,7 +281,7 @@ def test_everything_offered_is_there_and_torch_has_it_too():
     assert [name for name in stores if not hasattr(dist, name)] == []
     for name in stores:
         theirs, ours = (
-            {each for each in dir(getattr(module, name)) if not each.startswith("_")} for module in (dist, rallypoint)
+            {method for method in dir(getattr(module, name)) if not method.startswith("_")} for module in (dist, rallypoint)
         )
         assert theirs <= ours | {"boxed", "unbox"}, theirs - ours
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):

@@ -1,4 +1,4 @@
-"""Threads, signals, forks, pickles: the Python stores in the middle of a program."""
+"""The Python stores with threads, signals, forks and pickle."""
 
 import copy
 import os
@@ -13,7 +13,7 @@ import threading
 import time
 
 import pytest
-from clock import DEADLINE, delayed_since, run_delays, until
+from clock import WAIT_TIMEOUT, delayed_since, run_delays, wait_until
 from families import FAMILIES, Stores
 
 HERE = pathlib.Path(__file__).parent
@@ -26,33 +26,33 @@ def is_asleep(process):
 
 def test_ctrl_c_ends_every_call_that_waits(tmp_path, port):
     silent = socket.create_server(("127.0.0.1", 0))
-    command = [sys.executable, HERE / "interrupted.py", str(silent.getsockname()[1]), str(port), str(tmp_path)]
+    command = [sys.executable, HERE / "interrupted_calls.py", str(silent.getsockname()[1]), str(port), str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    taken = {}
+    delays = {}
     try:
         for line in process.stdout:
             if line == "done\n":
                 break
-            said, _, name = line.strip().partition(" ")
-            assert said == "in", line
-            until("it to wait", lambda: is_asleep(process))
+            word, _, name = line.strip().partition(" ")
+            assert word == "in", line
+            wait_until("the call to wait", lambda: is_asleep(process))
             os.kill(process.pid, signal.SIGUSR1)
             sent, before = time.monotonic(), run_delays(process.pid)
             process.send_signal(signal.SIGINT)
-            said, _, at = process.stdout.readline().strip().partition(" ")
-            assert said == "interrupted", f"{name}: {said}"
-            taken.setdefault(name, []).append(float(at) - sent - delayed_since(before, process.pid))
-        assert process.wait(DEADLINE) == 0
+            word, _, at = process.stdout.readline().strip().partition(" ")
+            assert word == "interrupted", f"{name}: {word}"
+            delays.setdefault(name, []).append(float(at) - sent - delayed_since(before, process.pid))
+        assert process.wait(WAIT_TIMEOUT) == 0
     finally:
         process.kill()
         process.wait()
         silent.close()
-    assert len(taken) == 18
-    assert {name: times for name, times in taken.items() if max(times) > 0.1} == {}
+    assert len(delays) == 18
+    assert {name: times for name, times in delays.items() if max(times) > 0.1} == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_threads_run_while_one_waits(kind, tmp_path):
+def test_other_threads_run_while_a_call_waits(kind, tmp_path):
     stores = Stores("ours", tmp_path)
     calls = {
         "get": (lambda store, key: store.get(key), lambda store, key: store.set(key, "")),
@@ -66,17 +66,17 @@ def test_other_threads_run_while_one_waits(kind, tmp_path):
         store = stores.make(kind)
         waiting = threading.Thread(target=wait, args=(store, name))
         waiting.start()
-        # If the call kept the interpreter, this thread would have no turn before the call's timeout.
+        # If the call kept the interpreter's lock, this thread would not run before the call's timeout.
         for _ in range(100):
             waiting.join(0.001)
             assert waiting.is_alive(), name
         end(store, name)
-        waiting.join(DEADLINE)
+        waiting.join(WAIT_TIMEOUT)
         assert not waiting.is_alive(), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_threads_use_one_store(kind, tmp_path):
+def test_many_threads_can_use_one_store(kind, tmp_path):
     stores = Stores("ours", tmp_path)
     store = stores.make(kind)
     failures = []
@@ -97,17 +97,17 @@ def test_many_threads_use_one_store(kind, tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE * 3)
+        thread.join(WAIT_TIMEOUT * 3)
     assert failures == [] and store.add("sum", 0) == 400
-    # One that waits held up nobody, and is woken.
+    # The waiting thread did not delay the others, and is woken.
     assert waiting.is_alive()
     store.set("the end", "")
-    waiting.join(DEADLINE)
+    waiting.join(WAIT_TIMEOUT)
     assert not waiting.is_alive()
 
 
 def run(script, *arguments):
-    """A program of its own, since a fork of this one would copy torch and the threads of the tests."""
+    """Runs a script in a new process, because a fork of this one would copy torch and the threads of the tests."""
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)], capture_output=True, text=True, timeout=60
     )
@@ -128,25 +128,26 @@ FORK = """
     hashed = rallypoint.HashStore()
     for store in (server, part, file, hashed):
         store.set("k", "v")
-    # Threads that hold connections and wait while the process forks.
-    waiting = [threading.Thread(target=store.get, args=("late",), daemon=True) for store in (server, client, part, file, hashed)]
-    for thread in waiting:
+    # Threads that use connections and wait while the process forks.
+    waiting = [threading.Thread(target=store.get, args=("late",), daemon=True) for store in (server, client, part, file,
+    hashed)] for thread in waiting:
         thread.start()
     child = os.fork()
     if child == 0:
         for store in (server, client, part, file):
             assert store.get("k") == b"v", store
             store.add("children", 1)
-            # A part's is that of the whole, which was here before.
+            # A PrefixStore has the timeout of its store, which this loop has already changed.
             assert store.timeout == {part: timedelta(seconds=20), file: timedelta(seconds=300)}.get(store, LONG)
             store.set_timeout(timedelta(seconds=20))
             assert store.timeout == timedelta(seconds=20)
             assert store.clone().get("k") == b"v"
             repr(store)
-        for call in (lambda: hashed.get("k"), lambda: hashed.set("k", "w"), lambda: rallypoint.PrefixStore("p", hashed).barrier("b", 1)):
+        for call in (lambda: hashed.get("k"), lambda: hashed.set("k", "w"), lambda: rallypoint.PrefixStore("p",
+        hashed).barrier("b", 1)):
             try:
                 call()
-                raise SystemExit("a HashStore went on in a child")
+                raise SystemExit("a HashStore worked in a forked child")
             except ValueError as error:
                 assert "forked" in str(error), error
         if os.fork() == 0:
@@ -159,7 +160,7 @@ FORK = """
         print("child done")
         sys.exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    # The child has taken nothing of the parent's with it.
+    # The child has closed nothing that the parent uses.
     for store in (server, part, file, hashed):
         assert store.get("k") == b"v"
     assert client.get("grandchild") == b"was here"
@@ -197,7 +198,7 @@ def test_processes_of_multiprocessing_use_the_store_they_were_forked_with():
     assert run(script) == ["[0, 0, 0, 0] [b'v', b'v', b'v', b'v']"]
 
 
-def test_a_child_forked_while_others_share_a_server_shares_one_of_its_own():
+def test_a_child_forked_while_threads_share_servers_can_share_its_own_server():
     script = """
 import os, sys, threading
 import rallypoint
@@ -214,16 +215,16 @@ for _ in range(30):
     child = os.fork()
     if child == 0:
         mine = rallypoint.TCPStore("127.0.0.1", 0, is_master=True, multi_tenant=True, timeout=timedelta(seconds=60))
-        again = rallypoint.TCPStore("127.0.0.1", mine.port, is_master=True, multi_tenant=True, timeout=timedelta(seconds=60))
-        os._exit(0 if mine.add("x", 1) + again.add("x", 1) == 3 else 1)
+        again = rallypoint.TCPStore("127.0.0.1", mine.port, is_master=True, multi_tenant=True,
+        timeout=timedelta(seconds=60)) os._exit(0 if mine.add("x", 1) + again.add("x", 1) == 3 else 1)
     assert os.waitpid(child, 0)[1] == 0
 os._exit(0)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
 
 
-def test_a_child_forked_while_a_thread_imports_has_the_module():
-    # Without care the child waits for the import that only its parent goes on with.
+def test_a_child_forked_while_a_thread_imports_a_module_can_use_it():
+    # Without a lock around imports, the child would wait for an import that only its parent completes.
     script = """
         import os, sys, threading
         import rallypoint
@@ -250,16 +251,16 @@ def test_a_child_forked_while_a_thread_imports_has_the_module():
     assert run(script) == ["0"]
 
 
-def test_a_child_whose_parents_server_is_gone_is_told_so():
+def test_a_forked_child_raises_a_network_error_when_its_parents_server_has_stopped():
     script = """
         import os, rallypoint
         from datetime import timedelta
         server = rallypoint.TCPStore("127.0.0.1", 0, is_master=True)
         client = rallypoint.TCPStore("127.0.0.1", server.port, timeout=timedelta(seconds=1))
-        gone, going = os.pipe()
+        reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            os.read(gone, 1)
+            os.read(reader, 1)
             try:
                 client.get("k")
                 os._exit(1)
@@ -267,7 +268,7 @@ def test_a_child_whose_parents_server_is_gone_is_told_so():
                 print(type(error).__name__, flush=True)
                 os._exit(0)
         del server
-        os.write(going, b"x")
+        os.write(writer, b"x")
         assert os.waitpid(child, 0)[1] == 0
     """
     assert run(script) == ["DistNetworkError"]
@@ -278,9 +279,9 @@ def test_a_child_whose_parents_server_is_gone_is_told_so():
 def test_a_store_can_not_be_pickled_or_copied(family, kind, tmp_path):
     stores = Stores(family, tmp_path)
     store = stores.make(kind)
-    for take in (pickle.dumps, copy.copy, copy.deepcopy):
+    for operation in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="pickle"):
-            take(store)
+            operation(store)
     store.set("k", "v")
     assert store.get("k") == b"v"
 
@@ -288,17 +289,17 @@ def test_a_store_can_not_be_pickled_or_copied(family, kind, tmp_path):
 EXCEPTIONS = ["DistError", "DistBackendError", "DistNetworkError", "DistStoreError", "QueueEmptyError"]
 
 
-def test_the_exceptions_have_torchs_names_and_bases():
+def test_our_exceptions_have_torchs_names_and_base_classes():
     dist, rallypoint = FAMILIES["torch"], FAMILIES["ours"]
 
     def bases(module, name):
-        return [each.__name__.removeprefix("Dist") for each in getattr(module, name).__mro__ if issubclass(each, RuntimeError)]
+        return [base.__name__.removeprefix("Dist") for base in getattr(module, name).__mro__ if issubclass(base, RuntimeError)]
 
     for name in EXCEPTIONS:
         assert bases(rallypoint, name) == bases(dist, name)
 
 
-def test_exceptions_are_torchs_too_once_it_is_loaded_and_never_load_it():
+def test_our_exceptions_are_torchs_too_if_torch_is_loaded_and_never_load_it():
     script = """
         import pickle, sys
         import rallypoint
@@ -322,7 +323,7 @@ def test_exceptions_are_torchs_too_once_it_is_loaded_and_never_load_it():
     assert run(script) == ["both"]
 
 
-def test_a_program_ends_while_its_threads_still_wait():
+def test_a_program_can_exit_while_its_threads_wait():
     script = """
         import threading, rallypoint
         server = rallypoint.TCPStore("127.0.0.1", 0, is_master=True)
@@ -334,7 +335,7 @@ def test_a_program_ends_while_its_threads_still_wait():
     assert run(script) == ["over"]
 
 
-def test_a_program_ends_while_its_threads_are_in_a_store_written_in_python():
+def test_a_program_can_exit_while_its_threads_call_a_store_written_in_python():
     script = """
         import threading, time, rallypoint
 

@@ -1,11 +1,14 @@
-"""What every rendezvous has: names, parameters, registry, handlers, settings, errors. Each test is played on torch's and on ours."""
+"""The rendezvous API: names, parameters, registry, handlers, settings, errors.
+
+Tests run with torch's library and with ours.
+"""
 
 import inspect
 import pickle
 from datetime import timedelta
 
 import pytest
-from both import BOTH, OURS, TORCH
+from libraries import BOTH, OURS, TORCH
 
 
 @pytest.fixture(params=BOTH, ids=repr)
@@ -13,8 +16,8 @@ def lib(request):
     return request.param
 
 
-def text(error):
-    """What an exception says."""
+def message_of(error):
+    """Returns the message of a caught exception."""
     return str(error.value)
 
 
@@ -22,7 +25,7 @@ def text(error):
 
 
 @pytest.mark.parametrize("module", ["rdzv", "api", "dynamic", "static", "registry", "utils", "store", "ports"])
-def test_all_that_torch_exports_is_there(module):
+def test_our_modules_export_every_name_that_torch_exports(module):
     theirs, ours = getattr(TORCH, module), getattr(OURS, module)
     assert set(theirs.__all__) <= set(ours.__all__)
     for name in theirs.__all__:
@@ -33,7 +36,7 @@ def test_all_that_torch_exports_is_there(module):
     ("module", "extra"),
     [("c10d", {"C10dRendezvousBackend", "create_backend", "DEFAULT_PORT"}), ("dynamic", {"Token", "get_method_name"})],
 )
-def test_public_names_outside_of_all_are_there_too(module, extra):
+def test_our_modules_have_torchs_public_names_outside_of_all(module, extra):
     for name in extra:
         assert hasattr(getattr(TORCH, module), name), name
         assert hasattr(getattr(OURS, module), name), name
@@ -81,12 +84,12 @@ def test_arguments_have_torchs_names_order_and_defaults(module, name):
         for part in name.split("."):
             found = getattr(found, part)
         parameters = inspect.signature(found).parameters.values()
-        return [(each.name, each.kind, each.default) for each in parameters]
+        return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters]
 
     assert shape(OURS) == shape(TORCH)
 
 
-def test_every_public_name_says_what_it_is():
+def test_every_public_name_has_a_docstring():
     for module in ("rdzv", "api", "dynamic", "c10d", "static", "registry", "utils", "store", "ports"):
         module = getattr(OURS, module)
         assert module.__doc__, module
@@ -103,7 +106,7 @@ def test_every_public_name_says_what_it_is():
 # ---- parameters ----
 
 
-def test_parameters_hold_what_they_were_given(lib):
+def test_parameters_store_their_arguments(lib):
     given = lib.api.RendezvousParameters("b", "h:1", "job", 1, 3, "me", timeout=7, x="y")
     assert (given.backend, given.endpoint, given.run_id) == ("b", "h:1", "job")
     assert (given.min_nodes, given.max_nodes, given.local_addr) == (1, 3, "me")
@@ -112,7 +115,7 @@ def test_parameters_hold_what_they_were_given(lib):
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("arguments", "message"),
     [
         ({"backend": ""}, "The rendezvous backend name must be a non-empty string."),
         ({"backend": None}, "The rendezvous backend name must be a non-empty string."),
@@ -125,10 +128,10 @@ def test_parameters_hold_what_they_were_given(lib):
         ),
     ],
 )
-def test_parameters_that_cannot_be_are_refused(lib, changed, says):
+def test_invalid_parameters_are_refused(lib, arguments, message):
     with pytest.raises(ValueError) as error:
-        lib.parameters(**changed)
-    assert text(error) == says
+        lib.parameters(**arguments)
+    assert message_of(error) == message
 
 
 def test_an_option_named_like_a_parameter_is_refused(lib):
@@ -136,7 +139,7 @@ def test_an_option_named_like_a_parameter_is_refused(lib):
         lib.api.RendezvousParameters("b", "h", "job", 1, 1, None, run_id="again")
 
 
-def test_options_are_got_as_given_or_by_default(lib):
+def test_get_returns_the_option_or_the_default(lib):
     given = lib.parameters(a="x", none=None)
     assert given.get("a") == "x"
     assert given.get("b") is None
@@ -148,20 +151,20 @@ TRUE = ["1", "True", "tRue", "t", "T", "yes", "YES", "y", 1, True]
 FALSE = ["0", "False", "f", "F", "no", "n", "N", 0, False]
 
 
-@pytest.mark.parametrize(("value", "read"), [*((each, True) for each in TRUE), *((each, False) for each in FALSE)])
-def test_truth_values_are_read(lib, value, read):
-    assert lib.parameters(key=value).get_as_bool("key") is read
+@pytest.mark.parametrize(("value", "expected"), [*((value, True) for value in TRUE), *((value, False) for value in FALSE)])
+def test_get_as_bool_converts_valid_values(lib, value, expected):
+    assert lib.parameters(key=value).get_as_bool("key") is expected
 
 
 @pytest.mark.parametrize("value", ["01", "Flse", "on", "", " 1", "g", 2, -1, 1.0, 0.5, [], {"a": 1}])
-def test_what_is_no_truth_value_is_refused(lib, value):
+def test_get_as_bool_refuses_other_values(lib, value):
     with pytest.raises(ValueError) as error:
         lib.parameters(key=value).get_as_bool("key")
-    assert text(error) == "The rendezvous configuration option 'key' does not represent a valid boolean value."
+    assert message_of(error) == "The rendezvous configuration option 'key' does not represent a valid boolean value."
 
 
 @pytest.mark.parametrize("getter", ["get_as_bool", "get_as_int"])
-def test_an_option_that_is_not_there_is_its_default(lib, getter):
+def test_a_missing_option_has_its_default_value(lib, getter):
     given = lib.parameters(none=None)
     assert getattr(given, getter)("key") is None
     assert getattr(given, getter)("key", 1) == 1
@@ -169,21 +172,21 @@ def test_an_option_that_is_not_there_is_its_default(lib, getter):
 
 
 @pytest.mark.parametrize(
-    ("value", "read"), [("0", 0), ("-1", -1), (" 7 ", 7), ("1_000", 1000), ("+3", 3), (5, 5), (True, 1), (1.9, 1), (2**70, 2**70)]
+    ("value", "expected"), [("0", 0), ("-1", -1), (" 7 ", 7), ("1_000", 1000), ("+3", 3), (5, 5), (True, 1), (1.9, 1), (2**70, 2**70)]
 )
-def test_whole_numbers_are_read(lib, value, read):
-    assert lib.parameters(key=value).get_as_int("key") == read
+def test_get_as_int_converts_valid_values(lib, value, expected):
+    assert lib.parameters(key=value).get_as_int("key") == expected
 
 
 @pytest.mark.parametrize("value", ["a", "0a", "3b", "1.0", "0x10", "", "abc"])
-def test_what_is_no_whole_number_is_refused(lib, value):
+def test_get_as_int_refuses_other_text(lib, value):
     with pytest.raises(ValueError) as error:
         lib.parameters(key=value).get_as_int("key")
-    assert text(error) == "The rendezvous configuration option 'key' does not represent a valid integer value."
+    assert message_of(error) == "The rendezvous configuration option 'key' does not represent a valid integer value."
     assert isinstance(error.value.__cause__, ValueError)
 
 
-def test_what_int_does_not_take_is_a_type_error(lib):
+def test_get_as_int_raises_a_type_error_for_a_list(lib):
     with pytest.raises(TypeError):
         lib.parameters(key=[]).get_as_int("key")
 
@@ -192,7 +195,7 @@ def test_what_int_does_not_take_is_a_type_error(lib):
 
 
 def handler_class(lib):
-    """A handler written in Python."""
+    """Returns a handler class written in Python."""
 
     class Handler(lib.api.RendezvousHandler):
         def __init__(self, params, name):
@@ -222,7 +225,7 @@ def handler_class(lib):
     return Handler
 
 
-def test_a_handler_written_in_python_is_registered_and_made(lib):
+def test_a_handler_written_in_python_can_be_registered_and_created(lib):
     registry = lib.api.RendezvousHandlerRegistry()
     registry.register("mine", lambda params: handler_class(lib)(params, "mine"))
     handler = registry.create_handler(lib.parameters(backend="mine", run_id="this job"))
@@ -236,36 +239,36 @@ def test_a_handler_written_in_python_is_registered_and_made(lib):
     assert handler.shutdown()
 
 
-def test_the_same_creator_may_be_registered_again_and_another_not(lib):
+def test_registering_the_same_creator_twice_is_allowed_and_another_one_is_refused(lib):
     registry = lib.api.RendezvousHandlerRegistry()
 
-    def one(params):
+    def first(params):
         return handler_class(lib)(params, "mine")
 
-    def other(params):
+    def second(params):
         return handler_class(lib)(params, "mine")
 
-    registry.register("mine", one)
-    registry.register("mine", one)
+    registry.register("mine", first)
+    registry.register("mine", first)
     with pytest.raises(ValueError) as error:
-        registry.register("mine", other)
-    assert text(error) == (
-        f"The rendezvous backend 'mine' cannot be registered with '{other}' as it is already registered with '{one}'."
+        registry.register("mine", second)
+    assert message_of(error) == (
+        f"The rendezvous backend 'mine' cannot be registered with '{second}' as it is already registered with '{first}'."
     )
     assert registry.create_handler(lib.parameters(backend="mine")).get_backend() == "mine"
 
 
 @pytest.mark.parametrize("name", [None, ""])
-def test_a_backend_without_a_name_is_refused(lib, name):
+def test_registering_a_backend_without_a_name_is_refused(lib, name):
     with pytest.raises(ValueError) as error:
         lib.api.RendezvousHandlerRegistry().register(name, lambda params: None)
-    assert text(error) == "The rendezvous backend name must be a non-empty string."
+    assert message_of(error) == "The rendezvous backend name must be a non-empty string."
 
 
-def test_a_backend_that_nobody_registered_is_refused(lib):
+def test_a_backend_that_is_not_registered_is_refused(lib):
     with pytest.raises(ValueError) as error:
         lib.api.RendezvousHandlerRegistry().create_handler(lib.parameters(backend="none such"))
-    assert text(error).startswith(
+    assert message_of(error).startswith(
         "The rendezvous backend 'none such' is not registered. Did you forget to call `register`?"
     )
 
@@ -275,10 +278,10 @@ def test_a_handler_of_another_backend_is_refused(lib):
     registry.register("mine", lambda params: handler_class(lib)(params, "other"))
     with pytest.raises(RuntimeError) as error:
         registry.create_handler(lib.parameters(backend="mine"))
-    assert text(error) == "The rendezvous backend 'other' does not match the requested backend 'mine'."
+    assert message_of(error) == "The rendezvous backend 'other' does not match the requested backend 'mine'."
 
 
-def test_the_registry_of_the_process_makes_the_handlers_that_come_with_it(lib):
+def test_the_global_registry_creates_the_built_in_handlers(lib):
     handler = lib.registry.get_rendezvous_handler(lib.parameters())
     assert isinstance(handler, lib.dynamic.DynamicRendezvousHandler)
     assert handler.get_backend() == "c10d"
@@ -286,31 +289,31 @@ def test_the_registry_of_the_process_makes_the_handlers_that_come_with_it(lib):
     assert isinstance(lib.rdzv.rendezvous_handler_registry.create_handler(static), lib.static.StaticTCPRendezvous)
 
 
-def test_an_option_that_nobody_knows_is_refused_with_the_one_that_was_meant():
+def test_an_unknown_option_is_refused_with_a_suggestion():
     with pytest.raises(ValueError, match="'jion_timeout'; did you mean 'join_timeout'?"):
         OURS.registry.get_rendezvous_handler(OURS.parameters(jion_timeout=3))
 
 
 @pytest.mark.parametrize("name", ["RendezvousHandler", "RendezvousBackend"])
-def test_an_unfinished_class_cannot_be_made(lib, name):
+def test_an_abstract_class_cannot_be_instantiated(lib, name):
     kind = getattr(lib.api if name == "RendezvousHandler" else lib.dynamic, name)
     with pytest.raises(TypeError, match="abstract"):
         type("Unfinished", (kind,), {"shutdown": lambda self: True, "get_state": lambda self: None})()
 
 
-# ---- what is returned and raised ----
+# ---- results and errors ----
 
 
-def test_infos_hold_what_they_were_given_and_cannot_be_changed(lib):
-    place = lib.api.RendezvousStoreInfo("here", 7)
+def test_rendezvous_info_stores_its_arguments_and_is_read_only(lib):
+    store_info = lib.api.RendezvousStoreInfo("here", 7)
     store = lib.dist.HashStore()
-    info = lib.api.RendezvousInfo(store, 1, 2, place)
-    assert (info.store, info.rank, info.world_size, info.bootstrap_store_info) == (store, 1, 2, place)
+    info = lib.api.RendezvousInfo(store, 1, 2, store_info)
+    assert (info.store, info.rank, info.world_size, info.bootstrap_store_info) == (store, 1, 2, store_info)
     with pytest.raises(AttributeError):
         info.rank = 3
 
 
-def test_where_workers_meet_is_a_value(lib):
+def test_rendezvous_store_info_compares_by_value(lib):
     info = lib.api.RendezvousStoreInfo
     assert info("h", 1) == info(master_addr="h", master_port=1)
     assert info("h", 1) != info("h", 2)
@@ -318,7 +321,7 @@ def test_where_workers_meet_is_a_value(lib):
     assert (info.MASTER_ADDR_KEY, info.MASTER_PORT_KEY) == ("MASTER_ADDR", "MASTER_PORT")
 
 
-def test_rank_0_says_where_workers_meet_and_all_read_it(lib):
+def test_rank_0_publishes_the_workers_store_and_all_ranks_read_it(lib):
     store = lib.dist.HashStore()
     info = lib.api.RendezvousStoreInfo
     first = info.build(0, store, "127.0.0.9", 4711)
@@ -327,7 +330,7 @@ def test_rank_0_says_where_workers_meet_and_all_read_it(lib):
     assert (store.get("MASTER_ADDR"), store.get("MASTER_PORT")) == (b"127.0.0.9", b"4711")
 
 
-def test_rank_0_finds_an_address_and_a_port_where_none_is_given(lib):
+def test_rank_0_chooses_an_address_and_a_port_if_none_is_given(lib):
     import socket
 
     found = lib.api.RendezvousStoreInfo.build(0, lib.dist.HashStore(), None)
@@ -345,7 +348,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_all_errors_are_of_one_family_and_can_be_sent(lib, name):
+def test_all_errors_share_a_base_class_and_can_be_pickled(lib, name):
     error = getattr(lib.rdzv, name)("why")
     assert isinstance(error, lib.rdzv.RendezvousError)
     assert not isinstance(error, RuntimeError)
@@ -356,30 +359,30 @@ def test_all_errors_are_of_one_family_and_can_be_sent(lib, name):
 # ---- settings ----
 
 
-def test_times_are_torchs_unless_told_otherwise(lib):
+def test_timeouts_have_torchs_defaults(lib):
     times = lib.dynamic.RendezvousTimeout()
     assert (times.join, times.last_call) == (timedelta(seconds=600), timedelta(seconds=30))
     assert (times.close, times.heartbeat) == (timedelta(seconds=30), timedelta(seconds=5))
-    times = lib.dynamic.RendezvousTimeout(*(timedelta(seconds=each) for each in (60, 10, 20, 5)))
+    times = lib.dynamic.RendezvousTimeout(*(timedelta(seconds=seconds) for seconds in (60, 10, 20, 5)))
     assert (times.join.seconds, times.last_call.seconds, times.close.seconds, times.heartbeat.seconds) == (60, 10, 20, 5)
 
 
 @pytest.mark.parametrize("name", ["join", "last_call", "close", "heartbeat"])
 @pytest.mark.parametrize("time", [timedelta(0), timedelta(seconds=-1)])
-def test_a_time_that_is_not_positive_is_refused(lib, name, time):
+def test_a_timeout_that_is_not_positive_is_refused(lib, name, time):
     with pytest.raises(ValueError) as error:
         lib.dynamic.RendezvousTimeout(**{name: time})
-    assert text(error) == f"The {name} timeout ({time}) must be positive."
+    assert message_of(error) == f"The {name} timeout ({time}) must be positive."
 
 
-def test_settings_cannot_be_changed(lib):
+def test_settings_are_read_only(lib):
     settings = lib.dynamic.RendezvousSettings("job", 1, 2, lib.dynamic.RendezvousTimeout(), timedelta(seconds=5), 3)
     assert (settings.run_id, settings.min_nodes, settings.cas_backoff_max_seconds) == ("job", 1, 0.0)
     with pytest.raises(AttributeError):
         settings.run_id = "other"
 
 
-def test_the_name_of_a_function_up_the_stack(lib):
+def test_get_method_name_returns_the_callers_name(lib):
     def inner():
         return lib.dynamic.get_method_name()
 
@@ -398,7 +401,7 @@ def test_the_name_of_a_function_up_the_stack(lib):
     [None, "", "  ", "h", "h:1", "h:65535", "h:0", " h : ", "h:01", "h:1:2", "[::1]", "[::1]:5", "10.0.0.1:29400", "a_b"]
     + ["h:", "h:65536", "h:99999", "h:-1", "h: 1", "h:1x", "a b", "[", "[]", "http://x:1", "/tmp/x"],
 )
-def test_endpoints_are_read_alike(endpoint):
+def test_endpoints_are_parsed_as_in_torch(endpoint):
     def outcome(lib):
         try:
             return lib.utils.parse_rendezvous_endpoint(endpoint, 123)
@@ -408,6 +411,6 @@ def test_endpoints_are_read_alike(endpoint):
     assert outcome(OURS) == outcome(TORCH)
 
 
-def test_an_ipv6_address_without_brackets_is_an_address():
+def test_an_ipv6_address_without_brackets_has_no_port():
     assert OURS.utils.parse_rendezvous_endpoint("::1", 123) == ("::1", 123)
     assert OURS.utils.parse_rendezvous_endpoint("::1", -1) == ("::1", -1)

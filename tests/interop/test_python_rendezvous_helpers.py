@@ -1,4 +1,4 @@
-"""Meeting at a store and making one, from Python: `barrier`, `synchronize`, `get_all`, `create_c10d_store`, ports. On torch's and on ours."""
+"""`barrier`, `synchronize`, `get_all`, `create_c10d_store` and ports. Tests run with torch's library and with ours."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ from datetime import timedelta
 from unittest import mock
 
 import pytest
-from both import BOTH, JOIN, OURS, TORCH
+from libraries import BOTH, JOIN_TIMEOUT, OURS, TORCH
 
 
 @pytest.fixture(params=BOTH, ids=repr)
@@ -16,111 +16,111 @@ def lib(request):
     return request.param
 
 
-def at_once(calls):
-    """The results of calls that are made at the same time."""
+def run_concurrently(calls):
+    """Makes calls concurrently and returns their results."""
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [each.result(JOIN) for each in [pool.submit(call) for call in calls]]
+        return [each.result(JOIN_TIMEOUT) for each in [pool.submit(call) for call in calls]]
 
 
-# ---- meeting ----
+# ---- synchronizing ----
 
 
-def test_everybody_gets_what_everybody_gave(lib):
+def test_synchronize_returns_the_values_of_all_ranks(lib):
     store = lib.dist.HashStore()
     calls = [
-        lambda rank=rank: lib.store.synchronize(store, b"of %d" % rank, rank, 3, "meeting/", timeout=JOIN) for rank in range(3)
+        lambda rank=rank: lib.store.synchronize(store, b"of %d" % rank, rank, 3, "sync/", timeout=JOIN_TIMEOUT) for rank in range(3)
     ]
-    assert at_once(calls) == [[b"of 0", b"of 1", b"of 2"]] * 3
-    assert store.get("meeting/1") == b"of 1"
+    assert run_concurrently(calls) == [[b"of 0", b"of 1", b"of 2"]] * 3
+    assert store.get("sync/1") == b"of 1"
 
 
-def test_values_that_are_there_are_got(lib):
+def test_get_all_returns_existing_values(lib):
     store = lib.dist.HashStore()
     for rank in range(3):
         store.set(f"data{rank}", f"of {rank}")
-    # Rank 0 comes last: it waits for the others.
+    # Rank 0 is last, because it waits for the others.
     for rank in (1, 2, 0):
         assert lib.store.get_all(store, rank, "data", 3) == [b"of 0", b"of 1", b"of 2"]
     assert store.get("data/finished/num_members") == b"3"
     assert store.check(["data/finished/last_member"])
 
 
-def test_values_are_got_from_a_store_in_python_that_can_only_set_get_and_add(lib):
-    class Least(lib.dist.Store):
+def test_get_all_works_on_a_python_store_with_only_set_get_and_add(lib):
+    class MinimalStore(lib.dist.Store):
         def __init__(self):
             super().__init__()
-            self.held = {}
+            self.values = {}
 
         def set(self, key, value):
-            self.held[key] = value if isinstance(value, bytes) else value.encode()
+            self.values[key] = value if isinstance(value, bytes) else value.encode()
 
         def get(self, key):
-            return self.held[key]
+            return self.values[key]
 
         def add(self, key, amount):
-            self.held[key] = str(int(self.held.get(key, 0)) + amount).encode()
-            return int(self.held[key])
+            self.values[key] = str(int(self.values.get(key, 0)) + amount).encode()
+            return int(self.values[key])
 
-    store = Least()
+    store = MinimalStore()
     for rank in range(2):
         store.set(f"data{rank}", f"of {rank}")
     assert lib.store.get_all(store, 1, "data", 2) == [b"of 0", b"of 1"]
-    # Rank 0 waits for the others, which torch's can't without a wait().
+    # Rank 0 waits for the others, which torch's library cannot do on a store without wait().
     if lib is OURS:
         assert lib.store.get_all(store, 0, "data", 2) == [b"of 0", b"of 1"]
 
 
-def test_torchs_ranks_and_ours_meet():
+def test_torchs_ranks_and_ours_synchronize_and_pass_a_barrier():
     server = OURS.server()
-    # One each: threads that share a client of torch's wait for each other.
+    # Each rank has its own client, because threads that share one of torch's clients block each other.
     ranks = [(rank, lib, lib.client(server)) for rank, lib in enumerate((TORCH, OURS, TORCH, OURS))]
     calls = [
-        lambda rank=rank, lib=lib, store=store: lib.store.synchronize(store, b"of %d" % rank, rank, 4, "meeting/", timeout=JOIN)
+        lambda rank=rank, lib=lib, store=store: lib.store.synchronize(store, b"of %d" % rank, rank, 4, "sync/", timeout=JOIN_TIMEOUT)
         for rank, lib, store in ranks
     ]
-    assert at_once(calls) == [[b"of 0", b"of 1", b"of 2", b"of 3"]] * 4
+    assert run_concurrently(calls) == [[b"of 0", b"of 1", b"of 2", b"of 3"]] * 4
     calls = [
-        lambda rank=rank, lib=lib, store=store: lib.store.barrier(store, 4, "gate", barrier_timeout=JOIN, rank=rank)
+        lambda rank=rank, lib=lib, store=store: lib.store.barrier(store, 4, "gate", barrier_timeout=JOIN_TIMEOUT, rank=rank)
         for rank, lib, store in ranks
     ]
-    assert at_once(calls) == [None] * 4
+    assert run_concurrently(calls) == [None] * 4
 
 
-def test_who_does_not_come_is_a_time_out(lib):
+def test_a_missing_rank_causes_a_timeout(lib):
     store = lib.dist.HashStore()
     with pytest.raises(lib.dist.DistStoreError):
-        lib.store.synchronize(store, b"x", 0, 2, "meeting/", timeout=0.2)
+        lib.store.synchronize(store, b"x", 0, 2, "sync/", timeout=0.2)
     with pytest.raises(lib.dist.DistStoreError):
         lib.store.barrier(store, 2, "gate", barrier_timeout=0.2)
 
 
-def test_a_time_out_says_which_ranks_did_not_come():
+def test_a_timeout_lists_the_missing_ranks():
     with pytest.raises(OURS.dist.DistStoreError, match="1 of 3 ranks came, missing: 1, 2"):
-        OURS.store.synchronize(OURS.dist.HashStore(), b"x", 0, 3, "meeting/", timeout=0.2)
+        OURS.store.synchronize(OURS.dist.HashStore(), b"x", 0, 3, "sync/", timeout=0.2)
 
 
-def test_a_barrier_lets_all_pass_when_the_last_has_come(lib):
+def test_a_barrier_opens_when_the_last_rank_has_arrived(lib):
     store = lib.dist.HashStore()
     passed = []
 
-    def come(rank):
-        lib.store.barrier(store, 3, "gate", barrier_timeout=JOIN)
+    def arrive(rank):
+        lib.store.barrier(store, 3, "gate", barrier_timeout=JOIN_TIMEOUT)
         passed.append(rank)
 
-    first = [threading.Thread(target=come, args=(rank,), daemon=True) for rank in range(2)]
+    first = [threading.Thread(target=arrive, args=(rank,), daemon=True) for rank in range(2)]
     for thread in first:
         thread.start()
     assert not passed
-    come(2)
+    arrive(2)
     for thread in first:
-        thread.join(JOIN)
+        thread.join(JOIN_TIMEOUT)
     assert sorted(passed) == [0, 1, 2]
 
 
-def test_a_barrier_names_who_is_missing_as_it_was_told_to(lib):
+def test_a_barrier_names_missing_ranks_with_the_decoder(lib):
     store = lib.dist.HashStore()
 
-    def come(rank):
+    def arrive(rank):
         with pytest.raises(lib.dist.DistStoreError) as error:
             lib.store.barrier(
                 store,
@@ -133,17 +133,17 @@ def test_a_barrier_names_who_is_missing_as_it_was_told_to(lib):
             )
         return str(error.value)
 
-    said = at_once([lambda rank=rank: come(rank) for rank in (0, 1)])
-    told = "Timed out waiting on barrier on rank 0, for key prefix: test/store (world_size=3, missing_ranks=[Rank 2 host], timeout=2)"
-    assert said[0] == told
+    messages = run_concurrently([lambda rank=rank: arrive(rank) for rank in (0, 1)])
+    expected = "Timed out waiting on barrier on rank 0, for key prefix: test/store (world_size=3, missing_ranks=[Rank 2 host], timeout=2)"
+    assert messages[0] == expected
 
 
-def test_names_for_ranks_need_a_rank(lib):
+def test_a_rank_decoder_requires_a_rank(lib):
     with pytest.raises(AssertionError, match="Tracing requires rank information"):
         lib.store.barrier(lib.dist.HashStore(), 2, "gate", rank_tracing_decoder=str)
 
 
-def test_a_store_has_another_time_out_for_a_while(lib):
+def test_store_timeout_changes_the_timeout_within_its_block(lib):
     store = lib.dist.HashStore()
     store.set_timeout(timedelta(seconds=77))
     with lib.store.store_timeout(store, 5):
@@ -151,8 +151,8 @@ def test_a_store_has_another_time_out_for_a_while(lib):
     assert store.timeout == timedelta(seconds=77)
 
 
-def test_a_store_has_its_own_time_out_back_after_a_failure():
-    """Torch's keeps the other one."""
+def test_store_timeout_restores_the_timeout_after_an_exception():
+    """Torch's keeps the temporary timeout."""
     store = OURS.dist.HashStore()
     store.set_timeout(timedelta(seconds=77))
     with contextlib.suppress(KeyError), OURS.store.store_timeout(store, 5):
@@ -163,13 +163,13 @@ def test_a_store_has_its_own_time_out_back_after_a_failure():
     assert store.timeout == timedelta(seconds=77)
 
 
-def test_a_store_written_in_python_serves_too(lib):
+def test_synchronize_and_barrier_work_on_a_store_written_in_python(lib):
     class Wrapped(lib.dist.Store):
         def __init__(self):
             super().__init__()
             self.inner, self.names = lib.dist.HashStore(), []
 
-    def passing(name):
+    def forward(name):
         def call(self, *arguments):
             self.names.append(name)
             return getattr(self.inner, name)(*arguments)
@@ -177,16 +177,16 @@ def test_a_store_written_in_python_serves_too(lib):
         return call
 
     for name in ("set", "get", "add", "check", "compare_set", "wait", "multi_get", "set_timeout"):
-        setattr(Wrapped, name, passing(name))
+        setattr(Wrapped, name, forward(name))
     Wrapped.timeout = property(lambda self: self.inner.timeout)
     store = Wrapped()
-    assert lib.store.synchronize(store, b"x", 0, 1, "meeting/") == [b"x"]
+    assert lib.store.synchronize(store, b"x", 0, 1, "sync/") == [b"x"]
     lib.store.barrier(store, 1, "gate")
     assert {"set", "add", "wait"} <= set(store.names)
 
 
 class KeysOnly:
-    """A stand-in for a store, as tests have it: `wait` takes keys only, and every call is written down."""
+    """A mock of a store, as in a user's tests: `wait` takes only keys, and every call is recorded."""
 
     def __init__(self):
         self.calls = []
@@ -216,62 +216,62 @@ class KeysOnly:
 
 def calls_on_a_keys_only_store(lib):
     calls = []
-    for meet in (
+    for call in (
         lambda store: lib.store.get_all(store, 0, "prefix", 3),
         lambda store: lib.store.get_all(store, 1, "prefix", 3),
         lambda store: lib.store.synchronize(store, b"data", 0, 3, "prefix"),
         lambda store: lib.store.barrier(store, 3, "prefix"),
     ):
         store = KeysOnly()
-        calls.append((meet(store), store.calls))
+        calls.append((call(store), store.calls))
     return calls
 
 
-def test_a_store_whose_wait_takes_keys_only_gets_the_calls_that_torch_makes():
+def test_a_store_whose_wait_takes_only_keys_gets_the_same_calls_as_from_torch():
     assert calls_on_a_keys_only_store(OURS) == calls_on_a_keys_only_store(TORCH)
 
 
 @pytest.mark.parametrize("rank", [None, 0, 1])
-def test_a_barrier_of_a_store_whose_wait_takes_keys_only_times_out_as_torchs(rank):
-    def come(lib):
+def test_a_barrier_on_a_store_whose_wait_takes_only_keys_times_out_as_in_torch(rank):
+    def arrive(lib):
         store = KeysOnly()
-        # Torch's tracing gives a timeout after all; a stand-in for a method takes anything.
+        # Torch's tracing passes a timeout to `wait`. A mock accepts any arguments.
         store.wait = mock.Mock(side_effect=[TORCH.dist.DistStoreError("late"), None, TORCH.dist.DistStoreError("late")])
         with pytest.raises(TORCH.dist.DistStoreError) as caught:
             lib.store.barrier(store, 3, "prefix", barrier_timeout=1, rank=rank, trace_timeout=0.1)
         return str(caught.value), store.calls
 
-    assert come(OURS) == come(TORCH)
+    assert arrive(OURS) == arrive(TORCH)
 
 
-# ---- making a store ----
+# ---- creating a store ----
 
 
-def test_a_store_says_which_backend_the_environment_asked_for(lib, monkeypatch):
-    def made():
-        return lib.ports.create_c10d_store(is_server=True, server_addr="127.0.0.1", timeout=JOIN, wait_for_workers=False)
+def test_libuv_backend_follows_the_environment_variable(lib, monkeypatch):
+    def create():
+        return lib.ports.create_c10d_store(is_server=True, server_addr="127.0.0.1", timeout=JOIN_TIMEOUT, wait_for_workers=False)
 
     monkeypatch.delenv("USE_LIBUV", raising=False)
-    assert made().libuvBackend is True
+    assert create().libuvBackend is True
     monkeypatch.setenv("USE_LIBUV", "0")
-    assert made().libuvBackend is False
+    assert create().libuvBackend is False
     monkeypatch.setenv("USE_LIBUV", "1")
-    assert made().libuvBackend is True
+    assert create().libuvBackend is True
 
 
-def test_a_store_for_one_finds_a_port_by_itself(lib):
-    store = lib.ports.create_c10d_store(is_server=True, server_addr="127.0.0.1", timeout=JOIN)
+def test_a_store_for_one_process_picks_a_free_port(lib):
+    store = lib.ports.create_c10d_store(is_server=True, server_addr="127.0.0.1", timeout=JOIN_TIMEOUT)
     assert isinstance(store, lib.dist.TCPStore)
-    assert store.timeout == timedelta(seconds=JOIN)
+    assert store.timeout == timedelta(seconds=JOIN_TIMEOUT)
     store.set("k", "v")
     assert store.get("k") == b"v"
 
 
-def test_one_serves_and_the_others_find_it(lib):
+def test_one_process_serves_and_the_others_connect(lib):
     port = lib.ports.get_free_port()
-    stores = at_once(
+    stores = run_concurrently(
         [
-            lambda rank=rank: lib.ports.create_c10d_store(rank == 0, "127.0.0.1", port, world_size=3, timeout=JOIN)
+            lambda rank=rank: lib.ports.create_c10d_store(rank == 0, "127.0.0.1", port, world_size=3, timeout=JOIN_TIMEOUT)
             for rank in range(3)
         ]
     )
@@ -280,45 +280,45 @@ def test_one_serves_and_the_others_find_it(lib):
     assert {store.port for store in stores} == {port}
 
 
-def test_several_need_a_port(lib):
+def test_a_world_of_several_processes_requires_a_port(lib):
     with pytest.raises(ValueError) as error:
         lib.ports.create_c10d_store(True, "127.0.0.1", world_size=2)
     assert str(error.value) == "server_port must be specified when world_size > 1, got server_port=-1, world_size=2"
 
 
-def test_a_port_that_is_taken_is_said(lib):
-    with lib.ports.get_socket_with_port() as held:
-        held.listen()
-        port = held.getsockname()[1]
+def test_a_port_in_use_is_reported(lib):
+    with lib.ports.get_socket_with_port() as bound:
+        bound.listen()
+        port = bound.getsockname()[1]
         with pytest.raises(lib.dist.DistNetworkError) as error:
             lib.ports.create_c10d_store(True, "127.0.0.1", port, timeout=5)
     assert str(error.value) == f"on 127.0.0.1, port: {port} already in use"
 
 
-def test_a_server_waits_for_all_in_time(lib):
+def test_a_server_without_all_workers_times_out(lib):
     with pytest.raises(lib.dist.DistStoreError):
         lib.ports.create_c10d_store(True, "127.0.0.1", lib.ports.get_free_port(), world_size=2, timeout=1)
 
 
-def test_a_client_gives_up_in_time(lib):
-    with lib.ports.get_socket_with_port() as held, pytest.raises(lib.dist.DistNetworkError):
-        lib.ports.create_c10d_store(False, "127.0.0.1", held.getsockname()[1], world_size=2, timeout=1)
+def test_a_client_without_a_server_times_out(lib):
+    with lib.ports.get_socket_with_port() as bound, pytest.raises(lib.dist.DistNetworkError):
+        lib.ports.create_c10d_store(False, "127.0.0.1", bound.getsockname()[1], world_size=2, timeout=1)
 
 
-def test_nobody_is_waited_for_if_so_told(lib):
+def test_wait_for_workers_false_does_not_wait(lib):
     port = lib.ports.get_free_port()
-    store = lib.ports.create_c10d_store(True, "127.0.0.1", port, world_size=5, timeout=JOIN, wait_for_workers=False)
+    store = lib.ports.create_c10d_store(True, "127.0.0.1", port, world_size=5, timeout=JOIN_TIMEOUT, wait_for_workers=False)
     assert store.port == port
 
 
 # ---- ports ----
 
 
-def test_a_port_is_held_by_a_socket_that_does_not_listen(lib):
-    held = lib.ports.get_socket_with_port()
-    with contextlib.closing(held):
-        assert isinstance(held, socket.socket)
-        port = held.getsockname()[1]
+def test_get_socket_with_port_reserves_a_port_without_listening(lib):
+    bound = lib.ports.get_socket_with_port()
+    with contextlib.closing(bound):
+        assert isinstance(bound, socket.socket)
+        port = bound.getsockname()[1]
         assert port != 0
         with socket.socket() as other, pytest.raises(OSError):
             other.bind(("127.0.0.1", port))
@@ -328,6 +328,6 @@ def test_a_port_is_held_by_a_socket_that_does_not_listen(lib):
         other.bind(("127.0.0.1", port))
 
 
-def test_a_free_port_can_be_had(lib):
+def test_get_free_port_returns_a_port_that_can_be_bound(lib):
     with socket.socket() as other:
         other.bind(("127.0.0.1", lib.ports.get_free_port()))

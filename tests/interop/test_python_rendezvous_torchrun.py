@@ -1,4 +1,4 @@
-"""The plug-in: an unchanged `torchrun --rdzv-backend rallypoint`, and what torch gets from it."""
+"""The plug-in for `torchrun --rdzv-backend rallypoint`, and the objects that it returns to torch."""
 
 import json
 import os
@@ -9,12 +9,12 @@ import textwrap
 
 import pytest
 import torch.distributed as dist
-from both import OURS, run_id
+from libraries import OURS, new_run_id
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo, api, registry
 
 HERE = pathlib.Path(__file__).resolve().parent
-SLOW = 240
-"""Seconds that torchrun may take; importing torch in six processes takes a while on a busy machine."""
+PROCESS_TIMEOUT = 240
+"""Seconds that torchrun may take. Importing torch in six processes is slow on a busy machine."""
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def endpoint(port):
 
 
 class Process:
-    """A process whose output is read at its end."""
+    """A Python process whose output is read when it exits."""
 
     def __init__(self, *command):
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -36,8 +36,8 @@ class Process:
             env=environment,
         )
 
-    def ended(self):
-        self.log, _ = self.process.communicate(timeout=SLOW)
+    def exit_code(self):
+        self.log, _ = self.process.communicate(timeout=PROCESS_TIMEOUT)
         return self.process.returncode
 
     def __enter__(self):
@@ -56,43 +56,43 @@ def torchrun(backend, endpoint, job, folder, victim=-1, workers=2, nodes=2):
     )
 
 
-def results(folder):
+def read_reports(folder):
     return {int(file.name[5:]): json.loads(file.read_text()) for file in pathlib.Path(folder).glob("done-*")}
 
 
-@pytest.mark.timeout(2 * SLOW)
-def test_two_nodes_of_two_workers_lose_one_start_over_and_finish(endpoint, tmp_path):
-    job = run_id()
+@pytest.mark.timeout(2 * PROCESS_TIMEOUT)
+def test_two_nodes_restart_after_a_worker_is_killed_and_finish(endpoint, tmp_path):
+    job = new_run_id()
     with (
         torchrun("rallypoint", endpoint, job, tmp_path, victim=3) as first,
         torchrun("rallypoint", endpoint, job, tmp_path, victim=3) as second,
     ):
         for node in (first, second):
-            assert node.ended() == 0, node.log
-    seen = results(tmp_path)
-    assert sorted(seen) == [0, 1, 2, 3]
-    assert {each["sum"] for each in seen.values()} == {10.0}
-    assert {each["world_size"] for each in seen.values()} == {4}
-    assert sorted(each["group_rank"] for each in seen.values()) == [0, 0, 1, 1]
+            assert node.exit_code() == 0, node.log
+    reports = read_reports(tmp_path)
+    assert sorted(reports) == [0, 1, 2, 3]
+    assert {each["sum"] for each in reports.values()} == {10.0}
+    assert {each["world_size"] for each in reports.values()} == {4}
+    assert sorted(each["group_rank"] for each in reports.values()) == [0, 0, 1, 1]
     assert (tmp_path / "killed").exists()
-    assert max(each["restarts"] for each in seen.values()) >= 1
-    assert {each["agent_store"] for each in seen.values()} == {"True"}
+    assert max(each["restarts"] for each in reports.values()) >= 1
+    assert {each["agent_store"] for each in reports.values()} == {"True"}
 
 
-@pytest.mark.timeout(2 * SLOW)
-def test_torchruns_own_backend_and_the_plug_in_make_one_job(endpoint, tmp_path):
-    job = run_id()
+@pytest.mark.timeout(2 * PROCESS_TIMEOUT)
+def test_torchruns_c10d_backend_and_the_plug_in_form_one_job(endpoint, tmp_path):
+    job = new_run_id()
     with (
         torchrun("rallypoint", endpoint, job, tmp_path, workers=1) as first,
         torchrun("c10d", endpoint, job, tmp_path, workers=1) as second,
     ):
         for node in (first, second):
-            assert node.ended() == 0, node.log
-    assert {rank: each["sum"] for rank, each in results(tmp_path).items()} == {0: 3.0, 1: 3.0}
+            assert node.exit_code() == 0, node.log
+    assert {rank: each["sum"] for rank, each in read_reports(tmp_path).items()} == {0: 3.0, 1: 3.0}
 
 
-@pytest.mark.timeout(2 * SLOW)
-def test_a_process_group_is_made_with_the_store_of_the_round(endpoint):
+@pytest.mark.timeout(2 * PROCESS_TIMEOUT)
+def test_a_process_group_works_with_the_store_of_the_round(endpoint):
     script = """
         import sys
         import torch
@@ -112,16 +112,16 @@ def test_a_process_group_is_made_with_the_store_of_the_round(endpoint):
     command = ("-c", textwrap.dedent(script), endpoint)
     with Process(*command) as first, Process(*command) as second:
         for each in (first, second):
-            assert each.ended() == 0, each.log
+            assert each.exit_code() == 0, each.log
             assert "sum 3.0" in each.log
 
 
 def parameters(endpoint, **options):
-    given = {"min_nodes": 1, "max_nodes": 1, "local_addr": "127.0.0.1", "run_id": run_id(), **options}
-    return api.RendezvousParameters("rallypoint", endpoint, **given)
+    arguments = {"min_nodes": 1, "max_nodes": 1, "local_addr": "127.0.0.1", "run_id": new_run_id(), **options}
+    return api.RendezvousParameters("rallypoint", endpoint, **arguments)
 
 
-def test_what_torch_gets_is_of_torchs_own_types(endpoint):
+def test_the_plug_in_returns_torchs_own_types(endpoint):
     handler = registry.get_rendezvous_handler(parameters(endpoint))
     assert isinstance(handler, RendezvousHandler)
     assert handler.get_backend() == "rallypoint"
@@ -139,15 +139,15 @@ def test_what_torch_gets_is_of_torchs_own_types(endpoint):
     assert handler.is_closed() is True
 
 
-def test_what_torch_catches_is_caught(endpoint):
-    given = parameters(endpoint)
-    handler = registry.get_rendezvous_handler(given)
+def test_the_plug_in_raises_torchs_exceptions(endpoint):
+    arguments = parameters(endpoint)
+    handler = registry.get_rendezvous_handler(arguments)
     handler.set_closed()
-    with pytest.raises(api.RendezvousClosedError, match=given.run_id):
+    with pytest.raises(api.RendezvousClosedError, match=arguments.run_id):
         handler.next_rendezvous()
-    with OURS.ports.get_socket_with_port() as held:
-        nowhere = f"127.0.0.1:{held.getsockname()[1]}"
+    with OURS.ports.get_socket_with_port() as bound:
+        closed_endpoint = f"127.0.0.1:{bound.getsockname()[1]}"
         with pytest.raises(api.RendezvousConnectionError):
-            registry.get_rendezvous_handler(parameters(nowhere, is_host=0, read_timeout=1))
+            registry.get_rendezvous_handler(parameters(closed_endpoint, is_host=0, read_timeout=1))
     with pytest.raises(ValueError, match="did you mean 'join_timeout'"):
         registry.get_rendezvous_handler(parameters(endpoint, jion_timeout=1))

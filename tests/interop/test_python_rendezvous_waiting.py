@@ -1,4 +1,7 @@
-"""While a node waits: other threads run, Ctrl-C ends it at once, a fork is told. In processes of their own."""
+"""Nodes that wait: other threads run, Ctrl-C ends the wait, and a forked child fails.
+
+Each test runs a script in a new process.
+"""
 
 import gc
 import http.server
@@ -11,29 +14,29 @@ import textwrap
 import threading
 
 import pytest
-from both import OURS, Node, run_id
-from clock import until
+from libraries import OURS, Node, new_run_id
+from clock import wait_until
 from servers import OurServer
 
 HERE = pathlib.Path(__file__).parent
-SLOW = 60
-"""Seconds a process may take."""
+PROCESS_TIMEOUT = 60
+"""Seconds that a script may take."""
 
 
-def play(script, *arguments):
-    """What a script prints that must end well."""
-    ended = subprocess.run(
+def run_script(script, *arguments):
+    """Runs a script, which must exit with success, and returns the words that it prints."""
+    completed = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(COMMON) + textwrap.dedent(script), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(HERE)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=SLOW,
+        timeout=PROCESS_TIMEOUT,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.split()
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.split()
 
 
 COMMON = """
@@ -43,17 +46,17 @@ COMMON = """
     import rallypoint
     from clock import delayed_since, run_delays
     from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend, RendezvousTimeout
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend,
+    RendezvousTimeout
 
     def waiting(store, backend=None, nodes=2):
         backend = backend or C10dRendezvousBackend(store, "job")
         return DynamicRendezvousHandler.from_backend("job", store, backend, nodes, nodes, local_addr="127.0.0.1")
 
     def interrupted(call):
-        '''Seconds from a signal to the exception, without those in which this process was kept from running.'''
-        sent = []
-        def send():
-            # Part of the fault: by then the call waits, or is on its way to it; it must end in either case.
+        '''Returns the seconds from a signal to the exception, without those in which this process was ready but not
+        running.''' sent = [] def send():
+            # Whether the call already waits then or not, the signal must end it.
             time.sleep(0.3)
             sent.extend([time.monotonic(), run_delays("self")])
             os.kill(os.getpid(), signal.SIGINT)
@@ -62,12 +65,12 @@ COMMON = """
             call()
         except KeyboardInterrupt:
             return time.monotonic() - sent[0] - delayed_since(sent[1], "self")
-        raise SystemExit("it was not interrupted")
+        raise SystemExit("the call was not interrupted")
 """
 
 
-def in_time(times):
-    """Within 100 ms, each."""
+def assert_within_100_ms(times):
+    """Asserts that each of the times is below 100 ms."""
     times = [float(each) for each in times]
     assert times and max(times) < 0.1, times
 
@@ -80,9 +83,9 @@ def server():
         server.stop()
 
 
-def test_ctrl_c_ends_a_wait_for_others_and_the_node_leaves_and_can_come_again(server):
-    in_time(
-        play(
+def test_ctrl_c_ends_a_wait_and_the_node_leaves_and_can_rejoin(server):
+    assert_within_100_ms(
+        run_script(
             """
             store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
             handler = waiting(store)
@@ -93,15 +96,15 @@ def test_ctrl_c_ends_a_wait_for_others_and_the_node_leaves_and_can_come_again(se
         )
     )
     with Node(OURS, server, "job", (1, 1)) as node:
-        # It left although it was the last thing its process did.
-        state = until("it to be out", lambda: node.state())
+        # The node has left, although its process exited right after the call.
+        state = wait_until("the node to leave", lambda: node.state())
         assert not state.participants
         assert node.start().joined().world_size == 1
 
 
 def test_ctrl_c_ends_a_wait_on_a_server_that_does_not_answer(server):
-    in_time(
-        play(
+    assert_within_100_ms(
+        run_script(
             """
             store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
             handlers = [waiting(store) for _ in range(3)]
@@ -120,15 +123,15 @@ def test_ctrl_c_ends_a_wait_on_a_server_that_does_not_answer(server):
 
 
 def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
-    in_time(
-        play(
+    assert_within_100_ms(
+        run_script(
             """
             class Slow(RendezvousBackend):
                 name = "slow"
                 def get_state(self):
                     threading.Event().wait(3600)
                 def set_state(self, state, token=None):
-                    raise AssertionError("nothing is set")
+                    raise AssertionError("set_state must not be called")
 
             for _ in range(3):
                 print(interrupted(waiting(rallypoint.HashStore(), Slow()).next_rendezvous), flush=True)
@@ -139,9 +142,9 @@ def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
 
 
 def test_ctrl_c_ends_a_wait_in_a_store_written_in_python():
-    """Where the rendezvous goes on after a wait that failed, too."""
-    in_time(
-        play(
+    """The rendezvous continues after a failed wait, but not after an interrupt."""
+    assert_within_100_ms(
+        run_script(
             """
             class Mine(rallypoint.Store):
                 def __init__(self):
@@ -164,9 +167,9 @@ def test_ctrl_c_ends_a_wait_in_a_store_written_in_python():
     )
 
 
-def test_ctrl_c_ends_a_static_rendezvous_and_it_can_be_tried_again():
-    in_time(
-        play(
+def test_ctrl_c_ends_a_static_rendezvous_which_can_be_retried():
+    assert_within_100_ms(
+        run_script(
             """
             from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
             from rallypoint.elastic.utils.distributed import get_free_port
@@ -178,10 +181,10 @@ def test_ctrl_c_ends_a_static_rendezvous_and_it_can_be_tried_again():
     )
 
 
-@pytest.mark.parametrize("call", ["barrier(store, 9, 'gate')", "synchronize(store, b'x', 0, 2, 'meeting/')"])
-def test_ctrl_c_ends_a_meeting(server, call):
-    in_time(
-        play(
+@pytest.mark.parametrize("call", ["barrier(store, 9, 'gate')", "synchronize(store, b'x', 0, 2, 'sync/')"])
+def test_ctrl_c_ends_a_barrier_or_synchronize(server, call):
+    assert_within_100_ms(
+        run_script(
             f"""
             from rallypoint.elastic.utils.store import barrier, synchronize
             store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
@@ -193,26 +196,25 @@ def test_ctrl_c_ends_a_meeting(server, call):
     )
 
 
-def test_a_node_that_was_interrupted_as_it_joined_is_out(server):
-    """Whatever the moment: if the call raised, the node is in no round. Without care it would be in most of them."""
-    ended = play(
+def test_a_node_that_was_interrupted_while_joining_is_not_in_the_round(server):
+    """If the call raised, the node is in no round, whenever the signal arrived."""
+    outcomes = run_script(
         """
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
         for delay in range(12):
             job = f"job-{delay}"
-            handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1, local_addr="127.0.0.1")
-            returned = []
-            # A signal right after the call is raised on the same line as one that ends the call. The interpreter reports a
-            # return before it looks for signals, so that only a return that was not reported is the call's exception.
-            def profile(frame, event, function):
+            handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1,
+            local_addr="127.0.0.1") returned = [] # A signal right after the call raises on the same line as one that
+            ends the call. The interpreter reports a # return before it checks for signals, so the call raised the
+            exception only if no return was reported. def profile(frame, event, function):
                 if event == "c_return" and function.__name__ == "next_rendezvous":
                     returned.append(True)
             try:
                 signal.setitimer(signal.ITIMER_REAL, (delay + 1) / 1000)
                 sys.setprofile(profile)
                 handler.next_rendezvous()
-                # In short sleeps: a signal that comes just before a wait without end is not seen by that wait.
+                # Sleep briefly in a loop: a signal that arrives just before an endless wait would not end that wait.
                 while True:
                     time.sleep(0.01)
             except KeyboardInterrupt as interrupt:
@@ -222,15 +224,15 @@ def test_a_node_that_was_interrupted_as_it_joined_is_out(server):
         """,
         server.port,
     )
-    assert len(ended) == 12
-    for delay, how in enumerate(ended):
+    assert len(outcomes) == 12
+    for delay, outcome in enumerate(outcomes):
         backend = OURS.c10d.C10dRendezvousBackend(OURS.client(server), f"job-{delay}")
-        held = backend.get_state()
-        assert how == "returned" or held is None or not pickle.loads(held[0]).participants, f"{delay} ms"
+        current = backend.get_state()
+        assert outcome == "returned" or current is None or not pickle.loads(current[0]).participants, f"{delay} ms"
 
 
-def test_a_signal_that_raises_something_else_raises_that():
-    assert play(
+def test_an_exception_of_a_signal_handler_is_raised_by_the_call():
+    assert run_script(
         """
         class Terminated(Exception):
             pass
@@ -248,8 +250,8 @@ def test_a_signal_that_raises_something_else_raises_that():
     ) == ["terminated"]
 
 
-def test_a_signal_that_raises_nothing_changes_nothing():
-    assert play(
+def test_a_signal_handler_that_returns_does_not_end_the_call():
+    assert run_script(
         """
         seen = []
         signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
@@ -270,7 +272,7 @@ def test_a_signal_that_raises_nothing_changes_nothing():
 
 
 def test_other_threads_run_while_a_node_waits():
-    assert play(
+    assert run_script(
         """
         store = rallypoint.HashStore()
         first, second = waiting(store), waiting(store)
@@ -284,23 +286,23 @@ def test_other_threads_run_while_a_node_waits():
     ) == ["0", "1"]
 
 
-def test_a_forked_child_is_told_and_ends(server):
-    assert play(
+def test_a_forked_child_raises_a_runtime_error_and_can_exit(server):
+    assert run_script(
         """
         store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
         handler = waiting(store, nodes=1)
         handler.next_rendezvous()
         child = os.fork()
         if child == 0:
-            told = 0
+            failures = 0
             for call in (handler.next_rendezvous, handler.is_closed, handler.num_nodes_waiting, handler.set_closed):
                 try:
                     call()
                 except RuntimeError as error:
-                    told += "forked" in str(error)
-            # Nor does letting go of it, or ending, wait for what is not there.
+                    failures += "forked" in str(error)
+            # Neither deleting the handler nor exiting waits for the parent's threads.
             del handler
-            sys.exit(told)
+            sys.exit(failures)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), handler.is_closed())
         """,
@@ -308,8 +310,8 @@ def test_a_forked_child_is_told_and_ends(server):
     ) == ["4", "False"]
 
 
-def test_a_child_can_make_a_handler_of_its_own(server):
-    assert play(
+def test_a_forked_child_can_create_its_own_handler(server):
+    assert run_script(
         """
         store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
         handler = waiting(store)
@@ -324,22 +326,22 @@ def test_a_child_can_make_a_handler_of_its_own(server):
 
 
 @pytest.mark.parametrize("backend", ["rust", "python"])
-def test_a_process_ends_at_once_although_its_heart_still_beats(backend):
-    assert play(
+def test_a_process_exits_immediately_while_heartbeats_are_running(backend):
+    assert run_script(
         """
         class Memory(RendezvousBackend):
             name = "memory"
             def __init__(self):
-                self.lock, self.held = threading.Lock(), None
+                self.lock, self.current = threading.Lock(), None
             def get_state(self):
                 with self.lock:
-                    return self.held
+                    return self.current
             def set_state(self, state, token=None):
                 with self.lock:
-                    has_set = token is (self.held and self.held[1])
+                    has_set = token is (self.current and self.current[1])
                     if has_set:
-                        self.held = (state, object())
-                    return (*self.held, has_set)
+                        self.current = (state, object())
+                    return (*self.current, has_set)
 
         store = rallypoint.HashStore()
         backend = Memory() if sys.argv[1] == "python" else C10dRendezvousBackend(store, "job")
@@ -368,17 +370,17 @@ UNREACHABLE = """
 
     backend, host, port = sys.argv[1:]
 
-    class Told(logging.Handler):
+    class PrintAndInterrupt(logging.Handler):
         def emit(self, record):
             print(record.getMessage())
-            # The call is still waiting, and need not wait any longer.
+            # The call is still waiting. End it.
             signal.raise_signal(signal.SIGINT)
 
-    logging.getLogger("rallypoint").addHandler(Told())
+    logging.getLogger("rallypoint").addHandler(PrintAndInterrupt())
     logging.getLogger("rallypoint").setLevel(logging.INFO)
     config = {"rank": 1, "timeout": 500} if backend == "static" else {"is_host": False, "read_timeout": 500}
 
-    def meet():
+    def join():
         parameters = RendezvousParameters(backend, f"{host}:{port}", "job", 2, 2, **config)
         get_rendezvous_handler(parameters).next_rendezvous()
 """
@@ -386,45 +388,45 @@ UNREACHABLE = """
 
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 @pytest.mark.parametrize(
-    ("host", "why", "hint"),
+    ("host", "reason", "hint"),
     [
         ("127.0.0.1", "connection refused (nothing listens there)", "check that the node or server that hosts the store is up"),
         ("no-such-host.invalid", "could not resolve host", "check the spelling of the host name"),
     ],
 )
-def test_why_the_store_cannot_be_reached_is_logged_while_a_handler_waits(port, backend, host, why, hint):
+def test_the_reason_for_an_unreachable_store_is_logged_while_a_handler_waits(port, backend, host, reason, hint):
     script = """
         try:
-            meet()
+            join()
         except KeyboardInterrupt:
             pass
         """
-    told = " ".join(play(textwrap.dedent(UNREACHABLE) + textwrap.dedent(script), backend, host, port))
+    output = " ".join(run_script(textwrap.dedent(UNREACHABLE) + textwrap.dedent(script), backend, host, port))
     peer = "rank 0" if backend == "static" else "the store"
-    assert f"no answer yet from {peer} at {host}:{port}: {why}" in told, told
-    assert f"hint: {hint}" in told, told
+    assert f"no answer yet from {peer} at {host}:{port}: {reason}" in output, output
+    assert f"hint: {hint}" in output, output
 
 
 @pytest.mark.parametrize("backend", ["c10d", "static"])
-def test_an_http_server_at_the_endpoint_is_named_at_once_with_a_hint(backend):
-    """Python's own, which waits for the end of a request and answers ours without a status line."""
+def test_an_http_server_at_the_endpoint_is_reported_immediately_with_a_hint(backend):
+    """Python's HTTP server waits for the end of a request, and replies to ours without a status line."""
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         script = """
             try:
-                meet()
+                join()
             except Exception as error:
                 print(error.__cause__ or error)
             """
         script = textwrap.dedent(UNREACHABLE) + textwrap.dedent(script)
-        told = " ".join(play(script, backend, "127.0.0.1", server.server_port))
+        output = " ".join(run_script(script, backend, "127.0.0.1", server.server_port))
         server.shutdown()
-    assert "answered like an HTTP server: not a c10d store server hint: another program has that port" in told, told
+    assert "answered like an HTTP server: not a c10d store server hint: another program has that port" in output, output
 
 
-def test_a_handler_that_is_let_go_of_stops_showing_that_it_is_alive():
+def test_a_deleted_handler_stops_its_heartbeats():
     store = OURS.dist.HashStore()
-    node = Node(OURS, None, run_id(), (1, 1), store=store, keep_alive_interval=1)
+    node = Node(OURS, None, new_run_id(), (1, 1), store=store, keep_alive_interval=1)
     node.start().joined()
 
     def name(task):
@@ -434,18 +436,18 @@ def test_a_handler_that_is_let_go_of_stops_showing_that_it_is_alive():
         except FileNotFoundError:
             return ""
 
-    def beating():
+    def heartbeat_threads():
         return sum(name(task) == "rdzv-keep-alive" for task in os.listdir("/proc/self/task"))
 
-    # It gets its name as it begins.
-    before = until("its heart to beat", beating)
+    # A thread has its name only once it runs.
+    before = wait_until("the heartbeat thread", heartbeat_threads)
     node.handler = None
     gc.collect()
-    until("its thread to end", lambda: beating() < before)
+    wait_until("the heartbeat thread to end", lambda: heartbeat_threads() < before)
 
 
 def test_importing_has_no_side_effects_and_loads_no_torch():
-    assert play(
+    assert run_script(
         """
         import atexit
         before = threading.active_count(), atexit._ncallbacks()

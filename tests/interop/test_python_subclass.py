@@ -1,10 +1,13 @@
-"""Stores written in Python, derived from `Store` or from one of the others. Torch's base and ours in turn."""
+"""Stores written in Python, derived from `Store` or from another store class.
+
+Tests run with torch's classes and with ours.
+"""
 
 import gc
 import weakref
 
 import pytest
-from clock import DEADLINE, ms, seconds
+from clock import WAIT_TIMEOUT, ms, seconds
 from families import FAMILIES
 
 
@@ -14,42 +17,42 @@ def module(request):
 
 
 def dict_store(module):
-    """A store of the least that one must have."""
+    """Returns a store with only the required methods."""
 
     class DictStore(module.Store):
         def __init__(self):
             super().__init__()
-            self.held = {}
+            self.values = {}
 
         def set(self, key, value):
             assert type(key) is str and type(value) is bytes
-            self.held[key] = value
+            self.values[key] = value
 
         def get(self, key):
-            return self.held[key]
+            return self.values[key]
 
         def add(self, key, amount):
-            self.held[key] = str(int(self.held.get(key, 0)) + amount).encode()
-            return int(self.held[key])
+            self.values[key] = str(int(self.values.get(key, 0)) + amount).encode()
+            return int(self.values[key])
 
         def check(self, keys):
-            return all(key in self.held for key in keys)
+            return all(key in self.values for key in keys)
 
         def compare_set(self, key, expected, desired):
             assert type(expected) is bytes and type(desired) is bytes
-            if self.held.get(key, b"") == expected:
-                self.held[key] = desired
-            return self.held.get(key, expected)
+            if self.values.get(key, b"") == expected:
+                self.values[key] = desired
+            return self.values.get(key, expected)
 
         def wait(self, keys, timeout=None):
             if not self.check(keys):
                 raise TimeoutError(f"{keys} within {timeout}")
 
         def delete_key(self, key):
-            return self.held.pop(key, None) is not None
+            return self.values.pop(key, None) is not None
 
         def num_keys(self):
-            return len(self.held)
+            return len(self.values)
 
         deleteKey, getNumKeys = delete_key, num_keys
 
@@ -59,11 +62,11 @@ def dict_store(module):
     return DictStore()
 
 
-def test_a_part_calls_the_store_that_is_written_in_python(module):
-    below = dict_store(module)
-    store = module.PrefixStore("p", below)
+def test_a_prefix_store_calls_the_methods_of_a_store_written_in_python(module):
+    inner = dict_store(module)
+    store = module.PrefixStore("p", inner)
     store.set("k", "v")
-    assert below.held == {"p/k": b"v"}
+    assert inner.values == {"p/k": b"v"}
     assert store.get("k") == b"v"
     assert store.add("n", 3) == 3 and store.add("n", 4) == 7
     assert store.check(["k", "n"]) is True and store.check(["x"]) is False
@@ -73,13 +76,13 @@ def test_a_part_calls_the_store_that_is_written_in_python(module):
     assert store.delete_key("k") is True and store.delete_key("k") is False
     store.wait(["n"])
     store.wait(["n"], ms(5))
-    assert store.underlying_store is below
+    assert store.underlying_store is inner
 
 
-def test_what_it_does_not_define_falls_back_on_what_it_does(module):
-    # Held here, because torch does not hold on to what is below.
-    below = dict_store(module)
-    for store in [module.PrefixStore("p", below), dict_store(module)]:
+def test_undefined_methods_fall_back_on_defined_ones(module):
+    # Keep a reference, because torch's PrefixStore does not keep its store alive.
+    inner = dict_store(module)
+    for store in [module.PrefixStore("p", inner), dict_store(module)]:
         assert store.has_extended_api() is False
         store.append("k", "po")
         store.append("k", b"tato")
@@ -89,39 +92,39 @@ def test_what_it_does_not_define_falls_back_on_what_it_does(module):
         store.barrier("b", 1, seconds(1))
 
 
-def test_what_it_defines_is_called(module):
-    class Telling(module.Store):
+def test_defined_methods_are_called_instead_of_fallbacks(module):
+    class RecordingStore(module.Store):
         def __init__(self):
-            self.told = []
+            self.calls = []
             super().__init__()
 
         def append(self, key, value):
-            self.told.append(("append", key, value))
+            self.calls.append(("append", key, value))
 
         def multi_get(self, keys):
-            self.told.append(("multi_get", keys))
+            self.calls.append(("multi_get", keys))
             return [b"x"] * len(keys)
 
         def multi_set(self, keys, values):
-            self.told.append(("multi_set", keys, values))
+            self.calls.append(("multi_set", keys, values))
 
         def has_extended_api(self):
             return True
 
-    below = Telling()
-    store = module.PrefixStore("p", below)
+    inner = RecordingStore()
+    store = module.PrefixStore("p", inner)
     assert store.has_extended_api() is True
     store.append("k", "v")
     assert store.multi_get(["a", "b"]) == [b"x", b"x"]
     store.multi_set(["a", "b"], ["1", b"2"])
-    assert below.told == [
+    assert inner.calls == [
         ("append", "p/k", b"v"),
         ("multi_get", ["p/a", "p/b"]),
         ("multi_set", ["p/a", "p/b"], [b"1", b"2"]),
     ]
 
 
-def test_what_nobody_defines_is_not_implemented(module):
+def test_methods_without_fallback_raise_not_implemented(module):
     class Empty(module.Store):
         pass
 
@@ -146,33 +149,33 @@ def test_what_nobody_defines_is_not_implemented(module):
                 call()
 
 
-def test_a_circle_through_a_part_is_collected(module):
-    class Holding(module.HashStore):
+def test_a_reference_cycle_through_a_prefix_store_is_collected(module):
+    class StoreWithPrefix(module.HashStore):
         pass
 
-    store = Holding()
-    store.part = module.PrefixStore("p", store)
-    store.part.set("k", "v")
-    gone = weakref.ref(store)
+    store = StoreWithPrefix()
+    store.prefixed = module.PrefixStore("p", store)
+    store.prefixed.set("k", "v")
+    reference = weakref.ref(store)
     del store
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-def test_a_part_that_is_still_used_keeps_its_store(module):
-    class Holding(module.HashStore):
+def test_a_prefix_store_in_use_keeps_its_store_alive(module):
+    class StoreWithPrefix(module.HashStore):
         pass
 
-    store = Holding()
-    store.part = module.PrefixStore("p", store)
-    above = module.PrefixStore("q", store.part)
+    store = StoreWithPrefix()
+    store.prefixed = module.PrefixStore("p", store)
+    outer = module.PrefixStore("q", store.prefixed)
     del store
     gc.collect()
-    above.set("k", "v")
-    assert above.get("k") == b"v"
+    outer.set("k", "v")
+    assert outer.get("k") == b"v"
 
 
-def test_what_it_raises_comes_out_as_it_was(module):
+def test_exceptions_of_a_store_written_in_python_pass_through_unchanged(module):
     class Failing(module.Store):
         def get(self, key):
             raise LookupError(f"nothing at {key}", 7)
@@ -189,63 +192,63 @@ def test_what_it_raises_comes_out_as_it_was(module):
         store.set("k", "v")
 
 
-def test_it_has_a_time_out_like_every_store(module):
-    below = dict_store(module)
-    assert below.timeout == seconds(300)
-    below.set_timeout(seconds(2))
-    assert below.timeout == seconds(2)
-    assert module.PrefixStore("p", below).timeout == seconds(2)
+def test_a_store_written_in_python_has_a_timeout(module):
+    inner = dict_store(module)
+    assert inner.timeout == seconds(300)
+    inner.set_timeout(seconds(2))
+    assert inner.timeout == seconds(2)
+    assert module.PrefixStore("p", inner).timeout == seconds(2)
 
 
-def test_what_derives_from_a_store_that_works_may_change_it(module):
-    class Shouting(module.HashStore):
+def test_a_subclass_of_a_built_in_store_can_override_methods(module):
+    class UppercaseStore(module.HashStore):
         def set(self, key, value):
             super().set(key, value.upper() if isinstance(value, str) else bytes(value).upper())
 
-    store = Shouting()
+    store = UppercaseStore()
     store.set("k", "quiet")
     assert store.get("k") == b"QUIET"
     assert isinstance(store, module.HashStore) and isinstance(store, module.Store)
 
 
-def test_a_part_of_one_that_derives_calls_what_was_changed():
+def test_a_prefix_store_calls_the_overridden_methods_of_a_subclass():
     rallypoint = FAMILIES["ours"]
 
-    class Shouting(rallypoint.HashStore):
+    class UppercaseStore(rallypoint.HashStore):
         def set(self, key, value):
             super().set(key, value.upper())
 
-    store = rallypoint.PrefixStore("p", Shouting())
+    store = rallypoint.PrefixStore("p", UppercaseStore())
     store.set("k", "quiet")
     assert store.get("k") == b"QUIET"
 
 
-def test_one_may_have_arguments_of_its_own(module):
-    class Named(module.TCPStore):
+def test_a_subclass_can_have_other_constructor_arguments(module):
+    class NamedStore(module.TCPStore):
         def __init__(self, name, *, port=0):
-            super().__init__("127.0.0.1", port, is_master=True, timeout=seconds(DEADLINE))
+            super().__init__("127.0.0.1", port, is_master=True, timeout=seconds(WAIT_TIMEOUT))
             self.name = name
 
-    store = Named("n", port=0)
+    store = NamedStore("n", port=0)
     store.set("k", "v")
     assert store.name == "n" and store.get("k") == b"v" and store.port
 
 
-def test_one_that_was_not_initialised_says_so(module):
-    class Forgetful(module.HashStore):
+def test_a_store_without_init_raises_a_type_error(module):
+    class WithoutInit(module.HashStore):
         def __init__(self):
             pass
 
     with pytest.raises(TypeError, match="__init__"):
-        Forgetful().set("k", "v")
+        WithoutInit().set("k", "v")
 
 
-def test_one_of_torchs_stores_may_be_below_a_part_of_ours():
+def test_our_prefix_store_can_wrap_torchs_store():
     dist, rallypoint = FAMILIES["torch"], FAMILIES["ours"]
-    below = dist.HashStore()
-    store = rallypoint.PrefixStore("p", below)
+    inner = dist.HashStore()
+    store = rallypoint.PrefixStore("p", inner)
     store.set("k", "v")
-    assert below.get("p/k") == b"v" and store.get("k") == b"v"
+    assert inner.get("p/k") == b"v" and store.get("k") == b"v"
     assert store.add("n", 2) == 2 and store.delete_key("n") is True
     store.append("k", "w")
     assert store.multi_get(["k"]) == [b"vw"]
@@ -254,19 +257,19 @@ def test_one_of_torchs_stores_may_be_below_a_part_of_ours():
         store.wait(["none"], ms(10))
 
 
-def test_where_to_meet_can_be_told_through_one_that_can_only_set_and_get():
+def test_rendezvous_store_info_works_with_a_store_that_has_only_set_and_get():
     from rallypoint.elastic.rendezvous.api import RendezvousStoreInfo
 
-    class Least(FAMILIES["ours"].Store):
+    class MinimalStore(FAMILIES["ours"].Store):
         def __init__(self):
             super().__init__()
-            self.held = {}
+            self.values = {}
 
         def set(self, key, value):
-            self.held[key] = value
+            self.values[key] = value
 
         def get(self, key):
-            return self.held[key]
+            return self.values[key]
 
-    store = Least()
+    store = MinimalStore()
     assert RendezvousStoreInfo.build(0, store, "host", 5) == RendezvousStoreInfo("host", 5)

@@ -1,12 +1,12 @@
-"""One rendezvous, nodes of both kinds: torch's handlers and `rallypoint join` agree on rounds, ranks and masters."""
+"""Torch's handlers and `rallypoint join` in one rendezvous agree on rounds, ranks and masters."""
 
 import contextlib
 import pickle
 import time
 
 import pytest
-from clock import until
-from nodes import Counting, OurNode, TorchNode, assert_agree
+from clock import wait_until
+from nodes import CountingBackend, OurNode, TorchNode, assert_agree
 from servers import OurServer, TorchServer
 
 SERVERS = {"ours": OurServer, "torch's": TorchServer}
@@ -21,51 +21,51 @@ def server(request):
 
 @pytest.fixture
 def nodes(server):
-    """Makes nodes that end with the test."""
+    """Creates nodes that end with the test."""
     with contextlib.ExitStack() as stack:
 
-        def make(kind, count, *arguments, **options):
+        def start_nodes(kind, count, *arguments, **options):
             return [stack.enter_context(kind(server, *arguments, **options)) for _ in range(count)]
 
-        yield make
+        yield start_nodes
 
 
-def test_eight_of_each_kind_agree(nodes):
+def test_eight_nodes_of_each_kind_agree_on_one_round(nodes):
     all_nodes = nodes(TorchNode, 8, "job", (16, 16)) + nodes(OurNode, 8, "job", (16, 16))
     rounds = [node.joined() for node in [node.start() for node in all_nodes]]
     assert_agree(rounds)
 
 
-def test_a_late_node_waits_and_all_start_over_then_it_is_closed(nodes, monkeypatch):
-    # Otherwise torch's rank 0 publishes its address in its first round only, and a newcomer waits in vain (trap T1).
+def test_a_late_node_waits_all_nodes_rejoin_and_then_one_closes_the_rendezvous(nodes, monkeypatch):
+    # Otherwise torch's rank 0 publishes its address only in its first round, and a late node times out (trap T1).
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     options = {"last_call_timeout": 4}
     torchs = nodes(TorchNode, 3, "job", (4, 7), **options)
     ours = nodes(OurNode, 2, "job", (4, 7), **options)
     first = [node.joined() for node in [node.start() for node in torchs + ours]]
     assert_agree(first)
-    assert {one.number for one in first} == {0}
-    # One of ours comes late; it is put on the wait list, and torch's nodes see it there.
+    assert {info.number for info in first} == {0}
+    # One of our nodes joins late. It is put on the wait list, where torch's nodes find it.
     ours += nodes(OurNode, 1, "job", (4, 7), **options)
     for node in torchs:
-        until("the late one to be seen", lambda node=node: node.waiting() > 0)
+        wait_until("the late node to be counted", lambda node=node: node.num_waiting() > 0)
         node.start()
     second = [node.joined() for node in torchs + ours]
     assert_agree(second)
-    assert {one.number for one in second} == {1}
-    assert {one.world_size for one in second} == {6}
-    # One of torch's closes it; ours end, and nobody can join any more.
+    assert {info.number for info in second} == {1}
+    assert {info.world_size for info in second} == {6}
+    # One of torch's nodes closes the rendezvous. Our nodes exit, and no node can join any more.
     torchs[0].close()
     for node in torchs:
-        until("it to be seen closed", node.handler.is_closed)
-    assert [node.ended() for node in ours] == [0, 0, 0]
+        wait_until("the node to see that it is closed", node.handler.is_closed)
+    assert [node.exit_code() for node in ours] == [0, 0, 0]
     [late] = nodes(OurNode, 1, "job", (1, 7))
-    assert late.ended() == 3
+    assert late.exit_code() == 3
     assert "is closed" in "".join(late.log)
 
 
-def test_a_late_torch_node_is_let_in_by_ours(nodes):
-    """Ours publish the master in every round, so where rank 0 is one of ours torch's newcomer finds it."""
+def test_a_late_torch_node_joins_our_nodes(nodes):
+    """If rank 0 is ours, it publishes the master in every round, so torch's late node finds it."""
     options = {"last_call_timeout": 4}
     ours = nodes(OurNode, 2, "job", (1, 3), addr="127.0.0.1", **options)
     assert_agree([node.joined() for node in ours])
@@ -76,138 +76,138 @@ def test_a_late_torch_node_is_let_in_by_ours(nodes):
     assert rounds[0].rank == 2
 
 
-def test_a_late_torch_node_is_not_let_in_by_torchs(nodes):
-    """Trap T1: rank 0 publishes its address in its first round only, and the newcomer waits for it in vain."""
+def test_a_late_torch_node_cannot_join_torchs_nodes(nodes):
+    """Trap T1: rank 0 publishes its address only in its first round, so the late node times out."""
     options = {"last_call_timeout": 3, "read_timeout": 4}
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert first.start().joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
     late.start()
-    until("the late one to be seen", lambda: first.waiting() == 1)
+    wait_until("the late node to be counted", lambda: first.num_waiting() == 1)
     assert first.start().joined().world_size == 2
     with pytest.raises(Exception, match="MASTER_ADDR"):
         late.joined()
 
 
-def test_a_late_torch_node_that_sorts_first_is_the_master_of_itself_alone(nodes):
-    """Trap T1: the old node keeps the place it found in its first round, its own, whoever is rank 0 now."""
+def test_a_late_torch_node_that_sorts_first_is_not_the_master_of_the_older_node(nodes):
+    """Trap T1: the older node keeps the master of its first round, itself, although another node is rank 0 now."""
     [old] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=3)
     assert old.start().joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=3)
     late.start()
-    until("the late one to be seen", lambda: old.waiting() == 1)
+    wait_until("the late node to be counted", lambda: old.num_waiting() == 1)
     old.start()
     rounds = [late.joined(), old.joined()]
-    # One world, as all but the master has it.
+    # The nodes agree on everything except the master.
     assert_agree(rounds, masters=False)
-    assert [one.rank for one in rounds] == [0, 1]
+    assert [info.rank for info in rounds] == [0, 1]
     assert rounds[0].master[0] == "127.0.0.1"
     assert rounds[1].master[0] == "127.0.0.2"
 
 
-def test_a_late_node_of_ours_that_sorts_first_is_the_master_of_both(nodes):
+def test_our_late_node_that_sorts_first_is_the_master_of_both(nodes):
     [old] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=3)
     alone = old.joined()
     assert (alone.world_size, alone.master[0]) == (1, "127.0.0.2")
     [late] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=3)
     rounds = [late.joined(), old.joined()]
     assert_agree(rounds)
-    assert [one.rank for one in rounds] == [0, 1]
+    assert [info.rank for info in rounds] == [0, 1]
     assert rounds[0].master[0] == "127.0.0.1"
 
 
-def test_ours_that_comes_late_to_torchs_says_what_it_waits_for(nodes):
+def test_our_node_that_joins_torchs_late_reports_the_missing_master_address(nodes):
     options = {"last_call_timeout": 3, "read_timeout": 4}
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert first.start().joined().world_size == 1
     [late] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
-    until("the late one to be seen", lambda: first.waiting() == 1)
+    wait_until("the late node to be counted", lambda: first.num_waiting() == 1)
     assert first.start().joined().world_size == 2
-    assert late.ended() == 1
+    assert late.exit_code() == 1
     assert "has not published MASTER_ADDR and MASTER_PORT" in "".join(late.log)
 
 
-def test_old_nodes_of_ours_go_on_with_torchs_rank_0_that_does_not_publish_again(nodes):
+def test_our_existing_nodes_keep_the_master_address_that_torchs_rank_0_published_once(nodes):
     options = {"last_call_timeout": 1}
     [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.1", **options)
     [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.2", **options)
     first = [torchs.start().joined(), ours.joined()]
     assert_agree(first)
-    # Torch's workers have failed, say: it starts over, and ours with it.
+    # Torch's node rejoins, as after a failure of its workers, and our node follows.
     torchs.start()
     second = [torchs.joined(), ours.joined()]
     assert_agree(second)
     assert second[0].number == 1 and second[0].master == first[0].master
 
 
-HEARD = 5
-"""Seconds until a node of ours has heard what one of torch's wrote."""
+NOTICE_TIMEOUT = 5
+"""Seconds within which our node must notice a write of torch's node."""
 
 RARE_HEARTBEATS = {"keep_alive_interval": 60}
-"""Not by them, that is."""
+"""Heartbeats are too rare to help our node to notice it."""
 
 
 @pytest.fixture
-def written(monkeypatch):
-    """The times when torch's nodes had written."""
+def write_times(monkeypatch):
+    """The times of the successful writes of torch's nodes."""
     times = []
-    set_state = Counting.set_state
+    set_state = CountingBackend.set_state
 
-    def timed(*arguments):
-        found = set_state(*arguments)
-        if found and found[-1]:
+    def timed_set_state(*arguments):
+        current = set_state(*arguments)
+        if current and current[-1]:
             times.append(time.monotonic())
-        return found
+        return current
 
-    monkeypatch.setattr(Counting, "set_state", timed)
+    monkeypatch.setattr(CountingBackend, "set_state", timed_set_state)
     return times
 
 
 def state(node):
-    """What lies in the store."""
-    found = node.backend.get_state()
-    return found and pickle.loads(found[0])
+    """Returns the state in the store."""
+    current = node.backend.get_state()
+    return current and pickle.loads(current[0])
 
 
-def test_ours_that_waits_soon_hears_that_one_of_torchs_joined(nodes, written):
-    # Ours is rank 0, and waits for nothing else.
+def test_our_waiting_node_notices_within_5_s_that_a_torch_node_joined(nodes, write_times):
+    # Our node is rank 0, so it waits only for the round.
     [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.1", **RARE_HEARTBEATS)
     [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.2", **RARE_HEARTBEATS)
-    until("ours to wait", lambda: (found := state(torchs)) and len(found.participants) == 1)
+    wait_until("our node to wait", lambda: (current := state(torchs)) and len(current.participants) == 1)
     torchs.start()
-    mine = ours.joined()
-    heard = time.monotonic()
-    # The first that torch wrote made the round complete.
-    assert heard - written[0] < HEARD
-    assert_agree([mine, torchs.joined()])
+    our_round = ours.joined()
+    noticed = time.monotonic()
+    # Torch's first write completed the round.
+    assert noticed - write_times[0] < NOTICE_TIMEOUT
+    assert_agree([our_round, torchs.joined()])
 
 
-def test_ours_that_is_in_a_round_soon_hears_that_one_of_torchs_waits(nodes, written):
+def test_our_node_in_a_round_notices_within_5_s_that_a_torch_node_waits(nodes, write_times):
     options = {"last_call_timeout": 3, **RARE_HEARTBEATS}
     [ours] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert ours.joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", **options)
     late.start()
-    until("the late one to wait", lambda: written)
-    until("ours to start over", lambda: state(late).round == 1, within=written[0] + HEARD - time.monotonic())
+    wait_until("the late node to wait", lambda: write_times)
+    wait_until("our node to rejoin", lambda: state(late).round == 1, within=write_times[0] + NOTICE_TIMEOUT - time.monotonic())
     assert_agree([ours.joined(), late.joined()])
 
 
-def test_one_that_leaves_closes_nothing_and_the_others_start_over(nodes):
+def test_a_node_that_leaves_does_not_close_the_rendezvous_and_the_others_rejoin(nodes):
     options = {"last_call_timeout": 4}
     ours = nodes(OurNode, 2, "job", (1, 3), **options)
     [torchs] = nodes(TorchNode, 1, "job", (1, 3), **options)
     torchs.start()
     assert_agree([node.joined() for node in [torchs, *ours]])
     ours[0].signal()
-    assert ours[0].ended() == 0
+    assert ours[0].exit_code() == 0
     torchs.start()
     assert_agree([torchs.joined(), ours[1].joined()], masters=False)
 
 
-def test_both_kinds_meet_in_one_file(tmp_path):
+def test_nodes_of_both_kinds_join_through_one_file(tmp_path):
     path = str(tmp_path / "meeting")
-    # Torch makes the file for all to read and write; ours asks for one of its own.
+    # Depending on the umask, torch would create the file writable for other users, which our node refuses.
     (tmp_path / "meeting").touch(mode=0o600)
     with (
         TorchNode(path, "job", (4, 4)) as first,

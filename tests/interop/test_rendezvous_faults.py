@@ -1,4 +1,4 @@
-"""Where torch's rendezvous is wrong, slow or unsafe and ours is not, side by side."""
+"""Cases in which torch's rendezvous is wrong, slow or unsafe and ours is not."""
 
 import base64
 import contextlib
@@ -15,8 +15,8 @@ import time
 import hostile
 import pytest
 import torch.distributed as dist
-from clock import stays
-from nodes import Counting, OurNode, TorchNode, assert_agree
+from clock import assert_stays
+from nodes import CountingBackend, OurNode, TorchNode, assert_agree
 from servers import OurServer, TorchServer
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError, dynamic_rendezvous
 
@@ -30,7 +30,7 @@ def server():
 
 
 class SkewedNode(TorchNode):
-    """A torch node whose clock is off, seen from its own threads."""
+    """A torch node whose clock is offset on the thread that joins."""
 
     offsets = threading.local()
 
@@ -44,7 +44,7 @@ class SkewedNode(TorchNode):
 
 
 class SkewedTime(datetime.datetime):
-    """Gives plain times, so that what is pickled is what torch pickles."""
+    """A clock with the offset of the thread. Returns plain datetimes, which are pickled as torch pickles them."""
 
     @classmethod
     def now(cls, tz=None):
@@ -53,21 +53,21 @@ class SkewedTime(datetime.datetime):
 
 
 @pytest.mark.parametrize("offset", [20, 60, -20, -60])
-def test_twenty_seconds_of_skew_give_torchs_nodes_two_worlds(server, monkeypatch, offset):
-    """Ours agree with clocks an hour apart: see the Rust tests of the rendezvous, and the simulator."""
+def test_torchs_nodes_with_clock_skew_form_two_conflicting_worlds(server, monkeypatch, offset):
+    """Our nodes agree even with clocks an hour apart: see the Rust tests of the rendezvous, and the simulator."""
     monkeypatch.setattr(dynamic_rendezvous, "datetime", SkewedTime)
     with (
         SkewedNode(server, "job", (1, 2), offset=0, last_call_timeout=2) as first,
         SkewedNode(server, "job", (1, 2), offset=offset, last_call_timeout=2) as second,
     ):
         rounds = [node.joined() for node in (first.start(), second.start())]
-    # Each got an answer, and the two don't fit.
-    assert {one.number for one in rounds} == {0}, rounds
-    assert len({one.world_size for one in rounds}) == 2 or any(one.rank >= one.world_size for one in rounds), rounds
+    # Both nodes joined, but their results conflict.
+    assert {info.number for info in rounds} == {0}, rounds
+    assert len({info.world_size for info in rounds}) == 2 or any(info.rank >= info.world_size for info in rounds), rounds
 
 
 class Malicious:
-    """What anybody who reaches the store's port can put there."""
+    """An object that any client of the store can set, and that runs code when it is unpickled."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -78,7 +78,7 @@ class Malicious:
 
 @pytest.fixture
 def attack(tmp_path):
-    """Puts an object under the state's key that makes a folder when it is unpickled."""
+    """Sets the state's key to an object that creates a folder when it is unpickled."""
     marker = tmp_path / "executed"
     value = base64.b64encode(pickle.dumps(Malicious(str(marker))))
 
@@ -90,29 +90,30 @@ def attack(tmp_path):
     return run
 
 
-def test_a_malicious_state_is_executed_by_torch(attack):
-    torchs = TorchServer()
-    marker = attack(torchs)
-    with TorchNode(torchs, "job", (1, 1)) as node, pytest.raises(Exception):
+def test_torch_executes_a_malicious_state(attack):
+    torch_server = TorchServer()
+    marker = attack(torch_server)
+    with TorchNode(torch_server, "job", (1, 1)) as node, pytest.raises(Exception):
         node.start().joined()
     assert marker.exists()
-    torchs.stop()
+    torch_server.stop()
 
 
-def test_a_malicious_state_is_refused_by_name_by_ours(attack):
-    torchs = TorchServer()
-    marker = attack(torchs)
-    with OurNode(torchs, "job", (1, 1), join_timeout=2) as node:
-        assert node.ended() == 1
+def test_our_node_refuses_a_malicious_state_and_names_the_function(attack):
+    torch_server = TorchServer()
+    marker = attack(torch_server)
+    with OurNode(torch_server, "job", (1, 1), join_timeout=2) as node:
+        assert node.exit_code() == 1
         assert "mkdir" in "".join(node.log)
     assert not marker.exists()
-    torchs.stop()
+    torch_server.stop()
 
 
-def test_our_server_keeps_a_malicious_state_from_torchs_nodes_too(server, attack):
+def test_our_server_protects_torchs_nodes_from_a_malicious_state(server, attack):
     with TorchNode(server, "job", (2, 2)) as victim:
         victim.start()
-        # Torch's `set` waits for no answer, so the attacker hears nothing of it; but it is closed, and logged.
+        # Torch's `set` does not wait for a reply, so the attacker sees no error. Our server closes the connection and
+        # logs it.
         for _ in range(5):
             marker = attack(server)
         with OurNode(server, "job", (2, 2)) as other:
@@ -122,34 +123,34 @@ def test_our_server_keeps_a_malicious_state_from_torchs_nodes_too(server, attack
     assert "not the state of a rendezvous" in server.log
 
 
-def most_memory(process):
-    """The most memory a process ever had, in KiB, as long as it lives."""
-    most = 0
+def peak_memory_kib(process):
+    """Waits for a process to exit and returns its peak memory in KiB."""
+    peak = 0
     while process.poll() is None:
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{process.pid}/status") as status:
             figures = dict(line.split(":", 1) for line in status)
-            most = max(most, int(figures.get("VmHWM", "0 kB").split()[0]))
-        time.sleep(0.005)  # between two looks
-    return most
+            peak = max(peak, int(figures.get("VmHWM", "0 kB").split()[0]))
+        time.sleep(0.005)  # polling interval
+    return peak
 
 
 @contextlib.contextmanager
 def in_a_server(value):
-    """A store of torch's where this lies in place of a state, and the further settings of a node that goes there."""
-    # Torch's other server takes no more than 8 MiB, and ours none of it.
-    torchs = TorchServer(libuv=False)
-    torchs.store.set("torch.rendezvous.job", value)
+    """Starts torch's server with `value` in place of a state. Yields the server and options of a node for it."""
+    # Torch's other server accepts at most 8 MiB, and our server accepts only valid states.
+    torch_server = TorchServer(libuv=False)
+    torch_server.store.set("torch.rendezvous.job", value)
     try:
-        yield torchs, {}
+        yield torch_server, {}
     finally:
-        torchs.stop()
+        torch_server.stop()
 
 
 @contextlib.contextmanager
 def in_a_file(value):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "meeting")
-        # Torch would make it for all to read and write; ours asks for one of its own.
+        # Depending on the umask, torch would create the file writable for other users, which our node refuses.
         path.touch(mode=0o600)
         dist.FileStore(str(path)).set("torch.rendezvous.job", value)
         yield str(path), {"store_type": "file"}
@@ -159,64 +160,67 @@ STORES = {"tcp": in_a_server, "file": in_a_file}
 
 
 def assert_ends_with_little_memory(store, value, *codes, within=1):
-    """Puts it there, and tells what ours says of it."""
-    with store(value) as (place, options), OurNode(place, "job", (1, 1), join_timeout=within, **options) as node:
-        most = most_memory(node.process)
-        assert node.ended() in codes, node.log
-    # What is refused by its length alone may be over before anybody has looked.
-    assert most < 64 * 1024 and (most > 1024 or len(value) > 8 << 20), most
+    """Runs our node on a store with `value` as its state. Asserts exit code and peak memory, and returns the log."""
+    with store(value) as (endpoint, options), OurNode(endpoint, "job", (1, 1), join_timeout=within, **options) as node:
+        peak = peak_memory_kib(node.process)
+        assert node.exit_code() in codes, node.log
+    # A node that refuses the value by its length may exit before the first poll.
+    assert peak < 64 * 1024 and (peak > 1024 or len(value) > 8 << 20), peak
     return "".join(node.log)
 
 
 @pytest.mark.parametrize("size", [3 << 20, 15 << 20, 200 << 20])
-def test_whatever_lies_there_ours_uses_little_memory_and_ends(size):
+def test_our_node_uses_little_memory_on_a_large_invalid_state_in_a_server(size):
     assert_ends_with_little_memory(in_a_server, b"gASV" * (size // 4), 1, 5, within=3)
 
 
 @pytest.mark.parametrize("size", [3 << 20, 15 << 20, 60 << 20])
-def test_whatever_lies_in_a_file_ours_uses_little_memory_and_ends(size):
+def test_our_node_uses_little_memory_on_a_large_invalid_state_in_a_file(size):
     assert_ends_with_little_memory(in_a_file, b"gASV" * (size // 4), 1, 5, within=3)
 
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("make", hostile.HOSTILE, ids=lambda make: make.__name__)
-def test_a_hostile_state_that_fills_the_limits_is_refused_with_little_memory(make, store):
-    said = assert_ends_with_little_memory(STORES[store], base64.b64encode(make()), 1)
-    assert 'the state of the rendezvous "job" is corrupt: ' in said, said
+def test_our_node_refuses_a_hostile_state_at_the_limits_with_little_memory(make, store):
+    log = assert_ends_with_little_memory(STORES[store], base64.b64encode(make()), 1)
+    assert 'the state of the rendezvous "job" is corrupt: ' in log, log
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_four_lists_that_are_full_are_read_with_little_memory_and_nobody_gets_in(store):
-    # There is nothing wrong with them, but no room for one more.
-    said = assert_ends_with_little_memory(STORES[store], base64.b64encode(hostile.four_lists()), 1, 4)
-    assert "more than 10000 nodes in a list" in said, said
+def test_our_node_cannot_join_a_state_with_full_lists_and_uses_little_memory(store):
+    # The lists are valid, but there is no room for another node.
+    log = assert_ends_with_little_memory(STORES[store], base64.b64encode(hostile.full_lists()), 1, 4)
+    assert "more than 10000 nodes in a list" in log, log
 
 
-def test_a_time_out_says_why_with_us_and_nothing_with_torch(server):
-    with TorchNode(server, "torchs", (2, 2), join_timeout=1) as torchs, pytest.raises(RendezvousTimeoutError) as error:
-        torchs.start().joined()
+def test_our_timeout_explains_itself_and_torchs_is_empty(server):
+    with TorchNode(server, "torchs", (2, 2), join_timeout=1) as torch_node, pytest.raises(RendezvousTimeoutError) as error:
+        torch_node.start().joined()
     assert str(error.value) == ""
     with OurNode(server, "ours", (2, 2), join_timeout=1) as ours:
-        assert ours.ended() == 4
-    said = "".join(ours.log)
-    assert re.search(r"1 of at least 2 nodes joined within 1 s \(join_timeout\): 127\.0\.0\.1 \(pid \d+\)", said), said
-    assert "--rdzv-conf join_timeout=SECONDS" in said
+        assert ours.exit_code() == 4
+    log = "".join(ours.log)
+    assert re.search(r"1 of at least 2 nodes joined within 1 s \(join_timeout\): 127\.0\.0\.1 \(pid \d+\)", log), log
+    assert "--rdzv-conf join_timeout=SECONDS" in log
 
 
-def test_a_closed_rendezvous_says_by_whom_and_when_with_us_and_nothing_with_torch(server):
+def test_our_closed_error_names_the_node_and_the_time_and_torchs_is_empty(server):
     with OurNode(server, "job", (1, 1), command=("true",)) as closer:
-        assert closer.ended() == 0
-    with TorchNode(server, "job", (1, 1)) as torchs, pytest.raises(RendezvousClosedError) as error:
-        torchs.start().joined()
+        assert closer.exit_code() == 0
+    with TorchNode(server, "job", (1, 1)) as torch_node, pytest.raises(RendezvousClosedError) as error:
+        torch_node.start().joined()
     assert str(error.value) == ""
     with OurNode(server, "job", (1, 1)) as ours:
-        assert ours.ended() == 3
-    said = "".join(ours.log)
-    assert re.search(rf"closed by 127\.0\.0\.1 \(pid {closer.process.pid}\) at 20\d\d-", said), said
+        assert ours.exit_code() == 3
+    log = "".join(ours.log)
+    assert re.search(rf"closed by 127\.0\.0\.1 \(pid {closer.process.pid}\) at 20\d\d-", log), log
 
 
 def drop(server, run_id):
-    """Takes the one node of a round out of it, as one with a wrong clock might."""
+    """Removes the only node from its round, as a node with a wrong clock might.
+
+    Returns a function that checks whether it has rejoined.
+    """
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     key = f"torch.rendezvous.{run_id}"
     state = pickle.loads(base64.b64decode(store.get(key)))
@@ -228,7 +232,7 @@ def drop(server, run_id):
     return lambda: node in pickle.loads(base64.b64decode(store.get(key))).participants
 
 
-def test_a_node_that_was_dropped_finds_out_with_us_and_never_with_torch(server):
+def test_our_dropped_node_rejoins_and_torchs_never_notices(server):
     """Trap T2."""
     options = {"keep_alive_interval": 1, "last_call_timeout": 1}
     with OurNode(server, "ours", (1, 2), **options) as ours:
@@ -237,19 +241,19 @@ def test_a_node_that_was_dropped_finds_out_with_us_and_never_with_torch(server):
         after = ours.joined()
         assert "the other nodes dropped this one" in "".join(ours.log)
         assert (after.number, after.world_size) == (before.number + 1, 1)
-    with TorchNode(server, "torchs", (1, 2), **options) as torchs:
-        assert torchs.start().joined().world_size == 1
-        is_in = drop(server, "torchs")
-        # Three heartbeats' time.
-        stays("it sees nobody, and is not back", lambda: torchs.waiting() == 0 and not is_in(), 3.5)
+    with TorchNode(server, "torchs", (1, 2), **options) as torch_node:
+        assert torch_node.start().joined().world_size == 1
+        is_member = drop(server, "torchs")
+        # The time of three heartbeats.
+        assert_stays("torch's node reports no waiting node and does not rejoin", lambda: torch_node.num_waiting() == 0 and not is_member(), 3.5)
 
 
-def test_the_master_of_ours_can_be_reached_and_torchs_is_a_name_that_nobody_may_know(server, monkeypatch):
-    # With a store of its own at that name torch would not even get so far.
+def test_our_master_address_is_reachable_and_torchs_may_not_resolve(server, monkeypatch):
+    # With store sharing, torch would already fail to connect to its own store at that name.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     monkeypatch.setattr(socket, "getfqdn", lambda *_: "no-such-host.invalid")
-    with TorchNode(server, "torchs", (1, 1), addr=None) as torchs:
-        assert torchs.start().joined().master[0] == "no-such-host.invalid"
+    with TorchNode(server, "torchs", (1, 1), addr=None) as torch_node:
+        assert torch_node.start().joined().master[0] == "no-such-host.invalid"
     monkeypatch.delenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
     with OurNode(server, "ours", (1, 1), addr=None) as ours:
         address, port = ours.joined().master
@@ -257,44 +261,44 @@ def test_the_master_of_ours_can_be_reached_and_torchs_is_a_name_that_nobody_may_
         socket.create_connection((address, port), 20).close()
 
 
-def test_torchs_nodes_that_are_far_from_their_store_overtake_each_other_again_and_again(server, monkeypatch):
-    """All see the same before any has written, so all but one lose, each time. Ours need at most three each: see the Rust
-    test with the same distance, and the simulator."""
+def test_torchs_distant_nodes_lose_most_of_their_compare_and_sets(server, monkeypatch):
+    """All nodes read the same state before any has written, so all but one lose each time. Our nodes need at most three
+    writes each: see the Rust test with the same latency, and the simulator."""
     nodes = 24
-    set_state = Counting.set_state
+    set_state = CountingBackend.set_state
 
-    def from_far_away(*arguments):
-        time.sleep(0.05)  # the distance
+    def delayed_set_state(*arguments):
+        time.sleep(0.05)  # the latency of a distant store
         return set_state(*arguments)
 
-    monkeypatch.setattr(Counting, "set_state", from_far_away)
+    monkeypatch.setattr(CountingBackend, "set_state", delayed_set_state)
     with contextlib.ExitStack() as stack:
-        crowd = [stack.enter_context(TorchNode(server, "job", (nodes, nodes))) for _ in range(nodes)]
-        assert_agree([node.joined() for node in [node.start() for node in crowd]])
-        assert sum(node.backend.writes for node in crowd) > 3 * nodes
+        distant = [stack.enter_context(TorchNode(server, "job", (nodes, nodes))) for _ in range(nodes)]
+        assert_agree([node.joined() for node in [node.start() for node in distant]])
+        assert sum(node.backend.writes for node in distant) > 3 * nodes
 
 
-def test_a_misspelt_option_of_a_static_rendezvous_is_told_with_the_nearest():
+def test_a_misspelled_option_of_a_static_rendezvous_gets_a_suggestion():
     with OurNode("127.0.0.1:1", "job", (2, 2), backend="static", rank=1, timeuot=1) as node:
-        assert node.ended() == 2
+        assert node.exit_code() == 2
     assert "unknown rendezvous configuration option 'timeuot'; did you mean 'timeout'?" in "".join(node.log)
-    # Where none is near, all are told.
+    # If no known option is similar, all of them are listed.
     with OurNode("127.0.0.1:1", "job", (2, 2), backend="static", rank=1, last_call=1) as node:
-        assert node.ended() == 2
+        assert node.exit_code() == 2
     assert "option 'last_call'; known are rank, timeout" in "".join(node.log)
 
 
 UNREACHABLE = 5
 
 
-def test_a_static_rendezvous_tells_a_name_that_nobody_knows_from_a_port_where_nobody_listens(port):
+def test_a_static_rendezvous_distinguishes_an_unknown_host_from_a_closed_port(port):
     with OurNode("no-such-host.invalid:29500", "job", (2, 2), backend="static", rank=1, timeout=1) as node:
-        assert node.ended() == UNREACHABLE
+        assert node.exit_code() == UNREACHABLE
     unknown = "".join(node.log)
     assert 'could not resolve host "no-such-host.invalid"' in unknown and "refused" not in unknown, unknown
-    # The port is held, but nobody listens there.
+    # The port is reserved, but no server listens there.
     with OurNode(f"127.0.0.1:{port}", "job", (2, 2), backend="static", rank=1, timeout=1) as node:
-        assert node.ended() == UNREACHABLE
+        assert node.exit_code() == UNREACHABLE
     refused = "".join(node.log)
     assert f"127.0.0.1:{port}: connection refused (nothing listens there)" in refused, refused
     assert "resolve" not in refused, refused

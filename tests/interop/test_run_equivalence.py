@@ -1,5 +1,5 @@
-"""`rallypoint run` beside `torchrun`: the same script under both, and the same found by the workers, left in the logs and
-told by exit codes and reports. What differs on purpose is named in each test, and nowhere else."""
+"""The same scripts under `rallypoint run` and `torchrun`: environments of workers, logs, exit codes and failure reports
+must be equal. Each test names the differences that are on purpose."""
 
 import json
 import re
@@ -7,59 +7,61 @@ import signal
 import time
 
 import pytest
-from clock import until
-from launchers import LAUNCHERS, SCRIPTS, SLOW, Run, both
+from clock import wait_until
+from launchers import LAUNCHERS, PROCESS_TIMEOUT, SCRIPTS, Run, run_both
 
-TELL, SAY, FAIL, WAIT = (SCRIPTS / f"{name}.py" for name in ("tell", "say", "fail", "wait"))
+REPORT, PRINT, FAIL, AWAIT_SIGNAL = (
+    SCRIPTS / f"{name}.py" for name in ("report_environment", "print_lines", "fail", "await_signal")
+)
 
-OTHERWISE = {
-    # Drawn at random, or chosen by the system, in each run.
+NOT_COMPARED = {
+    # Random, or chosen by the system, in each run.
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_ERROR_FILE",
-    # Torch takes the machine's name, which may be one that nobody can resolve; ours takes an address that reaches it. The same if
-    # it is given (--local-addr, --master-addr), which is compared where it is.
+    # Torch uses the machine's name, which other machines may be unable to resolve. Our launcher uses an address that
+    # reaches it. With --local-addr or --master-addr both are the same, and those tests compare it.
     "MASTER_ADDR",
-    # Of each run's own folder.
+    # Paths in the run's own folder.
     "TMPDIR",
     "OUT",
     "PWD",
-    # A Python agent under a C locale sets it for itself, and it leaks.
+    # Under a C locale, a Python agent sets this for itself, and its workers inherit it.
     "LC_CTYPE",
 }
 """Variables whose values are not compared."""
 
 
-def same(ours, torchs):
-    """They are, or it is said in what they differ."""
+def equal_or_differences(ours, torchs):
+    """Returns True if the reports are equal, or else their differences."""
     differences = {}
     for worker in torchs.keys() | ours.keys():
-        theirs, mine = flat(torchs.get(worker, {})), flat(ours.get(worker, {}))
-        for what in theirs.keys() | mine.keys():
-            if theirs.get(what) != mine.get(what):
-                differences[(worker, what)] = {"torchrun": theirs.get(what), "ours": mine.get(what)}
+        theirs, mine = flatten(torchs.get(worker, {})), flatten(ours.get(worker, {}))
+        for field in theirs.keys() | mine.keys():
+            if theirs.get(field) != mine.get(field):
+                differences[(worker, field)] = {"torchrun": theirs.get(field), "ours": mine.get(field)}
     return differences == {} or differences
 
 
-def flat(told):
-    return {key: value for key, value in told.items() if key != "values"} | told.get("values", {})
+def flatten(report):
+    return {key: value for key, value in report.items() if key != "values"} | report.get("values", {})
 
 
 def environments(runs, addressed=False):
-    """What each worker of each run found, without what can't be the same."""
+    """Returns the reports of the workers of each run, without values that differ in each run."""
     found = []
     for run in runs:
         assert run.code == 0, run.err
-        workers = run.seen()
-        for told in workers.values():
-            environment = told.pop("environment")
-            told["folder"] = told["folder"].replace(str(run.folder), "")
-            told["variables"] = set(environment) - {"LC_CTYPE"}
-            told["values"] = {name: value for name, value in environment.items() if name not in OTHERWISE}
+        workers = run.worker_reports()
+        for report in workers.values():
+            environment = report.pop("environment")
+            report["folder"] = report["folder"].replace(str(run.folder), "")
+            report["variables"] = set(environment) - {"LC_CTYPE"}
+            report["values"] = {name: value for name, value in environment.items() if name not in NOT_COMPARED}
             if addressed:
-                told["address"] = environment["MASTER_ADDR"]
-            told["port"] = 0 < int(environment["MASTER_PORT"]) < 65536
-            told["error file"] = re.sub(r".*/", "", environment["TORCHELASTIC_ERROR_FILE"])
+                report["address"] = environment["MASTER_ADDR"]
+            report["port"] = 0 < int(environment["MASTER_PORT"]) < 65536
+            report["error file"] = re.sub(r".*/", "", environment["TORCHELASTIC_ERROR_FILE"])
         found.append(workers)
     return found
 
@@ -67,38 +69,38 @@ def environments(runs, addressed=False):
 @pytest.mark.parametrize(
     "args, env",
     [
-        (["--nproc-per-node", 2, TELL, "a", "${local_rank}", "$$x", "--nnodes"], {}),
-        (["--standalone", "--nproc_per_node=2", "--role", "trainer", "--max-restarts", 3, TELL], {"OMP_NUM_THREADS": "4"}),
-        (["--nproc-per-node", 2, "--virtual-local-rank", TELL], {"CUDA_VISIBLE_DEVICES": "4,7"}),
-        (["--nproc-per-node", 2, "--virtual-local-rank", "--log-dir", "/dev/null", TELL], {}),
-        (["--signals-to-handle", "SIGTERM,SIGUSR1", TELL], {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_DEBUG": "x"}),
-        (["-m", "tell"], {"PYTHONPATH": str(SCRIPTS)}),
+        (["--nproc-per-node", 2, REPORT, "a", "${local_rank}", "$$x", "--nnodes"], {}),
+        (["--standalone", "--nproc_per_node=2", "--role", "trainer", "--max-restarts", 3, REPORT], {"OMP_NUM_THREADS": "4"}),
+        (["--nproc-per-node", 2, "--virtual-local-rank", REPORT], {"CUDA_VISIBLE_DEVICES": "4,7"}),
+        (["--nproc-per-node", 2, "--virtual-local-rank", "--log-dir", "/dev/null", REPORT], {}),
+        (["--signals-to-handle", "SIGTERM,SIGUSR1", REPORT], {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_DEBUG": "x"}),
+        (["-m", "report_environment"], {"PYTHONPATH": str(SCRIPTS)}),
         ([], {"PET_NPROC_PER_NODE": "2", "PET_NO_PYTHON": "1", "PET_ROLE": "ü"}),
-        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", TELL], {}),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", REPORT], {}),
     ],
     ids=["arguments", "standalone", "devices", "no-logs", "signals", "module", "variables", "c10d"],
 )
-def test_every_worker_finds_the_same(tmp_path, args, env):
+def test_every_worker_has_the_same_environment_under_both_launchers(tmp_path, args, env):
     if not args:
-        program = tmp_path / "tell"
-        program.write_text(f"#!/bin/sh\nexec python {TELL}\n")
+        program = tmp_path / "report"
+        program.write_text(f"#!/bin/sh\nexec python {REPORT}\n")
         program.chmod(0o755)
         args = [program]
-    torchs, ours = environments(both(tmp_path, *args, env=env), addressed="--local-addr" in args)
-    assert same(ours, torchs) is True
+    torchs, ours = environments(run_both(tmp_path, *args, env=env), addressed="--local-addr" in args)
+    assert equal_or_differences(ours, torchs) is True
 
 
-def test_every_worker_of_a_static_job_of_two_nodes_finds_the_same(tmp_path, port):
+def test_every_worker_of_a_static_job_has_the_same_environment_under_both_launchers(tmp_path, port):
     def job(name):
         static = ["--nnodes", 2, "--master-addr", "127.0.0.1", "--master-port", port, "--rdzv-id", "static", "--nproc-per-node"]
         folder = tmp_path / name
-        with Run(name, folder / "0", *static, 1, "--node-rank", 0, TELL, wait=False) as first:
-            with Run(name, folder / "1", *static, 2, "--node-rank", 1, "--role", "other", TELL) as second:
+        with Run(name, folder / "0", *static, 1, "--node-rank", 0, REPORT, wait=False) as first:
+            with Run(name, folder / "1", *static, 2, "--node-rank", 1, "--role", "other", REPORT) as second:
                 return [*environments([first.wait()], True), *environments([second], True)]
 
     torchs, ours = (job(name) for name in LAUNCHERS)
     for torchs_node, our_node in zip(torchs, ours, strict=True):
-        assert same(our_node, torchs_node) is True
+        assert equal_or_differences(our_node, torchs_node) is True
     assert [worker["values"]["RANK"] for worker in torchs[1].values()] == ["1", "2"]
 
 
@@ -115,35 +117,37 @@ def test_every_worker_of_a_static_job_of_two_nodes_finds_the_same(tmp_path, port
     ],
     ids=["redirects", "tee", "by-rank", "filter", "duplicates", "template", "none"],
 )
-def test_log_folders_and_what_is_in_them_are_the_same(tmp_path, args):
-    runs = both(tmp_path, "--nproc-per-node", 2, "--log-dir", "logs", *args, SAY)
+def test_both_launchers_write_the_same_log_folders(tmp_path, args):
+    runs = run_both(tmp_path, "--nproc-per-node", 2, "--log-dir", "logs", *args, PRINT)
     trees = []
     for run in runs:
         assert run.code == 0, run.err
-        # Lines of different workers come in any order.
+        # Lines of different workers are in any order.
         trees.append(
-            {name: text if "filtered" not in name else sorted(text.splitlines()) for name, text in run.tree().items()}
+            {name: text if "filtered" not in name else sorted(text.splitlines()) for name, text in run.log_tree().items()}
         )
     assert trees[1] == trees[0]
-    shown = [sorted(run.out.splitlines()) for run in runs]
-    assert shown[1] == shown[0]
-    told = [sorted(line for line in run.err.splitlines() if re.match(r"\S*err \d", line)) for run in runs]
-    assert told[1] == told[0]
+    output_lines = [sorted(run.out.splitlines()) for run in runs]
+    assert output_lines[1] == output_lines[0]
+    error_lines = [sorted(line for line in run.err.splitlines() if re.match(r"\S*err \d", line)) for run in runs]
+    assert error_lines[1] == error_lines[0]
 
 
-def test_each_restart_has_its_folder(tmp_path):
-    runs = both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 2, "-r", 3, "--log-dir", "logs", FAIL, "exit")
-    trees = [run.tree() for run in runs]
+def test_each_restart_has_its_own_log_folder(tmp_path):
+    runs = run_both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 2, "-r", 3, "--log-dir", "logs", FAIL, "exit")
+    trees = [run.log_tree() for run in runs]
     assert [run.code for run in runs] == [1, 1]
     assert set(trees[1]) == set(trees[0])
     assert {f"RUN/attempt_{n}" for n in range(3)} <= set(trees[0])
 
 
 def reports(runs):
-    """The reports without what is each run's own; exit codes beside them. Torch also lists workers that its agent stopped."""
+    """Returns the exit code and failure report of each run, without values that differ in each run, and without the
+    workers
+    that torch's agent stopped, which ours does not list."""
     found = []
     for run in runs:
-        report = run.report()
+        report = run.failure_report()
         for failure in report["failures"] + report["cause"]:
             assert abs(time.time() - time.mktime(time.strptime(failure.pop("time"), "%Y-%m-%d_%H:%M:%S"))) < 300
             failure["exitcode"] = re.sub(r"pid: \d+", "pid: PID", failure["exitcode"])
@@ -157,10 +161,10 @@ def reports(runs):
 
 
 @pytest.mark.parametrize("how", ["exit", "signal", "exception", "string", "raise"])
-def test_a_failure_is_told_in_the_same_fields(tmp_path, how):
-    torchs, ours = reports(both(tmp_path, "--nproc-per-node", 2, FAIL, how))
+def test_both_launchers_report_a_failure_with_the_same_fields(tmp_path, how):
+    torchs, ours = reports(run_both(tmp_path, "--nproc-per-node", 2, FAIL, how))
     if how == "exception":
-        # The console has shown it, so ours has its last line only.
+        # The traceback is already on the console, so our report has only its last line.
         assert torchs[1]["cause"][0].pop("traceback") == "Traceback (most recent call last):"
         assert ours[1]["cause"][0].pop("traceback") == "ValueError: what went wrong (the traceback is in the output above)"
     assert ours == torchs
@@ -168,27 +172,27 @@ def test_a_failure_is_told_in_the_same_fields(tmp_path, how):
 
 
 def test_a_recorded_exception_is_shown_once(tmp_path):
-    shown = Run("rallypoint", tmp_path / "shown", FAIL, "exception")
-    assert shown.err.count("Traceback (most recent call last)") == 1, shown.err
+    output_lines = Run("rallypoint", tmp_path / "shown", FAIL, "exception")
+    assert output_lines.err.count("Traceback (most recent call last)") == 1, output_lines.err
     in_a_file = Run("rallypoint", tmp_path / "file", "-r", 2, FAIL, "exception")
     assert in_a_file.err.count("Traceback (most recent call last)") == 1, in_a_file.err
 
 
-def test_exceeded_restarts_are_told_in_the_same_fields(tmp_path):
-    torchs, ours = reports(both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 1, FAIL, "object"))
+def test_both_launchers_report_exceeded_restarts_with_the_same_fields(tmp_path):
+    torchs, ours = reports(run_both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 1, FAIL, "object"))
     assert ours == torchs
     assert "attempt_1" in torchs[1]["cause"][0]["error_file"]
 
 
-def test_whoever_started_the_agent_finds_the_workers_error(tmp_path):
+def test_the_workers_error_is_passed_to_the_agents_own_error_file(tmp_path):
     found = []
     for name in LAUNCHERS:
         path = tmp_path / f"{name}.json"
         run = Run(name, tmp_path, FAIL, "object", env={"TORCHELASTIC_ERROR_FILE": str(path)})
         assert run.code == 1
-        told = json.loads(path.read_text())
-        assert int(told["message"]["extraInfo"].pop("timestamp")) > 0
-        found.append(told)
+        error = json.loads(path.read_text())
+        assert int(error["message"]["extraInfo"].pop("timestamp")) > 0
+        found.append(error)
     assert found[1] == found[0]
     assert found[0]["message"]["message"] == "ValueError: what went wrong"
 
@@ -198,12 +202,16 @@ def test_a_signal_to_the_agent_reaches_the_workers_and_ends_it_with_1(tmp_path, 
     outcomes = []
     for name in LAUNCHERS:
         handled = ["--signals-to-handle", "SIGTERM,SIGINT,SIGUSR1"]
-        with Run(name, tmp_path, "--nproc-per-node", 2, *handled, WAIT, wait=False) as run:
+        with Run(name, tmp_path, "--nproc-per-node", 2, *handled, AWAIT_SIGNAL, wait=False) as run:
             workers = [run.folder / "out" / f"ready{rank}" for rank in range(2)]
-            until("the workers", lambda: all(path.exists() for path in workers) or run.process.poll() is not None, within=SLOW)
+
+            def are_ready_or_over():
+                return all(path.exists() for path in workers) or run.process.poll() is not None
+
+            wait_until("the workers", are_ready_or_over, within=PROCESS_TIMEOUT)
             assert run.process.poll() is None, run.wait().err
             run.signal(number)
-            outcomes.append((run.wait().code, run.seen()))
+            outcomes.append((run.wait().code, run.worker_reports()))
     assert outcomes[1] == outcomes[0]
     assert outcomes[0] == (1, {"0.json": number.name, "1.json": number.name})
 
@@ -211,27 +219,27 @@ def test_a_signal_to_the_agent_reaches_the_workers_and_ends_it_with_1(tmp_path, 
 @pytest.mark.parametrize(
     "args, code",
     [
-        (["--no-such-flag", TELL], 2),
-        (["--max-restarts", "x", TELL], 2),
+        (["--no-such-flag", REPORT], 2),
+        (["--max-restarts", "x", REPORT], 2),
         ([], 2),
-        (["--numa-binding", "nowhere", TELL], 2),
-        (["--start-method", "x", TELL], 2),
-        (["--nnodes", "1:2:3", TELL], 1),
-        (["--nnodes", "2:1", TELL], 1),
-        (["--nproc-per-node", "0", TELL], 1),
-        (["--nproc-per-node", "tpu", TELL], 1),
-        (["--nproc-per-node", "gpu", TELL], 1),
-        (["--max-restarts", "-1", TELL], 1),
-        (["--shutdown-timeout", "-1", TELL], 1),
-        (["-r", "4", TELL], 1),
-        (["--local-ranks-filter", "x", TELL], 1),
-        (["--no-python", "-m", TELL], 1),
-        (["--rdzv-backend", "nothing", "--rdzv-endpoint", "h:1", TELL], 1),
-        (["--rdzv-conf", "x", TELL], 1),
-        (["--logs-specs", "nothing", TELL], 1),
-        (["--event-log-handler", "nothing", TELL], 1),
-        (["--log-dir", SCRIPTS / "tell.py", TELL], 1),
-        (["--signals-to-handle", "SIGKILL", TELL], 1),
+        (["--numa-binding", "nowhere", REPORT], 2),
+        (["--start-method", "x", REPORT], 2),
+        (["--nnodes", "1:2:3", REPORT], 1),
+        (["--nnodes", "2:1", REPORT], 1),
+        (["--nproc-per-node", "0", REPORT], 1),
+        (["--nproc-per-node", "tpu", REPORT], 1),
+        (["--nproc-per-node", "gpu", REPORT], 1),
+        (["--max-restarts", "-1", REPORT], 1),
+        (["--shutdown-timeout", "-1", REPORT], 1),
+        (["-r", "4", REPORT], 1),
+        (["--local-ranks-filter", "x", REPORT], 1),
+        (["--no-python", "-m", REPORT], 1),
+        (["--rdzv-backend", "nothing", "--rdzv-endpoint", "h:1", REPORT], 1),
+        (["--rdzv-conf", "x", REPORT], 1),
+        (["--logs-specs", "nothing", REPORT], 1),
+        (["--event-log-handler", "nothing", REPORT], 1),
+        (["--log-dir", SCRIPTS / "report_environment.py", REPORT], 1),
+        (["--signals-to-handle", "SIGKILL", REPORT], 1),
         (["absent.py"], 1),
         (["-m", "nosuch_module"], 1),
         (["--no-python", "absent"], 1),
@@ -239,33 +247,36 @@ def test_a_signal_to_the_agent_reaches_the_workers_and_ends_it_with_1(tmp_path, 
     ],
     ids=lambda value: "-".join(str(word).strip("-") for word in value[:2]) or "nothing" if isinstance(value, list) else None,
 )
-def test_bad_input_has_the_same_exit_code_and_ours_is_said_in_a_line_before_anything_starts(tmp_path, args, code):
-    torchs, ours = both(tmp_path, *args)
+def test_invalid_input_has_the_same_exit_code_and_ours_prints_one_line_before_any_start(tmp_path, args, code):
+    torchs, ours = run_both(tmp_path, *args)
     assert (torchs.code, ours.code) == (code, code), (torchs.err, ours.err)
-    assert not ours.seen()
+    assert not ours.worker_reports()
     assert "Traceback" not in ours.err and "panicked" not in ours.err
     if code == 1:
         [line] = [line for line in ours.err.splitlines() if not line.startswith("hint: ")]
         assert line.startswith("rallypoint run: "), line
-    # Nothing is left of what was not started.
+    # The launcher has created no files.
     assert not [path for path in ours.folder.iterdir() if path.name != "out"]
 
 
 def run_path(folder, *args):
-    """Torch's worker is forked, which spares it another import of torch; ours can only be spawned."""
+    """Runs both launchers with --run-path.
+
+    Torch's worker is forked, which saves an import of torch; ours is always spawned.
+    """
     torchs = Run("torchrun", folder, "--start-method", "fork", "--run-path", *args)
     return [torchs, Run("rallypoint", folder, "--run-path", *args)]
 
 
-def test_a_script_inside_of_python_is_run_the_same(tmp_path):
-    found = environments(run_path(tmp_path, TELL, "a"))
+def test_run_path_runs_a_script_the_same_way(tmp_path):
+    found = environments(run_path(tmp_path, REPORT, "a"))
     for workers in found:
-        for told in workers.values():
-            # Ours lead sessions of their own however they are started, and Python's own plumbing is Python's.
-            del told["leads its session"], told["open files"]
-    assert same(found[1], found[0]) is True
+        for report in workers.values():
+            # Our workers always lead their own sessions, and the open files of torch's belong to multiprocessing.
+            del report["leads its session"], report["open files"]
+    assert equal_or_differences(found[1], found[0]) is True
     torchs, ours = reports(run_path(tmp_path / "fails", FAIL, "raise"))
-    # The frames above the script are each launcher's own, and ours does not repeat what the console has shown.
+    # The frames above the script differ between launchers, and ours does not repeat the traceback on the console.
     assert torchs[1]["cause"][0].pop("traceback").startswith("Traceback")
     assert ours[1]["cause"][0].pop("traceback").startswith("ValueError: what went wrong (")
     assert ours == torchs

@@ -1,4 +1,4 @@
-"""The example that trains, run as its first lines say. The other one is tested without torch (`run_command.rs`)."""
+"""The training example, run as its docstring says. The other example is tested without torch (`run_command.rs`)."""
 
 import os
 import pathlib
@@ -8,15 +8,15 @@ import signal
 import time
 
 import pytest
-from launchers import SLOW, Run
-from reading import Reading
+from launchers import PROCESS_TIMEOUT, Run
+from output_reader import OutputReader
 from servers import ROOT
 
 EXAMPLE = ROOT / "examples" / "elastic_ddp.py"
 
 
 class Node(Run):
-    """A node that trains. What it shows goes to `lines`, what it logs to `log`."""
+    """A node that trains. Its standard output goes to `lines`, and its log to `log`."""
 
     def __init__(self, folder, number, endpoint, lines):
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "ddp", "--local-addr", "127.0.0.1"]
@@ -30,25 +30,25 @@ class Node(Run):
             wait=False,
         )
         self.log = []
-        self._reading = Reading(self.process, (self.process.stdout, lines.put), (self.process.stderr, self.log.append))
+        self._output = OutputReader(self.process, (self.process.stdout, lines.put), (self.process.stderr, self.log.append))
 
-    def ended(self):
-        return self._reading.ended(SLOW)
+    def exit_code(self):
+        return self._output.exit_code(PROCESS_TIMEOUT)
 
     def workers(self):
-        """The processes that train."""
-        found = []
+        """Returns the process ids of the workers."""
+        pids = []
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 line = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                # The agent has the example among its arguments, too.
+                # The agent has the example's path among its later arguments, too.
                 is_worker = str(EXAMPLE).encode() in line[:3]
                 environment = (entry / "environ").read_bytes().split(b"\0") if is_worker else []
             except OSError:
                 continue
             if f"OUT={self.folder / 'out'}".encode() in environment:
-                found.append(int(entry.name))
-        return found
+                pids.append(int(entry.name))
+        return pids
 
     def __exit__(self, *_):
         self.process.kill()
@@ -56,36 +56,39 @@ class Node(Run):
 
 
 @pytest.mark.timeout(290)
-def test_training_survives_the_death_of_a_worker_and_of_a_node(tmp_path, port):
+def test_training_survives_the_loss_of_a_worker_and_of_a_node(tmp_path, port):
     endpoint = f"127.0.0.1:{port}"
-    lines, seen = queue.Queue(), []
+    lines, shown_lines = queue.Queue(), []
     with Node(tmp_path, 0, endpoint, lines) as host, Node(tmp_path, 1, endpoint, lines) as other:
 
-        def shown(pattern):
-            """The number in the next line like this. Rank 0 tells, which may be on either node."""
-            deadline = time.monotonic() + SLOW
+        def wait_for_line(pattern):
+            """Returns the number in the next line that matches.
+
+            Rank 0 prints these lines, and may be on either node.
+            """
+            deadline = time.monotonic() + PROCESS_TIMEOUT
             while time.monotonic() < deadline:
                 try:
-                    seen.append(lines.get(timeout=max(0.1, deadline - time.monotonic())))
+                    shown_lines.append(lines.get(timeout=max(0.1, deadline - time.monotonic())))
                 except queue.Empty:
                     break
-                if found := re.search(pattern, seen[-1]):
-                    return int(found[1])
-            raise AssertionError(f"no {pattern!r}\n{''.join(seen)}\n{''.join(host.log)}\n{''.join(other.log)}")
+                if match := re.search(pattern, shown_lines[-1]):
+                    return int(match[1])
+            raise AssertionError(f"no {pattern!r}\n{''.join(shown_lines)}\n{''.join(host.log)}\n{''.join(other.log)}")
 
-        # The first may have begun alone; then they begin again together.
-        shown(r"world of 4, from step (\d+)")
-        first = shown(r"step (\d+) of 60")
+        # The first node may have started alone. Then both restart together.
+        wait_for_line(r"world of 4, from step (\d+)")
+        first_step = wait_for_line(r"step (\d+) of 60")
         os.kill(host.workers()[0], signal.SIGKILL)
-        again = shown(r"world of 4, from step (\d+)")
-        assert again >= first, "it goes on from a checkpoint"
-        shown(r"step (\d+) of 60")
+        restarted_from = wait_for_line(r"world of 4, from step (\d+)")
+        assert restarted_from >= first_step, "training continues from a checkpoint"
+        wait_for_line(r"step (\d+) of 60")
         workers = other.workers()
         assert len(workers) == 2
         other.process.kill()
-        alone = shown(r"world of 2, from step (\d+)")
-        assert alone > again
-        shown(r"done after (\d+) steps")
-        assert host.ended() == 0, host.log
-        # Nobody of the killed node trains on.
+        alone_from = wait_for_line(r"world of 2, from step (\d+)")
+        assert alone_from > restarted_from
+        wait_for_line(r"done after (\d+) steps")
+        assert host.exit_code() == 0, host.log
+        # No worker of the killed node is left.
         assert not [pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()]

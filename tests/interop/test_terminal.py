@@ -1,4 +1,4 @@
-"""`rallypoint join` and `run` at a terminal: the live line, the world, and a command that reads what is typed."""
+"""`rallypoint join` and `run` at a terminal: the live line, the world, and a command that reads the terminal."""
 
 import contextlib
 import os
@@ -12,54 +12,57 @@ import time
 import pytest
 from servers import OurServer, binary
 
-SOON = 60
+SCREEN_TIMEOUT = 60
 
 
 class Terminal:
-    """A program in front of a terminal of its own."""
+    """A program with a terminal of its own."""
 
     def __init__(self, *arguments):
         self.pid, self.screen = pty.fork()
         if self.pid == 0:
             os.execv(binary(), [binary(), *arguments])
-        self.seen = ""
+        self.output = ""
 
-    def shows(self, pattern):
-        """Waits until this was on the screen."""
-        deadline = time.monotonic() + SOON
-        while not re.search(pattern, self.seen):
-            left = deadline - time.monotonic()
-            ready, _, _ = select.select([self.screen], [], [], max(0, left))
-            assert ready, self.seen
+    def wait_for_screen(self, pattern):
+        """Waits until the output matches the pattern."""
+        deadline = time.monotonic() + SCREEN_TIMEOUT
+        while not re.search(pattern, self.output):
+            remaining = deadline - time.monotonic()
+            ready, _, _ = select.select([self.screen], [], [], max(0, remaining))
+            assert ready, self.output
             try:
-                self.seen += os.read(self.screen, 65536).decode(errors="replace")
+                self.output += os.read(self.screen, 65536).decode(errors="replace")
             except OSError:
-                raise AssertionError(f"it ended: {self.seen}") from None
+                raise AssertionError(f"the program exited: {self.output}") from None
 
-    def left(self):
-        """What is left on the screen: of each line what was written after it was last cleared."""
-        return [line.rpartition("\x1b[2K")[2] for line in self.seen.split("\n")]
+    def visible_lines(self):
+        """Returns the lines on the screen: of each line, what was written after it was last cleared."""
+        return [line.rpartition("\x1b[2K")[2] for line in self.output.split("\n")]
 
-    def types(self, text):
+    def type_text(self, text):
         os.write(self.screen, text.encode())
 
-    def ended(self):
-        """Its exit code. What it still writes must be read, or it would not end."""
-        deadline = time.monotonic() + SOON
+    def exit_code(self):
+        """Waits for the program to exit and returns its exit code.
+
+        Reads its output, because a full terminal would block it.
+        """
+        deadline = time.monotonic() + SCREEN_TIMEOUT
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.pid = None
                 while select.select([self.screen], [], [], 0)[0]:
                     try:
-                        self.seen += os.read(self.screen, 65536).decode(errors="replace")
+                        self.output += os.read(self.screen, 65536).decode(errors="replace")
                     except OSError:
                         break
                 return os.waitstatus_to_exitcode(status)
-            assert time.monotonic() < deadline, self.seen
+            assert time.monotonic() < deadline, self.output
             if select.select([self.screen], [], [], 0.02)[0]:
                 with contextlib.suppress(OSError):
-                    self.seen += os.read(self.screen, 65536).decode(errors="replace")
+                    self.output += os.read(self.screen, 65536).decode(errors="replace")
 
     def __enter__(self):
         return self
@@ -78,82 +81,82 @@ def endpoint():
     server.stop()
 
 
-def test_a_node_that_waits_shows_a_live_line(endpoint):
+def test_a_waiting_node_shows_a_live_line(endpoint):
     with Terminal("join", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "2") as node:
-        node.shows("1 of at least 2 nodes are here, 1 missing")
-        node.shows("gives up in 59")  # of 600 s, and moving
-        node.types("\x03")
-        assert node.ended() == 128 + signal.SIGINT
+        node.wait_for_screen("1 of at least 2 nodes are here, 1 missing")
+        node.wait_for_screen("gives up in 59")  # counts down from 600 s
+        node.type_text("\x03")
+        assert node.exit_code() == 128 + signal.SIGINT
 
 
-def test_an_agent_shows_what_it_waits_for_and_then_its_world(endpoint):
+def test_an_agent_shows_the_missing_nodes_and_then_its_world(endpoint):
     flags = ("run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--rdzv-conf", "is_host=0")
     flags += ("--nnodes", "2", "--nproc-per-node", "2", "--local-addr", "127.0.0.1", "--no-python", "true")
     with Terminal(*flags) as first:
-        first.shows("1 of at least 2 nodes are here, 1 missing")
+        first.wait_for_screen("1 of at least 2 nodes are here, 1 missing")
         with Terminal(*flags) as second:
             for node in (first, second):
-                node.shows("4 workers on 2 nodes, this is node")
-                assert node.ended() == 0, node.seen
+                node.wait_for_screen("4 workers on 2 nodes, this is node")
+                assert node.exit_code() == 0, node.output
 
 
-def test_a_static_node_that_waits_shows_a_live_line(endpoint):
+def test_a_waiting_static_node_shows_a_live_line(endpoint):
     host, port = endpoint.rsplit(":", 1)
-    fixed = ("join", "--rdzv-backend", "static", "--nnodes", "2", "--rdzv-conf", "timeout=300")
-    with Terminal(*fixed, "--rdzv-endpoint", "127.0.0.1:1", "--node-rank", "1") as node:
-        node.shows(r"no answer yet from rank 0 at 127\.0\.0\.1:1; gives up in (300|29\d) s \(timeout\)")
-        node.shows(r"connection refused \(nothing listens there\)")
-        node.types("\x03")
-        assert node.ended() == 128 + signal.SIGINT
-    # The server is no rank 0, but a store is all that a node of another rank needs to wait.
-    with Terminal(*fixed, "--rdzv-endpoint", endpoint, "--node-rank", "1") as node:
-        node.shows("1 of 2 nodes are here; gives up in 29")
-        node.types("\x03")
-        assert node.ended() == 128 + signal.SIGINT
+    static = ("join", "--rdzv-backend", "static", "--nnodes", "2", "--rdzv-conf", "timeout=300")
+    with Terminal(*static, "--rdzv-endpoint", "127.0.0.1:1", "--node-rank", "1") as node:
+        node.wait_for_screen(r"no answer yet from rank 0 at 127\.0\.0\.1:1; gives up in (300|29\d) s \(timeout\)")
+        node.wait_for_screen(r"connection refused \(nothing listens there\)")
+        node.type_text("\x03")
+        assert node.exit_code() == 128 + signal.SIGINT
+    # The server is not a rank 0, but a node of another rank needs only a store to wait.
+    with Terminal(*static, "--rdzv-endpoint", endpoint, "--node-rank", "1") as node:
+        node.wait_for_screen("1 of 2 nodes are here; gives up in 29")
+        node.type_text("\x03")
+        assert node.exit_code() == 128 + signal.SIGINT
 
 
-RUN = ("run", "--rdzv-backend", "c10d", "--no-python")
-WAITING = {
-    "run": lambda endpoint: (*RUN, "--nnodes", "2", "--rdzv-conf", "is_host=0", "--rdzv-endpoint", endpoint, "true"),
+RUN_COMMAND = ("run", "--rdzv-backend", "c10d", "--no-python")
+WAITING_COMMANDS = {
+    "run": lambda endpoint: (*RUN_COMMAND, "--nnodes", "2", "--rdzv-conf", "is_host=0", "--rdzv-endpoint", endpoint, "true"),
     "join": lambda endpoint: ("join", "--nnodes", "2", "--rdzv-conf", "is_host=0", "--rdzv-endpoint", endpoint),
     "store": lambda endpoint: ("store", "--timeout", "60s", "--endpoint", endpoint, "get", "k"),
 }
 
 
-def stop_when_shown(command, endpoint, *patterns):
-    with Terminal(*WAITING[command](endpoint)) as program:
+def interrupt_when_shown(command, endpoint, *patterns):
+    with Terminal(*WAITING_COMMANDS[command](endpoint)) as program:
         for pattern in patterns:
-            program.shows(pattern)
-        program.types("\x03")
-        program.ended()
+            program.wait_for_screen(pattern)
+        program.type_text("\x03")
+        program.exit_code()
 
 
-@pytest.mark.parametrize("command", WAITING)
+@pytest.mark.parametrize("command", WAITING_COMMANDS)
 def test_a_terminal_shows_that_nothing_listens_at_the_endpoint_and_a_hint(command, port):
     hint = "hint: check that the node or server that hosts the store is up"
-    stop_when_shown(command, f"127.0.0.1:{port}", r"connection refused \(nothing listens there\)", hint)
+    interrupt_when_shown(command, f"127.0.0.1:{port}", r"connection refused \(nothing listens there\)", hint)
 
 
 @pytest.mark.parametrize("command", ["run", "join"])
 def test_a_terminal_shows_that_the_name_in_the_endpoint_cannot_be_resolved_and_a_hint(command):
-    why = 'could not resolve host "no-such-host.invalid"'
-    stop_when_shown(command, "no-such-host.invalid:29400", why, "hint: check the spelling of the host name")
+    reason = 'could not resolve host "no-such-host.invalid"'
+    interrupt_when_shown(command, "no-such-host.invalid:29400", reason, "hint: check the spelling of the host name")
 
 
-@pytest.mark.parametrize("command", WAITING)
+@pytest.mark.parametrize("command", WAITING_COMMANDS)
 def test_a_terminal_shows_that_an_http_or_tls_server_is_at_the_endpoint_and_a_hint(command):
     for reply, kind in [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP"), (b"\x15\x03\x03\x00\x02\x02\x46", "a TLS")]:
         with socket.create_server(("127.0.0.1", 0)) as server:
             endpoint = "{}:{}".format(*server.getsockname())
-            with Terminal(*WAITING[command](endpoint)) as program:
+            with Terminal(*WAITING_COMMANDS[command](endpoint)) as program:
                 connection, _ = server.accept()
                 with connection:
-                    # The whole handshake is read, so that closing does not reset the connection.
+                    # Read the whole handshake, so that closing does not reset the connection.
                     connection.recv(65536)
                     connection.sendall(reply)
-                program.shows(f"answered like {kind} server")
-                program.shows("hint: ")
-                assert program.ended() != 0
+                program.wait_for_screen(f"answered like {kind} server")
+                program.wait_for_screen("hint: ")
+                assert program.exit_code() != 0
 
 
 PAIR = ("run", "--nnodes", "2", "--no-python", "true")
@@ -162,7 +165,7 @@ STATIC = ("--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", "1"
 
 
 @pytest.mark.parametrize(
-    "command, waits, code",
+    "command, waiting_text, code",
     [
         (("join", *ALONE, "--nnodes", "2"), "1 of at least 2", 128 + signal.SIGINT),
         ((PAIR[0], *ALONE, *PAIR[1:]), "1 of at least 2", 128 + signal.SIGINT),
@@ -171,24 +174,24 @@ STATIC = ("--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", "1"
     ],
     ids=["join", "run", "run-static", "store"],
 )
-def test_an_interrupt_leaves_nothing_of_the_live_line(command, waits, code):
+def test_an_interrupt_clears_the_live_line(command, waiting_text, code):
     with Terminal(*command) as node:
-        node.shows(waits)
-        node.types("\x03")
-        assert node.ended() == code, node.seen
-        assert not [line for line in node.left() if waits in line or re.search("[\u2800-\u28ff]", line)], node.seen
+        node.wait_for_screen(waiting_text)
+        node.type_text("\x03")
+        assert node.exit_code() == code, node.output
+        assert not [line for line in node.visible_lines() if waiting_text in line or re.search("[\u2800-\u28ff]", line)], node.output
 
 
-def test_a_command_reads_what_is_typed_and_a_key_that_interrupts_reaches_it_once(endpoint):
+def test_a_command_reads_its_terminal_and_gets_each_ctrl_c_once(endpoint):
     script = "trap 'echo caught $((n += 1))' INT; echo ready; read word; echo got $word; while :; do sleep 0.05; done"
     with Terminal("join", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--", "sh", "-c", script) as node:
-        node.shows("ready")
-        node.types("hello\n")
-        node.shows("got hello")
-        node.types("\x03")
-        node.shows("caught 1")
-        node.types("\x03")
-        node.shows("caught 2")
-        assert "caught 3" not in node.seen
+        node.wait_for_screen("ready")
+        node.type_text("hello\n")
+        node.wait_for_screen("got hello")
+        node.type_text("\x03")
+        node.wait_for_screen("caught 1")
+        node.type_text("\x03")
+        node.wait_for_screen("caught 2")
+        assert "caught 3" not in node.output
         os.kill(node.pid, signal.SIGTERM)
-        assert node.ended() == 128 + signal.SIGTERM
+        assert node.exit_code() == 128 + signal.SIGTERM

@@ -1,14 +1,14 @@
-"""One client used by many threads, and many clients at once."""
+"""One client used by many threads, and many concurrent clients."""
 
 import concurrent.futures
 import threading
 
-from clock import DEADLINE, seconds
-from stage import Background, on_both
+from clock import WAIT_TIMEOUT, seconds
+from harness import Background, on_both_servers
 
 
-def together(count, call):
-    """`call(number)` on so many threads, all starting at once; their results in order."""
+def run_concurrently(count, call):
+    """Runs `call(number)` on `count` threads that start together. Returns the results in order."""
     start = threading.Barrier(count)
 
     def run(number):
@@ -19,59 +19,59 @@ def together(count, call):
         return list(threads.map(run, range(count)))
 
 
-@on_both
-def test_threads_of_one_client_do_not_mix_up_their_answers(stage):
-    store = stage.client()
+@on_both_servers
+def test_threads_that_share_a_client_get_their_own_replies(harness):
+    store = harness.client()
 
     def work(number):
-        for turn in range(100):
-            key = f"{number} {turn}"
+        for repetition in range(100):
+            key = f"{number} {repetition}"
             store.set(key, key)
             assert store.get(key) == key.encode()
             assert store.compare_set(key, key, "next") == b"next"
             assert store.check([key, f"not {key}"]) is False
             store.add("sum", number)
 
-    together(8, work)
-    stage.see(store.get, "sum")
-    stage.see(store.num_keys)
+    run_concurrently(8, work)
+    harness.call(store.get, "sum")
+    harness.call(store.num_keys)
 
 
-@on_both
-def test_clients_adding_to_one_number_lose_nothing(stage):
-    stores = [stage.client() for _ in range(8)]
-    results = together(8, lambda number: [stores[number].add("n", 1) for _ in range(250)])
-    stage.note("each number once", sorted(sum(results, [])) == list(range(1, 2001)))
-    stage.see(stores[0].get, "n")
+@on_both_servers
+def test_concurrent_adds_lose_no_update(harness):
+    stores = [harness.client() for _ in range(8)]
+    results = run_concurrently(8, lambda number: [stores[number].add("n", 1) for _ in range(250)])
+    harness.record("each number once", sorted(sum(results, [])) == list(range(1, 2001)))
+    harness.call(stores[0].get, "n")
 
 
-@on_both
-def test_clients_taking_turns_by_compare_set_lose_nothing(stage):
-    stores = [stage.client() for _ in range(4)]
+@on_both_servers
+def test_concurrent_compare_sets_lose_no_update(harness):
+    stores = [harness.client() for _ in range(4)]
     stores[0].set("n", "0")
     assert stores[0].get("n") == b"0"
 
     def work(number):
-        held = b"0"
+        known = b"0"
         for _ in range(50):
             while True:
-                wanted = str(int(held) + 1).encode()
-                came = stores[number].compare_set("n", held.decode(), wanted.decode())
-                # Equal also when another client wrote the same number; the add tells how often that was.
-                if came == wanted and held != wanted:
-                    held = came
+                wanted = str(int(known) + 1).encode()
+                current = stores[number].compare_set("n", known.decode(), wanted.decode())
+                # Also equal if another client wrote the same number. The add counts how often that happens.
+                if current == wanted and known != wanted:
+                    known = current
                     break
-                held = came
+                known = current
             stores[number].add("writes", 1)
 
-    together(4, work)
-    stage.see(stores[0].get, "writes")
+    run_concurrently(4, work)
+    harness.call(stores[0].get, "writes")
 
 
-@on_both
-def test_a_ring_of_clients_passes_a_token_round(stage):
+@on_both_servers
+def test_a_ring_of_clients_passes_a_token_around(harness):
     size = 6
-    stores = [stage.client() for _ in range(size)]
+    stores = [harness.client() for _ in range(size)]
 
     def work(rank):
         for lap in range(10):
@@ -81,19 +81,19 @@ def test_a_ring_of_clients_passes_a_token_round(stage):
             stores[rank].set(f"token {lap} {rank}", "here")
         return lap
 
-    stage.note("laps", together(size, work))
-    stage.see(stores[0].num_keys)
+    harness.record("laps", run_concurrently(size, work))
+    harness.call(stores[0].num_keys)
 
 
-@on_both
-def test_a_client_blocked_in_a_wait_holds_up_no_other_client(stage):
-    blocked, has_asked = stage.watched_client()
-    waiting = Background(blocked.wait, ["late"], seconds(DEADLINE))
-    has_asked()
+@on_both_servers
+def test_a_client_blocked_in_a_wait_does_not_delay_other_clients(harness):
+    blocked, wait_for_request = harness.watched_client()
+    waiting = Background(blocked.wait, ["late"], seconds(WAIT_TIMEOUT))
+    wait_for_request()
     for number in range(50):
-        store = stage.client()
+        store = harness.client()
         store.set(f"k{number}", "v")
         assert store.get(f"k{number}") == b"v"
     assert not waiting.is_done()
-    stage.client().set("late", "v")
-    stage.note("blocked", waiting.result())
+    harness.client().set("late", "v")
+    harness.record("blocked", waiting.result())

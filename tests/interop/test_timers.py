@@ -1,4 +1,4 @@
-"""A worker whose timer runs out, set with torch's own client (`TORCHELASTIC_ENABLE_FILE_TIMER`). Under torchrun, and under ours."""
+"""A worker whose timer expires, set with torch's client (`TORCHELASTIC_ENABLE_FILE_TIMER`), under both launchers."""
 
 import os
 import signal
@@ -20,15 +20,15 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("kind", ["torchrun", "ours"])
-def test_a_worker_whose_timer_runs_out_is_killed_and_only_ours_goes_on(kind, tmp_path):
+@pytest.mark.parametrize("launcher", ["torchrun", "ours"])
+def test_a_worker_whose_timer_expires_is_killed_and_only_our_agent_survives(launcher, tmp_path):
     (tmp_path / "worker.py").write_text(SCRIPT)
     environment = {**os.environ, "TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TMPDIR": str(tmp_path), "PYTHON_EXEC": os.sys.executable}
-    with Launcher(kind, "--standalone", "--max-restarts", 1, tmp_path / "worker.py", environment=environment) as agent:
-        code = agent.ended()
+    with Launcher(launcher, "--standalone", "--max-restarts", 1, tmp_path / "worker.py", environment=environment) as agent:
+        code = agent.exit_code()
     assert "attempt 0" in agent.text, agent.text
-    if kind == "torchrun":
-        # It sends the signal to itself as well.
+    if launcher == "torchrun":
+        # Torchrun also kills itself.
         assert (code, "attempt 1" in agent.text) == (-signal.SIGKILL, False), agent.text
     else:
         assert (code, "attempt 1" in agent.text, "done" in agent.text) == (0, True, True), agent.text

@@ -1,4 +1,4 @@
-"""Real `torchrun` and `rallypoint join` as nodes of one job; and what each does when it is told to stop."""
+"""Real `torchrun` and `rallypoint join` as nodes of one job, and how each reacts to signals and failures."""
 
 import base64
 import pickle
@@ -15,14 +15,14 @@ import torch.distributed as dist
 from nodes import OurNode, TorchNode
 from servers import OurServer
 
-SLOW = 100
-"""Seconds that torchrun may take; importing torch alone takes several on a busy machine."""
+PROCESS_TIMEOUT = 100
+"""Seconds that torchrun may take. Importing torch alone takes several seconds on a busy machine."""
 
-TELL = 'echo "told $GROUP_RANK $GROUP_WORLD_SIZE $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT"'
+REPORT_SCRIPT = 'echo "told $GROUP_RANK $GROUP_WORLD_SIZE $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT"'
 
 
 class Torchrun:
-    """`torchrun` with one worker that is a command."""
+    """`torchrun` with one worker, which runs a command."""
 
     def __init__(self, endpoint, run_id, nodes, *command, addr="127.0.0.1", restarts=0, **config):
         self.process = subprocess.Popen(
@@ -39,8 +39,8 @@ class Torchrun:
             text=True,
         )
 
-    def ended(self):
-        self.out, self.err = self.process.communicate(timeout=SLOW)
+    def exit_code(self):
+        self.out, self.err = self.process.communicate(timeout=PROCESS_TIMEOUT)
         return self.process.returncode
 
     def __enter__(self):
@@ -51,53 +51,53 @@ class Torchrun:
         self.process.wait()
 
 
-def told(text):
+def reported_values(text):
     [line] = [line for line in text.splitlines() if "told " in line]
     return line.partition("told ")[2].split()
 
 
 @pytest.mark.parametrize("host", ["torchrun", "ours"])
-def test_one_torchrun_and_one_of_ours_make_a_job_whoever_hosts_the_store(port, host):
+def test_torchrun_and_our_node_form_a_job_on_either_host(port, host):
     endpoint = f"127.0.0.1:{port}"
     hosts = {"torchrun": int(host == "torchrun"), "ours": int(host == "ours")}
-    command = ("sh", "-c", TELL)
+    command = ("sh", "-c", REPORT_SCRIPT)
     with (
         Torchrun(endpoint, "job", (2, 2), *command, is_host=hosts["torchrun"]) as torchs,
-        OurNode(endpoint, "job", (2, 2), command=command, is_host=hosts["ours"], read_timeout=SLOW) as ours,
+        OurNode(endpoint, "job", (2, 2), command=command, is_host=hosts["ours"], read_timeout=PROCESS_TIMEOUT) as ours,
     ):
-        assert ours.joined(SLOW).world_size == 2
-        mine = told(ours.line(SLOW))
-        assert torchs.ended() == 0, torchs.err
-        assert ours.ended() == 0, ours.log
-        theirs = told(torchs.out)
-    # Group rank and rank are one each; the rest is the same for both.
+        assert ours.joined(PROCESS_TIMEOUT).world_size == 2
+        mine = reported_values(ours.line(PROCESS_TIMEOUT))
+        assert torchs.exit_code() == 0, torchs.err
+        assert ours.exit_code() == 0, ours.log
+        theirs = reported_values(torchs.out)
+    # Group rank and rank differ. Everything else is the same on both nodes.
     assert {mine[0], theirs[0]} == {"0", "1"} and {mine[2], theirs[2]} == {"0", "1"}
     assert (mine[1], *mine[3:]) == (theirs[1], *theirs[3:])
     assert (mine[1], mine[3]) == ("2", "2")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_static_job_of_one_torchrun_and_one_of_ours(port, rank):
+def test_torchrun_and_our_node_form_a_static_job(port, rank):
     torchrun = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(1 - rank)),
-        *("--master-addr", "127.0.0.1", "--master-port", str(port), "--nproc-per-node", "1", "--no-python", "sh", "-c", TELL),
+        *("--master-addr", "127.0.0.1", "--master-port", str(port), "--nproc-per-node", "1", "--no-python", "sh", "-c", REPORT_SCRIPT),
     ]
     ours = OurNode(
-        f"127.0.0.1:{port}", "none", (2, 2), command=("sh", "-c", TELL), backend="static", rank=rank, timeout=SLOW
+        f"127.0.0.1:{port}", "none", (2, 2), command=("sh", "-c", REPORT_SCRIPT), backend="static", rank=rank, timeout=PROCESS_TIMEOUT
     )
     with ours:
-        torchs = subprocess.run(torchrun, capture_output=True, text=True, timeout=SLOW, stdin=subprocess.DEVNULL)
+        torchs = subprocess.run(torchrun, capture_output=True, text=True, timeout=PROCESS_TIMEOUT, stdin=subprocess.DEVNULL)
         assert torchs.returncode == 0, torchs.stderr
-        assert ours.joined(SLOW).rank == rank
-        mine, theirs = told(ours.line(SLOW)), told(torchs.stdout)
-        assert ours.ended(SLOW) == 0, ours.log
+        assert ours.joined(PROCESS_TIMEOUT).rank == rank
+        mine, theirs = reported_values(ours.line(PROCESS_TIMEOUT)), reported_values(torchs.stdout)
+        assert ours.exit_code(PROCESS_TIMEOUT) == 0, ours.log
     shared = ["127.0.0.1", str(port)]
     assert mine == [str(rank), "2", str(rank), "2", *shared]
     assert theirs == [str(1 - rank), "2", str(1 - rank), "2", *shared]
 
 
-def lists(server, run_id):
-    """The lists of nodes in the state."""
+def state_lists(server, run_id):
+    """Returns participants, redundancy list and the closed flag of the state."""
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     key = f"torch.rendezvous.{run_id}"
     if not store.check([key]) or (value := store.get(key)) == b"Y2FuaW1hZGFt":
@@ -106,96 +106,96 @@ def lists(server, run_id):
     return set(state.participants), state.redundancy_list, state.closed
 
 
-until = partial(clock.until, within=SLOW)
+wait_until = partial(clock.wait_until, within=PROCESS_TIMEOUT)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_ours_told_to_stop_while_it_waits_is_out_at_once_and_closes_nothing(number):
+def test_our_node_signaled_while_waiting_leaves_immediately_without_closing_the_rendezvous(number):
     server = OurServer()
     with OurNode(server, "job", (2, 2)) as ours:
-        until("it to be listed", lambda: len(lists(server, "job")[0]) == 1)
+        wait_until("the node to be listed", lambda: len(state_lists(server, "job")[0]) == 1)
         start = time.monotonic()
         ours.signal(number)
-        assert ours.ended() == 128 + number
+        assert ours.exit_code() == 128 + number
         assert time.monotonic() - start < 5
-    participants, _, closed = lists(server, "job")
+    participants, _, closed = state_lists(server, "job")
     assert (participants, closed) == (set(), False)
     server.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_torchs_told_to_stop_while_it_waits_stays_listed_or_closes_it_for_all(number):
+def test_torchrun_signaled_while_waiting_stays_listed_or_closes_the_rendezvous(number):
     """Trap T11."""
     server = OurServer()
     with Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", is_host=0) as torchs:
-        until("it to be listed", lambda: len(lists(server, "job")[0]) == 1)
+        wait_until("the node to be listed", lambda: len(state_lists(server, "job")[0]) == 1)
         torchs.process.send_signal(number)
-        assert torchs.ended() != 0
-    participants, _, closed = lists(server, "job")
+        assert torchs.exit_code() != 0
+    participants, _, closed = state_lists(server, "job")
     assert (len(participants), closed) == (1, number == signal.SIGINT)
     server.stop()
 
 
-def test_a_spare_that_was_not_needed_ends_well_with_us_and_fails_with_torch():
+def test_our_spare_exits_with_success_and_torchruns_fails():
     """Trap T12."""
     server = OurServer()
     endpoint = f"{server.host}:{server.port}"
     with OurNode(server, "job", (1, 1)) as working:
         assert working.joined().world_size == 1
         with OurNode(server, "job", (1, 1)) as ours, Torchrun(endpoint, "job", (1, 1), "true", is_host=0) as torchs:
-            until("both to be listed as spares", lambda: len(lists(server, "job")[1]) == 2)
+            wait_until("both nodes to be listed as spares", lambda: len(state_lists(server, "job")[1]) == 2)
             closer = threading.Thread(target=close, args=(server, "job"))
             closer.start()
-            assert ours.ended(SLOW) == 0, ours.log
-            assert torchs.ended() == 1
+            assert ours.exit_code(PROCESS_TIMEOUT) == 0, ours.log
+            assert torchs.exit_code() == 1
             assert "'NoneType' object has no attribute 'is_failed'" in torchs.err
             closer.join()
     server.stop()
 
 
 def close(server, run_id):
-    """Ends the job as a node that has finished does."""
+    """Closes the rendezvous, as a finished node does."""
     with TorchNode(server, run_id, (1, 1)) as node:
         node.close()
 
 
-def test_a_node_that_fails_closes_it_for_all_with_torch_and_nothing_with_us():
-    """As in pytorch's issue 147064: one node that goes ends the rendezvous for the others."""
+def test_torchruns_failing_node_closes_the_rendezvous_and_ours_does_not():
+    """As in pytorch's issue 147064: one failing node closes the rendezvous for the others."""
     server = OurServer()
     with OurNode(server, "ours", (1, 1), command=("false",)) as ours:
         assert ours.joined().world_size == 1
-        assert ours.ended() == 1
-    participants, _, closed = lists(server, "ours")
+        assert ours.exit_code() == 1
+    participants, _, closed = state_lists(server, "ours")
     assert (participants, closed) == (set(), False)
-    with OurNode(server, "ours", (1, 1)) as next_one:
-        assert next_one.joined().number == 1
+    with OurNode(server, "ours", (1, 1)) as next_node:
+        assert next_node.joined().number == 1
     with Torchrun(f"{server.host}:{server.port}", "torchs", (1, 1), "false", is_host=0) as torchs:
-        assert torchs.ended() == 1
-    assert lists(server, "torchs")[2]
-    with OurNode(server, "torchs", (1, 1)) as next_one:
-        assert next_one.ended() == 3
+        assert torchs.exit_code() == 1
+    assert state_lists(server, "torchs")[2]
+    with OurNode(server, "torchs", (1, 1)) as next_node:
+        assert next_node.exit_code() == 3
     server.stop()
 
 
-def test_torchrun_that_restarts_its_workers_goes_on_without_ours_whose_command_ends(tmp_path):
-    """Each would else wait for the other: ours for its command, torchrun for ours to leave the round."""
+def test_torchrun_restarts_its_workers_without_our_node_whose_command_ends(tmp_path):
+    """Otherwise each would wait for the other: our node for its command, and torchrun for our node to leave."""
     server = OurServer()
     once = f"[ -e {tmp_path}/failed ] || {{ touch {tmp_path}/failed; exit 1; }}"
     with (
-        OurNode(server, "job", (1, 2), command=("sleep", "300"), last_call_timeout=SLOW) as ours,
+        OurNode(server, "job", (1, 2), command=("sleep", "300"), last_call_timeout=PROCESS_TIMEOUT) as ours,
         Torchrun(
             f"{server.host}:{server.port}", "job", (1, 2), "sh", "-c", once, restarts=1, is_host=0, last_call_timeout=1
         ) as torchs,
     ):
-        assert ours.joined(SLOW).world_size == 2
-        assert ours.ended(SLOW) == 6
+        assert ours.joined(PROCESS_TIMEOUT).world_size == 2
+        assert ours.exit_code(PROCESS_TIMEOUT) == 6
         assert "other nodes have left round 0 and start over" in "".join(ours.log)
-        assert torchs.ended() == 0, torchs.err
+        assert torchs.exit_code() == 0, torchs.err
     server.stop()
 
 
-def test_torchrun_that_waits_for_others_to_finish_is_not_called_dead(tmp_path):
-    """It sends no heartbeats meanwhile, because its one connection to the store is busy with waiting."""
+def test_torchrun_that_waits_for_the_exit_barrier_is_not_reported_as_dead(tmp_path):
+    """Torchrun sends no heartbeats while it waits, because its only connection to the store is blocked."""
     server = OurServer()
     options = {"is_host": 0, "keep_alive_interval": 1}
     command = ("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
@@ -203,11 +203,11 @@ def test_torchrun_that_waits_for_others_to_finish_is_not_called_dead(tmp_path):
         OurNode(server, "job", (2, 2), command=command, **options) as ours,
         Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", **options) as torchs,
     ):
-        assert ours.joined(SLOW).world_size == 2
-        until("torchrun to be called dead", lambda: "was removed from the rendezvous" in "".join(ours.log))
+        assert ours.joined(PROCESS_TIMEOUT).world_size == 2
+        wait_until("torchrun to be removed", lambda: "was removed from the rendezvous" in "".join(ours.log))
         (tmp_path / "go").touch()
-        assert ours.ended(SLOW) == 0
-        assert torchs.ended() == 0, torchs.err
+        assert ours.exit_code(PROCESS_TIMEOUT) == 0
+        assert torchs.exit_code() == 0, torchs.err
     [line] = [line for line in ours.log if "was removed from the rendezvous" in line]
     assert "so nothing need be wrong" in line and "INFO" in line, line
     assert "WARN" not in "".join(ours.log), ours.log

@@ -1,12 +1,12 @@
-"""The recorded transcripts: torch still says the same today, and our server answers it with the same bytes."""
+"""The recorded transcripts: torch still sends the same bytes, and our server replies with the same bytes."""
 
 import pytest
 import record_transcripts
-from raw import Raw
-from stage import Stage
+from raw import RawConnection
+from harness import Harness
 
 RECORDED = record_transcripts.read(record_transcripts.TARGET.read_text())
-# These need a second client, or the barrier's key that torch leaves behind and we don't.
+# These need a second client, or depend on the key of a barrier, which torch stores and our server does not.
 NOT_ALONE = {
     "a_clone_has_a_connection_of_its_own_2",
     "a_wait_that_another_client_ends",
@@ -19,13 +19,13 @@ NOT_ALONE = {
 
 
 def without_nonce(runs):
-    """The first run is VALIDATE and PING with a pid, the second its echo."""
+    """Removes the first two runs: VALIDATE and PING with a pid as nonce, and the reply with that nonce."""
     (_, hello), (_, echo), *rest = runs
     assert hello[6:10] == echo
     return rest
 
 
-def test_torch_still_says_what_was_recorded():
+def test_torch_still_produces_the_recorded_bytes():
     today = record_transcripts.record()
     assert [name for name, _, _ in today] == [name for name, _, _ in RECORDED]
     for (name, ops, runs), (_, recorded_ops, recorded_runs) in zip(today, RECORDED, strict=True):
@@ -34,15 +34,15 @@ def test_torch_still_says_what_was_recorded():
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in RECORDED if name not in NOT_ALONE])
-def test_recorded_requests_get_the_recorded_answers_from_our_server(ours: Stage, name):
+def test_our_server_sends_the_recorded_replies(ours: Harness, name):
     [runs] = [runs for known, _, runs in RECORDED if known == name]
-    with Raw(ours.server, validate=False) as raw:
+    with RawConnection(ours.server, validate=False) as raw:
         for direction, data in runs:
             if direction == ">":
                 raw.send(data)
             elif direction == "<":
                 answer = raw.receive(len(data))
-                if name == "list_keys" and len(data) > 20:  # any order will do
+                if name == "list_keys" and len(data) > 20:  # the keys are in any order
                     answer, data = sorted(answer), sorted(data)
                 assert answer == data
             else:

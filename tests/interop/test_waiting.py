@@ -1,45 +1,45 @@
-"""Waits of torch's client: satisfied, timed out, cancelled, and the connection used again."""
+"""Waits of torch's client that end, time out or are canceled, and later use of the connection."""
 
 import itertools
 
-from clock import DEADLINE, ms, seconds
-from stage import Background, on_both
+from clock import WAIT_TIMEOUT, ms, seconds
+from harness import Background, on_both_servers
 from torch.distributed.elastic.utils.store import store_timeout
 
 
-@on_both
-def test_a_wait_that_times_out_names_all_its_keys_and_leaves_the_connection_usable(stage):
-    store = stage.client()
+@on_both_servers
+def test_a_wait_that_times_out_names_all_its_keys_and_the_connection_stays_usable(harness):
+    store = harness.client()
     store.set("k", "v")
     with store_timeout(store, 0.1):
-        stage.see(store.get, "missing")
-    stage.see(store.get, "k")
+        harness.call(store.get, "missing")
+    harness.call(store.get, "k")
     with store_timeout(store, 0.1):
-        stage.see(store.wait, ["missing"])
-    stage.see(store.wait, ["k", "missing"], ms(50))
-    stage.see(store.wait, ["missing", "k"], ms(50))
+        harness.call(store.wait, ["missing"])
+    harness.call(store.wait, ["k", "missing"], ms(50))
+    harness.call(store.wait, ["missing", "k"], ms(50))
     with store_timeout(store, 0.1):
-        stage.see(store.multi_get, ["k", "missing"])
-        stage.see(store.queue_pop, "q")
-    stage.see(store.wait, ["k"])
-    stage.see(store.wait, [])
-    stage.see(store.wait, ["", "ключ"], ms(50))
-    stage.see(store.set, "missing", "now here")
-    stage.see(store.get, "missing")
+        harness.call(store.multi_get, ["k", "missing"])
+        harness.call(store.queue_pop, "q")
+    harness.call(store.wait, ["k"])
+    harness.call(store.wait, [])
+    harness.call(store.wait, ["", "ключ"], ms(50))
+    harness.call(store.set, "missing", "now here")
+    harness.call(store.get, "missing")
 
 
-@on_both
-def test_a_time_out_of_zero_is_at_once(stage):
-    store = stage.client()
+@on_both_servers
+def test_a_timeout_of_zero_expires_immediately(harness):
+    store = harness.client()
     store.set_timeout(ms(0))
-    stage.see(store.get, "missing")
-    stage.see(store.check, ["missing"])
-    stage.note("timeout", store.timeout)
+    harness.call(store.get, "missing")
+    harness.call(store.check, ["missing"])
+    harness.record("timeout", store.timeout)
 
 
-@on_both
-def test_every_way_of_making_a_key_ends_a_wait_for_it(stage):
-    other = stage.client()
+@on_both_servers
+def test_every_operation_that_creates_a_key_ends_a_wait_for_it(harness):
+    other = harness.client()
     makers = {
         "set": lambda key: other.set(key, "v"),
         "set of nothing": lambda key: other.set(key, ""),
@@ -49,87 +49,88 @@ def test_every_way_of_making_a_key_ends_a_wait_for_it(stage):
         "multi_set": lambda key: other.multi_set(["else", key], ["1", "v"]),
     }
     for key, make in makers.items():
-        store, has_asked = stage.watched_client()
+        store, wait_for_request = harness.watched_client()
         waiting = Background(store.get, key)
-        has_asked()
+        wait_for_request()
         make(key)
-        stage.note(key, waiting.result())
+        harness.record(key, waiting.result())
 
 
-@on_both
-def test_a_wait_for_many_keys_ends_with_the_last_whatever_the_order(stage):
-    other = stage.client()
+@on_both_servers
+def test_a_wait_for_several_keys_ends_with_the_last_key_in_any_order(harness):
+    other = harness.client()
     for number, order in enumerate(itertools.permutations("abc")):
         keys = [f"{number}{name}" for name in "abc"]
-        store, has_asked = stage.watched_client()
+        store, wait_for_request = harness.watched_client()
         waiting = Background(store.multi_get, keys)
-        has_asked()
+        wait_for_request()
         for name in order:
             assert not waiting.is_done()
             other.set(f"{number}{name}", name)
-        stage.note(order, waiting.result())
+        harness.record(order, waiting.result())
 
 
-@on_both
-def test_a_key_named_twice_in_a_wait_is_waited_for_once(stage):
-    store, has_asked = stage.watched_client()
-    waiting = Background(store.wait, ["k", "k"], seconds(DEADLINE))
-    has_asked()
-    stage.client().set("k", "v")
-    stage.note("waited", waiting.result())
-    stage.see(store.num_keys)
+@on_both_servers
+def test_a_key_named_twice_in_a_wait_is_waited_for_once(harness):
+    store, wait_for_request = harness.watched_client()
+    waiting = Background(store.wait, ["k", "k"], seconds(WAIT_TIMEOUT))
+    wait_for_request()
+    harness.client().set("k", "v")
+    harness.record("waited", waiting.result())
+    harness.call(store.num_keys)
 
 
-@on_both
-def test_many_clients_waiting_for_one_key_are_all_woken(stage):
-    waiting = [Background(stage.client().get, "go") for _ in range(20)]
-    stage.client().set("go", "gone")
-    stage.note("all", [each.result() for each in waiting])
+@on_both_servers
+def test_many_clients_waiting_for_one_key_are_all_woken(harness):
+    waiting = [Background(harness.client().get, "go") for _ in range(20)]
+    harness.client().set("go", "gone")
+    harness.record("all", [each.result() for each in waiting])
 
 
-@on_both
-def test_a_client_that_cancelled_is_not_woken_later(stage):
-    store, other = stage.client(), stage.client()
+@on_both_servers
+def test_a_client_whose_wait_was_canceled_is_not_woken_later(harness):
+    store, other = harness.client(), harness.client()
     with store_timeout(store, 0.05):
         for _ in range(3):
-            stage.see(store.get, "k")
+            harness.call(store.get, "k")
     other.set("k", "v")
-    # A stray wake-up would be taken for the answer to one of these.
-    stage.see(store.add, "n", 2**40 + 1)
-    stage.see(store.check, ["absent"])
-    stage.see(store.get, "k")
+    # The client would take a stray wake-up for the reply to one of these requests.
+    harness.call(store.add, "n", 2**40 + 1)
+    harness.call(store.check, ["absent"])
+    harness.call(store.get, "k")
 
 
-@on_both
-def test_a_wake_up_that_crosses_the_cancel_is_swallowed(stage):
-    store, other = stage.client(), stage.client()
+@on_both_servers
+def test_a_wake_up_that_crosses_the_cancel_is_ignored(harness):
+    store, other = harness.client(), harness.client()
     for round in range(30):
-        # Set at about the moment of the time-out: either side may win, the connection must survive both.
+        # Set the key at about the moment of the timeout. Either may be first, and the connection must survive both
+        # cases.
         waiting = Background(store.wait, [f"k{round}"], ms(3))
-        stage.client().set(f"k{round}", "v") if round % 2 else other.add(f"k{round}", 1)
+        harness.client().set(f"k{round}", "v") if round % 2 else other.add(f"k{round}", 1)
         waiting.result()
         assert store.add("n", 1) == round + 1
-    stage.see(store.get, "n")
+    harness.call(store.get, "n")
 
 
-@on_both
-def test_a_delete_before_the_wait_ends_keeps_it_waiting(stage):
-    other = stage.client()
+@on_both_servers
+def test_a_wait_for_a_deleted_key_times_out(harness):
+    other = harness.client()
     other.set("k", "v")
     other.delete_key("k")
-    stage.see(stage.client().wait, ["k"], ms(50))
+    harness.call(harness.client().wait, ["k"], ms(50))
 
 
-@on_both
-def test_a_client_that_leaves_while_it_waits_disturbs_nobody(stage):
-    others = stage.client()
+@on_both_servers
+def test_a_client_that_disconnects_during_a_wait_does_not_disturb_other_clients(harness):
+    others = harness.client()
     for _ in range(5):
-        with stage.raw() as leaver:
-            leaver.ask("wait", ["/k", "/zz"])
+        with harness.raw() as leaver:
+            leaver.send_request("wait", ["/k", "/zz"])
             leaver.settle()
-    store, has_asked = stage.watched_client()
+    store, wait_for_request = harness.watched_client()
     waiting = Background(store.get, "k")
-    has_asked()
-    stage.see(others.set, "k", "v")
-    stage.note("woken", waiting.result())
-    stage.see(others.num_keys)
+    wait_for_request()
+    harness.call(others.set, "k", "v")
+    harness.record("woken", waiting.result())
+    harness.call(others.num_keys)

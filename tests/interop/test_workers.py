@@ -1,4 +1,4 @@
-"""Clients that say how many they will be: the counter `init/`, and the master that waits for it."""
+"""Clients with a world size: the counter `init/`, and the master that waits for it."""
 
 import contextlib
 import errno
@@ -6,54 +6,54 @@ import socket
 
 import pytest
 import torch.distributed as dist
-from clock import DEADLINE, seconds
+from clock import WAIT_TIMEOUT, seconds
 from servers import OurServer
-from stage import Background, Stage, on_both, outcome
+from harness import Background, Harness, on_both_servers, outcome
 
 
-@on_both
-def test_a_client_that_names_a_world_size_counts_itself_in(stage):
-    plain = stage.client()
-    stage.see(plain.num_keys)
-    workers = [stage.client(world_size=3) for _ in range(2)]
-    stage.see(plain.num_keys)
-    stage.see(plain.list_keys)
-    stage.see(workers[0].list_keys)
-    with stage.raw() as raw:
-        raw.ask("get", "init/")
-        stage.note("init/", raw.receive_text())
-    workers.append(stage.client(world_size=3, wait_for_workers=False))
-    workers.append(stage.client(wait_for_workers=True))
-    with stage.raw() as raw:
-        raw.ask("get", "init/")
-        stage.note("init/ counts only those who wait", raw.receive_text())
-    stage.see(plain.num_keys)
+@on_both_servers
+def test_a_client_with_a_world_size_is_counted_as_a_worker(harness):
+    plain = harness.client()
+    harness.call(plain.num_keys)
+    workers = [harness.client(world_size=3) for _ in range(2)]
+    harness.call(plain.num_keys)
+    harness.call(plain.list_keys)
+    harness.call(workers[0].list_keys)
+    with harness.raw() as raw:
+        raw.send_request("get", "init/")
+        harness.record("init/", raw.receive_text())
+    workers.append(harness.client(world_size=3, wait_for_workers=False))
+    workers.append(harness.client(wait_for_workers=True))
+    with harness.raw() as raw:
+        raw.send_request("get", "init/")
+        harness.record("init/ counts only clients that wait", raw.receive_text())
+    harness.call(plain.num_keys)
 
 
 @pytest.fixture
 def master_on_ours():
-    """Makes torch masters whose own client lands on our server.
+    """Creates torch masters whose own client connects to our server.
 
-    A master's client connects to the host it was given, at the port its server listens on. So ours listens on that
-    port of one loopback address, and the master takes over a socket on the same port of another.
+    A master's client connects to the given host, on the port that its server listens on. So our server listens on that
+    port at one loopback address, and the master gets a socket on the same port at another.
     """
     with contextlib.ExitStack() as cleanup:
 
-        def place():
+        def bind_both():
             for _ in range(20):
                 server = OurServer("127.0.0.2")
                 try:
                     return server, socket.create_server(("127.0.0.1", server.port))
-                except OSError as error:  # somebody else has the port over there
+                except OSError as error:  # the port is in use at the other address
                     server.stop()
                     if error.errno != errno.EADDRINUSE:
                         raise
             raise RuntimeError("no port is free on two loopback addresses")
 
-        server, listener = place()
+        server, listener = bind_both()
         cleanup.callback(server.stop)
 
-        def make(world_size, timeout):
+        def create(world_size, timeout):
             return dist.TCPStore(
                 "127.0.0.2",
                 server.port,
@@ -63,27 +63,27 @@ def master_on_ours():
                 master_listen_fd=listener.detach(),
             )
 
-        yield Stage(server), make
+        yield Harness(server), create
 
 
 def test_a_master_waits_on_our_server_until_all_workers_have_joined(master_on_ours):
-    stage, make = master_on_ours
-    master = Background(make, 3, seconds(DEADLINE))
-    workers = [stage.client(world_size=3) for _ in range(2)]
+    harness, create = master_on_ours
+    master = Background(create, 3, seconds(WAIT_TIMEOUT))
+    workers = [harness.client(world_size=3) for _ in range(2)]
     assert isinstance(master.result(), dist.TCPStore)
     assert workers[0].num_keys() == 1
 
 
-def test_a_master_tells_how_many_of_how_many_joined_just_as_on_its_own_server(master_on_ours):
-    _, make = master_on_ours
-    ours = Background(make, 2, seconds(1))
+def test_a_master_reports_how_many_workers_joined_as_on_its_own_server(master_on_ours):
+    _, create = master_on_ours
+    ours = Background(create, 2, seconds(1))
     theirs = outcome(dist.TCPStore, "127.0.0.1", 0, world_size=2, is_master=True, timeout=seconds(1))
     assert ours.result() == theirs
     assert "1/2 clients joined" in theirs
 
 
 def test_a_master_whose_port_is_ours_becomes_our_client_in_an_elastic_job(ours, monkeypatch):
-    arguments = ("127.0.0.1", ours.server.port, 1, True, seconds(DEADLINE))
+    arguments = ("127.0.0.1", ours.server.port, 1, True, seconds(WAIT_TIMEOUT))
     assert "name: EADDRINUSE" in outcome(dist.TCPStore, *arguments)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -1,16 +1,16 @@
-"""Lab tests: `rallypoint` on several hosts of one machine, over links that are bad or cut (see `lab.py`).
+"""Lab tests: `rallypoint` on several hosts of one machine, over links with faults (see `lab.py`).
 
 How to run, from the root of the repository, as root:
 
     cargo build
     "$(scripts/torch-venv)/bin/python" -m pytest -n 3 -m "not long" tests/lab
 
-`scripts/test lab` does that; `scripts/test full` also runs the cases marked `long` and tries each case 5 times. Torch is not needed, only
-pytest. These variables change a run:
+`scripts/test lab` does that. `scripts/test full` also runs the cases marked `long`, and tries each case 5 times. The
+tests need pytest, but not torch. These environment variables change a run:
 
     RALLYPOINT_BIN          the binary to test
-    RALLYPOINT_LAB_TRIES    how often each case is tried
-    RALLYPOINT_LAB_SEED     the seed of the first try; the next try has the next seed. A failure names the seed of its try
+    RALLYPOINT_LAB_TRIES    the number of tries of each case
+    RALLYPOINT_LAB_SEED     the seed of the first try; each further try has the next seed. A failure reports its seed
 
 The figures of all tries are printed at the end.
 """
@@ -31,24 +31,24 @@ import lab  # noqa: E402
 
 
 def pytest_collection_modifyitems(items):
-    reason = lab.obstacle()
+    reason = lab.missing_requirement()
     if reason:
         for item in items:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 class Tries:
-    """Tries of one case, each with a seed of its own, and the durations that they report."""
+    """The tries of one case, each with its own seed, and the durations that they record."""
 
     def __init__(self, item):
         self._item = item
         self._durations = {}
 
     def __call__(self, attempt, quick=1, allowed_to_fail=0):
-        """Calls `attempt(seed, record)` `quick` times, or as often as RALLYPOINT_LAB_TRIES says.
+        """Calls `attempt(seed, record)` `quick` times, or RALLYPOINT_LAB_TRIES times if that is set.
 
-        `record(name, seconds)` takes a duration for the table at the end. All tries are made, also after one has failed. At most the
-        fraction `allowed_to_fail` of them may fail.
+        `record(name, seconds)` records a duration for the table at the end. A failed try does not end the case. At most
+        the fraction `allowed_to_fail` of the tries may fail.
         """
         __tracebackhide__ = True
         count = int(os.environ.get("RALLYPOINT_LAB_TRIES", quick))
@@ -57,7 +57,7 @@ class Tries:
         for seed in range(first, first + count):
             try:
                 attempt(seed, self._record)
-            except Exception:  # noqa: BLE001  each kind is a failed try
+            except Exception:  # noqa: BLE001  any exception is a failed try
                 failed.append(seed)
                 print(f"the try with RALLYPOINT_LAB_SEED={seed} failed\n{traceback.format_exc()}")
         for name, durations in self._durations.items():
@@ -74,9 +74,10 @@ def tries(request):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Prints the figures of all cases, also of those that ran in other processes.
+    """Prints the figures of all cases, including those that ran in other processes.
 
-    A try that fails before it gets to a figure is not in that figure's n. A try that is too late is in n and among the failed.
+    A try that fails before it records a figure does not count in that figure's n. A try that was too slow counts in n
+    and as failed.
     """
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     rows = []

@@ -1,9 +1,10 @@
-"""The first process of a lab host: configures the host's network, hands its TAP to the lab, and holds the namespaces open.
+"""The first process of a lab host: configures the host's network, passes its TAP to the lab, and keeps the namespaces
+open.
 
     python holder.py HOST NUMBER_OF_HOSTS SOCKET_FD HOSTS_FILE NEIGHBORS
 
-It runs as PID 1 of the host's PID namespace. It ends when the other end of the socket is closed, also by the death of the lab's process, and
-the kernel then kills every other process of the host.
+It runs as PID 1 of the host's PID namespace. It exits when the other end of the socket is closed, which also happens
+when the lab's process dies. The kernel then kills every other process of the host.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ def run(*command, **options):
 
 def tap(name):
     """Creates a TAP interface and returns the file descriptor of its other end."""
-    # Without a `vnet_hdr` the kernel computes every checksum and segments every packet before it writes a frame.
+    # Without `vnet_hdr`, the kernel computes every checksum and segments every packet before it writes a frame.
     device = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
     return device
@@ -56,7 +57,7 @@ def main():
         others = (other for other in range(1, count + 1) if other != number)
         lines += [f"neighbor replace {address(other)} lladdr {mac(other)} dev eth0 nud permanent" for other in others]
     run("ip", "-batch", "-", input="\n".join(lines), text=True)
-    # Orphans become children of this process. Ignoring the signal makes the kernel reap them.
+    # Orphans become children of this process. The kernel reaps them if SIGCHLD is ignored.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     socket.send_fds(lab, [b"ready"], [device])
     os.close(device)

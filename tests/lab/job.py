@@ -1,4 +1,4 @@
-"""Jobs of `rallypoint run`, one agent per host, and what the lab's tests look at."""
+"""Jobs of `rallypoint run` with one agent per host, for the lab's tests."""
 
 import base64
 import contextlib
@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from binaries import binary
-from clock import until
+from clock import wait_until
 from lab import descendants, parents, pid_in_host
 
 RUN_ID = "lab"
@@ -21,7 +21,7 @@ PORT = 29400
 
 @dataclasses.dataclass
 class Start:
-    """One start of a worker, as the worker itself told it."""
+    """One start of a worker, as the worker reported it."""
 
     when: float
     group_rank: int
@@ -44,23 +44,23 @@ class Agent:
         return [Start(when, *map(int, match.groups())) for when, match in found if match]
 
     def worker(self):
-        """Returns the process id of the running worker, as this machine knows it."""
+        """Returns the process id of the running worker in the PID namespace of this machine."""
         pid = self.starts()[-1].pid
-        [found] = [each for each in descendants(self.process.pid()) if pid_in_host(each) == pid]
+        [found] = [candidate for candidate in descendants(self.process.pid()) if pid_in_host(candidate) == pid]
         return found
 
-    def chain(self):
-        """Returns the processes of this node that are no workers, from the one that the user started to the worker's parent."""
-        above = parents()
-        chain = [above[self.worker()]]
-        while chain[0] != self.process.pid():
-            chain.insert(0, above[chain[0]])
-        return chain
+    def agent_processes(self):
+        """Returns the node's processes other than the worker, from the outer process to the agent."""
+        parent_of = parents()
+        agent_processes = [parent_of[self.worker()]]
+        while agent_processes[0] != self.process.pid():
+            agent_processes.insert(0, parent_of[agent_processes[0]])
+        return agent_processes
 
 
-def expect_running(agents):
-    ended = [agent.host.address for agent in agents if agent.process.poll() is not None]
-    assert not ended, f"agents have ended: {', '.join(ended)}"
+def assert_running(agents):
+    stopped = [agent.host.address for agent in agents if agent.process.poll() is not None]
+    assert not stopped, f"agents have exited: {', '.join(stopped)}"
 
 
 class Server:
@@ -73,16 +73,16 @@ class Server:
 
     def start(self):
         self._process = self.host.start([binary(), "serve", "--listen", self.endpoint])
-        until("the server", lambda: "listening on" in self._process.text(), instead=self._process.text)
+        wait_until("the server", lambda: "listening on" in self._process.text(), details=self._process.text)
 
     def kill(self):
-        """Kills the server, and with it all that it has stored."""
+        """Kills the server. Its data is lost."""
         self._process.kill()
-        self._process.ended()
+        self._process.exit_code()
 
 
 class Job:
-    """Agents with the same arguments."""
+    """A job: agents with the same arguments."""
 
     def __init__(self, lab, *options, nnodes, endpoint=None):
         self._lab = lab
@@ -94,7 +94,7 @@ class Job:
         self.agents = []
 
     def start(self, host, *options):
-        """Starts an agent on a host. `options` come after those of the job, and override them."""
+        """Starts an agent on a host. `options` override those of the job."""
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", RUN_ID]
         command = ["--log-dir", "/dev/null", "--no-python", "/bin/sh", str(WORKER), str(self._fifo)]
         agent = Agent(host, [*rendezvous, *self._options, *options, *command])
@@ -102,46 +102,47 @@ class Job:
         return agent
 
     def state(self):
-        """Returns the pickled state of the rendezvous, or nothing while there is none."""
+        """Returns the pickled state of the rendezvous, or empty bytes if there is none."""
         command = [binary(), "store", "--endpoint", self._endpoint, "get", f"torch.rendezvous.{RUN_ID}"]
-        ended = self._lab.hosts[0].run(command)
-        return base64.b64decode(ended.stdout) if ended.returncode == 0 else b""
+        completed = self._lab.hosts[0].run(command)
+        return base64.b64decode(completed.stdout) if completed.returncode == 0 else b""
 
     def wait_for_nodes(self, agents, within):
-        """Waits until the state has the addresses of these nodes."""
+        """Waits until the state contains the addresses of these nodes."""
 
         def complete():
-            expect_running(agents)
+            assert_running(agents)
             state = self.state()
             return all(agent.host.address.encode() in state for agent in agents)
 
-        until("the nodes in the state", complete, within)
+        wait_until("the nodes in the state", complete, within)
 
     def wait_for_workers(self, world, within, agents=None, since=0.0):
-        """Waits until the worker of each agent was started in a world of that many nodes, after the moment `since`.
+        """Waits until the worker of each agent has started in a world of `world` nodes, after the time `since`.
 
-        Returns the moment of the last start. Fails at once if an agent has ended, and after `within` seconds.
+        Returns the time of the last start. Fails immediately if an agent has exited, and otherwise after `within`
+        seconds.
         """
         agents = self.agents if agents is None else agents
 
         def running():
-            expect_running(agents)
+            assert_running(agents)
             last = [starts[-1] for agent in agents if (starts := agent.starts())]
-            fits = [each for each in last if each.world == world and each.when > since]
-            return len(fits) == len(agents) and fits
+            matching = [candidate for candidate in last if candidate.world == world and candidate.when > since]
+            return len(matching) == len(agents) and matching
 
-        starts = until(f"{len(agents)} workers in a world of {world}", running, within)
+        starts = wait_until(f"{len(agents)} workers in a world of {world}", running, within)
         ranks = sorted(start.group_rank for start in starts)
         assert len(agents) < world or ranks == list(range(world)), f"ranks of a world of {world}: {ranks}"
         return max(start.when for start in starts)
 
     def finish(self, agents=None, within=60):
-        """Lets the workers end with success, and expects the same of all agents."""
-        # While the FIFO has a writer, opening it for reading doesn't block.
+        """Lets the workers exit with success, and asserts that all agents do the same."""
+        # While the FIFO has a writer, opening it for reading does not block.
         with open(self._fifo, "r+b", buffering=0):
             for agent in self.agents if agents is None else agents:
-                code = agent.process.ended(within)
-                assert code == 0, f"the agent on {agent.host.address} ended with {code}"
+                code = agent.process.exit_code(within)
+                assert code == 0, f"the agent on {agent.host.address} exited with {code}"
 
     def __enter__(self):
         return self
@@ -151,7 +152,7 @@ class Job:
 
 
 def kill(*pids):
-    """Kills processes in one go. Returns the moment."""
+    """Kills processes without a pause in between. Returns the time of the first kill."""
     moment = time.monotonic()
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

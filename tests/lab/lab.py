@@ -1,4 +1,4 @@
-"""Hosts of a network on one machine, with links that can be delayed, made lossy, reordered or cut.
+"""Simulated hosts on one machine, with links that can delay, lose and reorder packets or be cut.
 
     with Lab(hosts=3) as lab:                                     # addresses 10.77.0.1, 10.77.0.2, 10.77.0.3
         lab.link(delay=0.15, jitter=0.1, loss=0.1, reorder=0.1)   # between any two hosts
@@ -6,13 +6,14 @@
         with lab.hosts[2].cut():
             ...
 
-A host is a set of anonymous namespaces (network, PIDs, mounts, host name), so labs of several test processes don't meet. Its one interface
-is a TAP whose other end is a switch in user space (`switch.py`), because kernels without netem can't do this to a link. Everything ends
-with the process that made the lab, however that process ends: the switch and the first process of every host (`holder.py`) read from a
-socket that is closed then, and with its first process a PID namespace loses all others.
+A host is a set of anonymous namespaces (network, PIDs, mounts, host name), so labs of several test processes do not
+interfere. Its only interface is a TAP whose other end is a switch in user space (`switch.py`), because not every kernel
+has netem. All processes exit with the process that created the lab, even if that process is killed: the switch and the
+first process of every host (`holder.py`) read from a socket that is closed then, and a PID namespace ends with its
+first process.
 
-A caller that is not root gets a user namespace per host. That needs a kernel that permits it, and read and write permission on
-/dev/net/tun.
+A caller that is not root gets a user namespace per host. The kernel must permit that, and the caller needs read and
+write permission on /dev/net/tun.
 """
 
 import contextlib
@@ -30,17 +31,17 @@ import sys
 import tempfile
 import time
 
-from clock import DEADLINE, until
+from clock import WAIT_TIMEOUT, wait_until
 from holder import address
-from reading import Reading
+from output_reader import OutputReader
 from switch import Link
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 @functools.cache
-def obstacle():
-    """Returns why there can be no lab on this machine, or None."""
+def missing_requirement():
+    """Returns why this machine cannot run a lab, or None if it can."""
     missing = [tool for tool in ("ip", "nsenter", "unshare", "mount") if shutil.which(tool) is None]
     if missing:
         return f"the lab needs {', '.join(missing)} on the PATH (Debian: apt-get install iproute2 util-linux mount)"
@@ -51,7 +52,7 @@ def obstacle():
 
 
 def unshare():
-    """Returns the beginning of a command line that runs a command in namespaces of its own."""
+    """Returns the start of a command line that runs a command in new namespaces."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *user, "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
@@ -61,53 +62,54 @@ class LabError(Exception):
 
 
 class Lab:
-    """A switch and the hosts at it. If the `with` block raises, the logs are printed.
+    """A switch and its hosts. If the `with` block raises an exception, the logs are printed.
 
-    `neighbors` is "static" (hosts know each other's MAC addresses, as if routers were in between, so a cut shows only as silence) or "arp"
-    (hosts ask, as on one segment, so a cut of some seconds also shows as "No route to host").
+    `neighbors` is "static" or "arp". With "static", hosts know each other's MAC addresses, as if routers were in
+    between, so packets to a cut host are lost silently. With "arp", hosts resolve addresses, as on one segment, so
+    after a few seconds a cut also causes "No route to host".
     """
 
     def __init__(self, hosts, seed=None, neighbors="static"):
         self.seed = random.randrange(2**32) if seed is None else seed
-        self._ends = contextlib.ExitStack()
+        self._cleanup = contextlib.ExitStack()
         try:
             self._start(hosts, neighbors)
         except BaseException:
-            self._ends.close()
+            self._cleanup.close()
             raise
 
     def _start(self, count, neighbors):
         self.hosts = [Host(self, number) for number in range(1, count + 1)]
-        # The file can go when all hosts have bound it to their /etc/hosts.
+        # The file can be deleted once all hosts have bound it to their /etc/hosts.
         with tempfile.NamedTemporaryFile("w", prefix="rallypoint-lab-") as names:
             os.chmod(names.name, 0o644)
             names.write("127.0.0.1 localhost\n")
             names.writelines(f"{host.address} host{host.number}\n" for host in self.hosts)
             names.flush()
             for host in self.hosts:
-                self._ends.callback(host._stop)
+                self._cleanup.callback(host._stop)
                 host._start(count, names.name, neighbors)
             taps = [host._tap() for host in self.hosts]
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.settimeout(DEADLINE)
+        self._control, peer_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(WAIT_TIMEOUT)
         self._switch = subprocess.Popen(
-            [sys.executable, "-I", HERE / "switch.py", *map(str, [self.seed, theirs.fileno(), *taps])],
+            [sys.executable, "-I", HERE / "switch.py", *map(str, [self.seed, peer_end.fileno(), *taps])],
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno(), *taps],
+            pass_fds=[peer_end.fileno(), *taps],
         )
-        self._ends.callback(self._switch.wait)
-        self._ends.callback(self._control.close)
-        theirs.close()
+        self._cleanup.callback(self._switch.wait)
+        self._cleanup.callback(self._control.close)
+        peer_end.close()
         for tap in taps:
             os.close(tap)
         self.counters()
 
     def link(self, **quality):
-        """Sets what happens to a frame on its way between any two hosts, once per direction (see `switch.Link`)."""
+        """Sets the quality of the links between any two hosts, in each direction (see `switch.Link`)."""
         self._command(hosts=[host.number for host in self.hosts], out=dataclasses.asdict(Link(**quality)))
 
     def counters(self):
-        """Returns how many frames the switch has forwarded, lost, cut and been late with, and its greatest lateness in seconds."""
+        """Returns the numbers of forwarded, lost, cut and late frames, and the maximum lateness in seconds."""
         return self._command()
 
     def _command(self, **command):
@@ -120,16 +122,16 @@ class Lab:
     def __exit__(self, kind, *_):
         if kind is not None:
             print(self.logs())
-        self._ends.close()
+        self._cleanup.close()
 
     def logs(self):
-        """Returns what every process of every host has written, and the counters of the switch."""
+        """Returns the output of every process of every host, and the counters of the switch."""
         processes = [process for host in self.hosts for process in host.processes]
         return "\n".join([*(process.log() for process in processes), f"== switch\n{self.counters()}\n"])
 
 
 class Host:
-    """One host. Its processes see only the host's own network and each other."""
+    """One host. Its processes see only the host's network and each other."""
 
     def __init__(self, lab, number):
         self.number = number
@@ -138,40 +140,41 @@ class Host:
         self._lab = lab
 
     def _start(self, count, hosts_file, neighbors):
-        self._socket, theirs = socket.socketpair()
-        self._socket.settimeout(DEADLINE)
-        arguments = map(str, [self.number, count, theirs.fileno(), hosts_file, neighbors])
-        self._errors = self._lab._ends.enter_context(tempfile.TemporaryFile())
+        self._socket, peer_end = socket.socketpair()
+        self._socket.settimeout(WAIT_TIMEOUT)
+        arguments = map(str, [self.number, count, peer_end.fileno(), hosts_file, neighbors])
+        self._errors = self._lab._cleanup.enter_context(tempfile.TemporaryFile())
         self._holder = subprocess.Popen(
             [*unshare(), sys.executable, HERE / "holder.py", *arguments],
             stdin=subprocess.DEVNULL,
             stderr=self._errors,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[peer_end.fileno()],
         )
-        theirs.close()
-        # The first process of the PID namespace is a child of `unshare`, which is itself in all the other namespaces.
+        peer_end.close()
+        # The first process of the PID namespace is a child of `unshare`, which itself is in all the other namespaces.
         target = ["--target", str(self._holder.pid), f"--pid=/proc/{self._holder.pid}/ns/pid_for_children"]
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         self._enter = ["nsenter", *target, *user, "--net", "--uts", "--mount", "--"]
 
     def _tap(self):
-        """Waits until the host is ready and returns the other end of its interface."""
+        """Waits until the host is ready, and returns the file descriptor of its TAP."""
         message, taps, _, _ = socket.recv_fds(self._socket, 16, 1)
         if message != b"ready":
-            self._holder.wait(DEADLINE)
+            self._holder.wait(WAIT_TIMEOUT)
             self._errors.seek(0)
-            raise LabError(f"host {self.number} ended with {self._holder.returncode}: {self._errors.read().decode()}")
+            raise LabError(f"host {self.number} exited with {self._holder.returncode}: {self._errors.read().decode()}")
         return taps[0]
 
     def _stop(self):
         if hasattr(self, "_holder"):
             self._socket.close()
         for process in self.processes:
-            # `nsenter` stops when its child is stopped. The PID namespace ends when `nsenter` has reaped its child.
+            # `nsenter` is stopped when its child is stopped. The PID namespace ends when `nsenter` has reaped its
+            # child.
             process._popen.send_signal(signal.SIGCONT)
-            process.ended()
+            process.exit_code()
         if hasattr(self, "_holder"):
-            self._holder.wait(DEADLINE)
+            self._holder.wait(WAIT_TIMEOUT)
 
     def start(self, command, environment=None):
         """Starts a command on this host."""
@@ -179,29 +182,29 @@ class Host:
         self.processes.append(process)
         return process
 
-    def run(self, command, within=DEADLINE):
-        """Runs a command on this host and returns how it ended, with its output as text."""
+    def run(self, command, within=WAIT_TIMEOUT):
+        """Runs a command on this host and returns the completed process, with its output as text."""
         command = [*self._enter, *map(str, command)]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=within, check=False)
 
     def link(self, **quality):
-        """Sets what happens to frames in both directions of this host's link, beside what `Lab.link` has set for other hosts."""
+        """Sets the quality of this host's link in both directions. The settings of other hosts stay."""
         quality = dataclasses.asdict(Link(**quality))
         self._lab._command(hosts=[self.number], **{"out": quality, "in": quality})
 
     def cut(self):
         """Drops all frames from and to this host, until `heal` or the end of the `with` block."""
         self._lab._command(hosts=[self.number], cut=True)
-        healing = contextlib.ExitStack()
-        healing.callback(self.heal)
-        return healing
+        cleanup = contextlib.ExitStack()
+        cleanup.callback(self.heal)
+        return cleanup
 
     def heal(self):
         self._lab._command(hosts=[self.number], cut=False)
 
 
 class Process:
-    """A process on a host, with the lines it has written so far and when each was read."""
+    """A process on a host, with the lines that it has written so far and the time at which each was read."""
 
     def __init__(self, host, enter, command, environment):
         self.host = host
@@ -217,31 +220,31 @@ class Process:
             errors="replace",
             env=None if environment is None else os.environ | environment,
         )
-        self._reading = Reading(self._popen, (self._popen.stdout, self._take))
+        self._output = OutputReader(self._popen, (self._popen.stdout, self._append))
 
-    def _take(self, line):
+    def _append(self, line):
         self.lines.append((time.monotonic(), line))
 
     def text(self):
-        """Returns what it has written, each line with the seconds since the process was started."""
+        """Returns the output. Each line starts with the seconds since the start of the process."""
         return "".join(f"{when - self.started:8.3f} {line}" for when, line in list(self.lines) if line)
 
     def log(self):
-        """Returns `text` under a headline."""
+        """Returns `text` with a heading."""
         return f"== {self.host.address}: {self._name}, exit code {self.poll()}\n{self.text()}"
 
     def poll(self):
         """Returns the exit code, or None while the process runs."""
         return self._popen.poll()
 
-    def ended(self, within=DEADLINE):
-        """Waits for the end, and for the last line. Returns the exit code."""
-        return self._reading.ended(within)
+    def exit_code(self, within=WAIT_TIMEOUT):
+        """Waits for the process to exit and for its last line. Returns the exit code."""
+        return self._output.exit_code(within)
 
     def pid(self):
-        """Returns the process id as this machine knows it, not as its host does."""
-        # `nsenter` stays as the parent, because only a child can be in another PID namespace.
-        return until("the process behind nsenter", lambda: children(self._popen.pid))[0]
+        """Returns the process id in the PID namespace of this machine."""
+        # `nsenter` stays as the parent process, because only a child can be in another PID namespace.
+        return wait_until("the process behind nsenter", lambda: children(self._popen.pid))[0]
 
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
@@ -249,7 +252,7 @@ class Process:
 
 
 def parents():
-    """Returns the parent of every process of this machine."""
+    """Returns the parent of every process on this machine."""
     found = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -262,15 +265,15 @@ def children(pid):
 
 
 def descendants(pid):
-    """Returns all processes below a process."""
-    above = parents()
+    """Returns all descendants of a process."""
+    parent_of = parents()
     found = [pid]
     for each in found:
-        found += [child for child, parent in above.items() if parent == each]
+        found += [child for child, parent in parent_of.items() if parent == each]
     return found[1:]
 
 
 def pid_in_host(pid):
-    """Returns a process's id as its own host knows it."""
+    """Returns the id of a process in the PID namespace of its host."""
     [numbers] = [line for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("NSpid:")]
     return int(numbers.split()[-1])

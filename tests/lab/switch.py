@@ -1,13 +1,14 @@
-"""An Ethernet switch in user space whose links can be delayed, made lossy, reordered or cut while it runs.
+"""An Ethernet switch in user space whose links can delay, lose and reorder frames or be cut while it runs.
 
     python switch.py SEED CONTROL_FD TAP_FD...
 
-The first TAP belongs to host 1, the second to host 2, and so on. The last byte of a MAC address is the number of its host (`mac`), so the
-switch learns nothing. One thread reads frames, keeps them in a heap ordered by due time, and writes them when they are due. The switch ends
-when the other end of the control socket is closed.
+The first TAP belongs to host 1, the second to host 2, and so on. The last byte of a MAC address is the number of its
+host (`mac`), so the switch need not learn addresses. One thread reads frames, keeps them in a heap ordered by due time,
+and writes them when they are due. The switch exits when the other end of the control socket is closed.
 
-The control socket carries one JSON object per datagram: `{"hosts": [1, 2], "out": {...}, "in": {...}, "cut": true}` changes the named
-links, where absent fields stay as they are, and `{}` changes nothing. The reply is the counters since the start.
+The control socket carries one JSON object per datagram: `{"hosts": [1, 2], "out": {...}, "in": {...}, "cut": true}`
+changes the links of these hosts. Absent fields stay as they are, and `{}` changes nothing. The reply has the counters
+since the start.
 """
 
 import contextlib
@@ -22,10 +23,10 @@ import sys
 import time
 
 FRAMES_PER_READ = 64
-"""Frames read from one host before the next host has its turn."""
+"""Maximum number of frames read from one host before the next host."""
 
 LATE_SECONDS = 0.02
-"""A frame that is written this long after it was due counts as late."""
+"""A frame that is written more than this time after its due time counts as late."""
 
 
 def mac(number):
@@ -35,20 +36,20 @@ def mac(number):
 
 @dataclasses.dataclass
 class Link:
-    """What happens to frames in one direction of one host's link."""
+    """The quality of one direction of one host's link."""
 
     delay: float = 0.0
-    """Seconds that a frame takes, on average."""
+    """Average delay of a frame, in seconds."""
     jitter: float = 0.0
-    """Each frame takes between `delay - jitter` and `delay + jitter`, independent of the frame before it: jitter reorders."""
+    """Each frame takes between `delay - jitter` and `delay + jitter` seconds, so jitter reorders frames."""
     loss: float = 0.0
-    """Fraction of frames that are dropped."""
+    """Fraction of frames that are lost."""
     reorder: float = 0.0
-    """Fraction of frames that are held back for another `reorder_by` seconds, so that later frames overtake them."""
+    """Fraction of frames that are delayed by another `reorder_by` seconds, so that later frames overtake them."""
     reorder_by: float = 0.05
 
     def transit(self, chance):
-        """Draws how long a frame takes, or None if it is lost."""
+        """Draws the delay of a frame, or None if the frame is lost."""
         if self.loss and chance.random() < self.loss:
             return None
         seconds = self.delay
@@ -88,14 +89,14 @@ class Switch:
             timeout = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
             for key, _ in self._selector.select(timeout):
                 if key.data is None:
-                    if not self._obey():
+                    if not self._handle_command():
                         return
                 else:
                     self._receive(key.data)
             self._deliver()
 
-    def _obey(self):
-        """Carries out one command. Returns False when the lab is gone."""
+    def _handle_command(self):
+        """Handles one command. Returns False if the lab has closed the control socket."""
         data = self._control.recv(65536)
         if not data:
             return False
@@ -118,7 +119,7 @@ class Switch:
             except BlockingIOError:
                 return
             except OSError:
-                # The host is gone, and its interface with it.
+                # The host has exited, and its interface was deleted.
                 self._selector.unregister(port.tap)
                 return
             broadcast = frame[0] & 1
@@ -150,7 +151,7 @@ class Switch:
             try:
                 os.write(self._ports[target].tap, frame)
             except OSError:
-                # The interface is down or gone, or its queue is full: a switch drops such frames.
+                # The interface is down or deleted, or its queue is full. A switch drops such frames.
                 self._counters["lost"] += 1
                 continue
             self._counters["forwarded"] += 1
@@ -160,7 +161,7 @@ class Switch:
 
 if __name__ == "__main__":
     seed, control, *taps = map(int, sys.argv[1:])
-    # On a busy machine the links of a lab whose caller is root are still in time.
+    # A higher priority keeps the links on time on a busy machine. Only root may set it.
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
     Switch(seed, socket.socket(fileno=control), taps).run()

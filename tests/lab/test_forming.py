@@ -1,11 +1,11 @@
-"""Six nodes form a round, form the next one after a worker has failed, and finish, over links that are bad."""
+"""Six nodes form a round, re-form after a worker has failed, and finish, over links with faults."""
 
 import functools
 import random
 import time
 
 import pytest
-from clock import stays
+from clock import assert_stays
 from job import Job
 from lab import Lab
 
@@ -22,19 +22,19 @@ BAD_LINKS = {"rtt": RTT, "loss": LOSS, "reordering": REORDERING, "all": REORDERI
 
 
 def form(job, hosts, within):
-    """Starts an agent on each host. Returns how long it took until all workers ran."""
+    """Starts an agent on each host. Returns the seconds until all workers run."""
     begin = time.monotonic()
     for host in hosts:
         job.start(host)
     return job.wait_for_workers(NODES, within) - begin
 
 
-def form_again(job, chance, within):
-    """Kills the worker of one node. Returns how long it took until all workers ran again."""
+def re_form(job, chance, within):
+    """Kills the worker of one node. Returns the seconds until all workers have restarted."""
     victim = chance.choice(job.agents)
     begin = time.monotonic()
     victim.host.run(["kill", "-KILL", victim.starts()[-1].pid])
-    # The restart may not be counted: a node whose heartbeats were lost with other packets makes all nodes start over, too.
+    # The restart may not use the restart budget: lost heartbeats of a node also make all nodes rejoin.
     return job.wait_for_workers(NODES, within, since=begin) - begin
 
 
@@ -44,14 +44,14 @@ def test_a_job_forms_within_60_s_over_bad_links_and_again_after_a_failure(tries,
         with Lab(hosts=NODES, seed=seed) as lab, Job(lab, "--max-restarts", "1", nnodes=NODES) as job:
             lab.link(**BAD_LINKS[name])
             record("formed", form(job, lab.hosts, within=60))
-            record("formed again", form_again(job, random.Random(seed), within=60))
+            record("re-formed", re_form(job, random.Random(seed), within=60))
 
     tries(attempt)
 
 
 @pytest.mark.long
 def test_a_job_forms_within_180_s_where_30_percent_of_all_packets_are_lost(tries):
-    """It may not stay formed: heartbeats are lost as well, and a node whose heartbeats are missed for 15 s is dropped."""
+    """The round may re-form later: heartbeats are lost as well, and a node without heartbeats for 15 s is dropped."""
 
     def attempt(seed, record):
         with Lab(hosts=NODES, seed=seed) as lab, Job(lab, nnodes=NODES) as job:
@@ -63,13 +63,13 @@ def test_a_job_forms_within_180_s_where_30_percent_of_all_packets_are_lost(tries
 
 @pytest.mark.parametrize("neighbors", ["static", "arp"])
 @pytest.mark.parametrize("victim", ["store", "peer"])
-def test_a_cut_of_3_s_at_any_moment_of_forming_ends_no_agent(tries, victim, neighbors):
-    """The nodes start within 2 s of each other, and the cut begins within these 2 s."""
+def test_a_cut_of_3_s_at_any_moment_while_a_round_forms_ends_no_agent(tries, victim, neighbors):
+    """The nodes start within 2 s of each other, and the cut starts within these 2 s."""
 
     def attempt(seed, record):
         chance = random.Random(seed)
         with Lab(hosts=NODES, seed=seed, neighbors=neighbors) as lab, Job(lab, nnodes=NODES) as job:
-            # With a delay, more of the moments are moments at which messages are on their way.
+            # With a delay, messages are in flight for more of the time.
             lab.link(delay=0.05, jitter=0.02)
             host = lab.hosts[0] if victim == "store" else chance.choice(lab.hosts[1:])
             cut = chance.uniform(0, 2)
@@ -81,8 +81,8 @@ def test_a_cut_of_3_s_at_any_moment_of_forming_ends_no_agent(tries, victim, neig
                 event()
             print(f"seed {seed}: {host.address} was cut off {cut:.3f} s after the start")
             record("formed", job.wait_for_workers(NODES, within=60) - begin)
-            # An agent that the cut has broken would end by now.
-            stays("all agents run", lambda: all(agent.process.poll() is None for agent in job.agents), 3)
+            # An agent that failed because of the cut would exit within this time.
+            assert_stays("all agents run", lambda: all(agent.process.poll() is None for agent in job.agents), 3)
 
     tries(attempt, quick=2)
 

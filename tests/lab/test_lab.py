@@ -1,4 +1,4 @@
-"""The lab itself: what its links do to packets, and what is left of it."""
+"""The lab itself: the effect of link settings on packets, and cleanup."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from clock import until
+from clock import wait_until
 from lab import Lab
 
 ECHO = """
@@ -23,13 +23,13 @@ while True:
 
 PING = """
 import socket, sys, time
-address, count, interval, patience = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+address, count, interval, grace = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 ping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 ping.connect((address, 7))
 sent = []
-def receive(until):
-    while (left := until - time.monotonic()) > 0:
-        ping.settimeout(left)
+def receive(deadline):
+    while (remaining := deadline - time.monotonic()) > 0:
+        ping.settimeout(remaining)
         try:
             number = int(ping.recv(2048))
         except TimeoutError:
@@ -39,7 +39,7 @@ for number in range(count):
     sent.append(time.monotonic())
     ping.send(str(number).encode())
     receive(sent[number] + interval)
-receive(time.monotonic() + patience)
+receive(time.monotonic() + grace)
 """
 
 STREAM = """
@@ -72,28 +72,28 @@ def python(source, *arguments):
     return [sys.executable, "-I", "-S", "-c", source, *arguments]
 
 
-def started(host, source):
+def start_server(host, source):
     process = host.start(python(source))
-    until("the server", lambda: "ready" in process.text())
+    wait_until("the server", lambda: "ready" in process.text())
 
 
-def pings(lab, count=200, interval=0.005, patience=1.0):
-    """Returns number and round-trip time of each answered ping from host 2 to host 1, in the order of the answers."""
+def pings(lab, count=200, interval=0.005, grace=1.0):
+    """Sends pings from host 2 to host 1. Returns number and round-trip time of each reply, in order of arrival."""
     if not lab.hosts[0].processes:
-        started(lab.hosts[0], ECHO)
-    ended = lab.hosts[1].run(python(PING, lab.hosts[0].address, count, interval, patience), 60)
-    assert ended.returncode == 0, ended.stderr
-    rows = [line.split() for line in ended.stdout.splitlines()]
+        start_server(lab.hosts[0], ECHO)
+    completed = lab.hosts[1].run(python(PING, lab.hosts[0].address, count, interval, grace), 60)
+    assert completed.returncode == 0, completed.stderr
+    rows = [line.split() for line in completed.stdout.splitlines()]
     return [(int(number), float(seconds)) for number, seconds in rows]
 
 
-def test_a_link_without_settings_loses_nothing_keeps_the_order_and_adds_little_delay(pair):
+def test_a_link_without_settings_loses_no_packet_and_keeps_the_order_with_little_delay(pair):
     answers = pings(pair)
     assert [number for number, _ in answers] == list(range(200))
     assert statistics.median(seconds for _, seconds in answers) < 0.01
 
 
-def test_a_delay_with_jitter_is_that_of_both_directions_and_reorders(pair):
+def test_delay_and_jitter_apply_to_both_directions_and_reorder_packets(pair):
     pair.link(delay=0.15, jitter=0.1)
     answers = pings(pair)
     times = [seconds for _, seconds in answers]
@@ -104,13 +104,13 @@ def test_a_delay_with_jitter_is_that_of_both_directions_and_reorders(pair):
     assert numbers != sorted(numbers)
 
 
-def test_a_loss_is_that_of_each_direction(pair):
+def test_loss_applies_to_each_direction(pair):
     pair.link(loss=0.1)
-    # 81 % come back; five standard deviations of 1000 are 6 %.
+    # 81 % of the replies arrive. Five standard deviations of 1000 pings are 6 %.
     assert 750 < len(pings(pair, count=1000, interval=0.001)) < 870
 
 
-def test_frames_are_reordered_without_any_delay_of_the_others(pair):
+def test_reordering_delays_only_the_reordered_frames(pair):
     pair.link(reorder=0.1)
     answers = pings(pair)
     numbers = [number for number, _ in answers]
@@ -119,39 +119,39 @@ def test_frames_are_reordered_without_any_delay_of_the_others(pair):
     assert statistics.median(seconds for _, seconds in answers) < 0.01
 
 
-def test_one_hosts_link_is_bad_in_both_directions(pair):
+def test_settings_of_one_hosts_link_apply_to_both_directions(pair):
     pair.hosts[0].link(loss=1.0)
-    assert not pings(pair, count=20, patience=0.1)
+    assert not pings(pair, count=20, grace=0.1)
     pair.hosts[0].link()
     assert len(pings(pair, count=20)) == 20
 
 
 def test_a_cut_host_reaches_no_other_until_it_is_healed(pair):
     with pair.hosts[1].cut():
-        assert not pings(pair, count=20, patience=0.1)
+        assert not pings(pair, count=20, grace=0.1)
     assert len(pings(pair, count=20)) == 20
     pair.hosts[0].cut()
-    assert not pings(pair, count=20, patience=0.1)
+    assert not pings(pair, count=20, grace=0.1)
     pair.hosts[0].heal()
     assert len(pings(pair, count=20)) == 20
 
 
-def test_hosts_on_one_segment_find_each_other_and_notice_that_one_is_gone():
+def test_hosts_on_one_segment_resolve_each_other_and_notice_a_cut_host():
     with Lab(hosts=2, neighbors="arp") as lab:
         assert len(pings(lab, count=20)) == 20
         lab.hosts[1].run(["ip", "neighbor", "flush", "all"])
         lab.hosts[0].cut()
-        ended = lab.hosts[1].run(python(SEND, lab.hosts[0].address, 1))
-        assert "No route to host" in ended.stderr
+        completed = lab.hosts[1].run(python(SEND, lab.hosts[0].address, 1))
+        assert "No route to host" in completed.stderr
 
 
-def test_the_switch_forwards_thousands_of_frames_per_second_in_time(pair):
-    started(pair.hosts[0], STREAM)
+def test_the_switch_forwards_over_5000_frames_per_second(pair):
+    start_server(pair.hosts[0], STREAM)
     size = 50_000_000
     begin = time.monotonic()
-    ended = pair.hosts[1].run(python(SEND, pair.hosts[0].address, size), 60)
+    completed = pair.hosts[1].run(python(SEND, pair.hosts[0].address, size), 60)
     seconds = time.monotonic() - begin
-    assert ended.stdout.strip() == str(size), ended
+    assert completed.stdout.strip() == str(size), completed
     counters = pair.counters()
     print(counters, seconds)
     assert counters["forwarded"] / seconds > 5000, counters
@@ -164,7 +164,7 @@ def test_hosts_have_names_and_processes_of_their_own(pair):
     assert pair.hosts[0].run(["getent", "hosts", "host2"]).stdout.split() == ["10.77.0.2", "host2"]
 
 
-def test_nothing_is_left_of_a_lab_whose_process_is_killed(tmp_path):
+def test_a_lab_whose_process_is_killed_leaves_no_process(tmp_path):
     source = """
 import sys, time
 sys.path[:0] = sys.argv[1:]
@@ -182,4 +182,4 @@ time.sleep(1000)
         pids = [int(pid) for _ in range(3) for pid in process.stdout.readline().split()]
         process.kill()
     assert len(pids) == 5
-    until("the end of all processes", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+    wait_until("all processes to exit", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))

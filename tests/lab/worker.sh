@@ -1,5 +1,5 @@
-# A worker of the lab's jobs: says who it is and runs until it is told to finish.
+# A worker of the lab's jobs: prints its ranks and runs until the test opens the FIFO $1 for writing.
 #
-# FIFO ($1) has no writer until then, so opening it blocks, without another process or a timer.
+# Opening a FIFO without a writer blocks, so the worker needs neither another process nor a timer.
 echo "lab-worker group_rank=$GROUP_RANK world=$GROUP_WORLD_SIZE restart=$TORCHELASTIC_RESTART_COUNT pid=$$"
 : <"$1"

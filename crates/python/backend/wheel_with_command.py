@@ -1,10 +1,10 @@
-"""The build backend (PEP 517): maturin's, plus the `rallypoint` command and a source distribution of the whole workspace.
+"""Build backend (PEP 517): maturin, plus the `rallypoint` command and a source distribution of the whole workspace.
 
-maturin packs the extension module. The command is a crate of its own, so this backend builds the command first and puts it
-into the folder from which maturin takes a wheel's `scripts`. maturin's source distribution leaves out the crates that
+Maturin packs the extension module. The command is a crate of its own, so this backend builds the command first and puts
+it into the folder from which maturin takes a wheel's `scripts`. Maturin's source distribution omits the crates that
 only the command needs, so this backend archives the workspace instead.
 
-The environment variable `RALLYPOINT_PROFILE` names the cargo profile for both binaries; the default is `release`.
+The environment variable `RALLYPOINT_PROFILE` names the cargo profile for both binaries. The default is `release`.
 """
 
 import json
@@ -22,7 +22,7 @@ DATA = ROOT / "crates" / "python" / "data"
 PROFILE = os.environ.get("RALLYPOINT_PROFILE", "release")
 # The files and folders of a source distribution.
 SOURCES = ["Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "crates", "pyproject.toml"]
-# Build products inside those folders.
+# Build products inside those folders, which are left out.
 PRODUCTS = ("crates/python/data", "/target", "/__pycache__")
 
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
@@ -30,7 +30,7 @@ get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    """Writes the metadata. pip calls this before anything is built, but maturin requires that the data folder exists."""
+    """Writes the metadata. Creates the data folder, which maturin requires even before anything is built."""
     DATA.mkdir(exist_ok=True)
     return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
 
@@ -65,9 +65,9 @@ def _build_command():
     """Builds the command and returns its path."""
     cargo = shutil.which("cargo")
     if cargo is None:
-        raise SystemExit("rallypoint: 'cargo' is not on the PATH; building the wheel needs a Rust toolchain (1.88 or newer)")
-    # `--workspace` gives shared dependencies the same features as in a build of the whole workspace, so that nothing is
-    # compiled twice.
+        raise SystemExit("rallypoint: 'cargo' is not on the PATH\nhint: install a Rust toolchain, 1.88 or newer")
+    # With `--workspace`, shared dependencies get the same features as in a build of the whole workspace, so that they
+    # are compiled only once.
     build = [cargo, "build", "--locked", "--workspace", "--bin", "rallypoint", "--profile", PROFILE]
     subprocess.run(build, cwd=ROOT, check=True)
     metadata = subprocess.run(

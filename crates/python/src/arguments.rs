@@ -1,4 +1,4 @@
-//! What Python hands over, as the stores want it. What doesn't fit is a `TypeError`, as torch has it.
+//! Python arguments, converted to what the stores take. An argument of the wrong type raises `TypeError`, as in torch.
 
 use std::ffi::OsStr;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyByteArray, PyBytes, PyDelta, PyDeltaAccess, PyDict, PyFloat, PyInt, PyString};
 
-/// A key: text, or bytes that are UTF-8.
+/// A key: `str`, or `bytes` in UTF-8.
 pub(crate) struct Key(String);
 
 impl Deref for Key {
@@ -27,20 +27,20 @@ impl<'py> FromPyObject<'_, 'py> for Key {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
         if let Ok(text) = object.cast::<PyString>() {
-            return Ok(Key(text.to_cow().map_err(|_| not_text())?.into_owned()));
+            return Ok(Key(text.to_cow().map_err(|_| not_utf8())?.into_owned()));
         }
         match object.extract::<PyBackedBytes>() {
-            Ok(bytes) => Ok(Key(std::str::from_utf8(&bytes).map_err(|_| not_text())?.to_owned())),
-            Err(_) => Err(wrong("a key must be str or bytes", object)),
+            Ok(bytes) => Ok(Key(std::str::from_utf8(&bytes).map_err(|_| not_utf8())?.to_owned())),
+            Err(_) => Err(type_error("a key must be str or bytes", object)),
         }
     }
 }
 
-fn not_text() -> PyErr {
-    PyTypeError::new_err("a key must be text that can be written as UTF-8")
+fn not_utf8() -> PyErr {
+    PyTypeError::new_err("a key must be text that can be encoded as UTF-8")
 }
 
-/// A file's path: text, or bytes as the system has them.
+/// The path of a file: `str`, `os.PathLike`, or `bytes` in the system's own encoding.
 pub(crate) struct FilePath(pub(crate) PathBuf);
 
 impl<'py> FromPyObject<'_, 'py> for FilePath {
@@ -53,26 +53,28 @@ impl<'py> FromPyObject<'_, 'py> for FilePath {
         object
             .extract()
             .map(FilePath)
-            .map_err(|_| wrong("a file's path must be str, bytes or os.PathLike", object))
+            .map_err(|_| type_error("a file's path must be str, bytes or os.PathLike", object))
     }
 }
 
-/// What torch takes for a list of keys or values: a sequence, a set, a generator and the like; not the characters of one text,
-/// not a dictionary, and nothing else that can merely be iterated over.
+/// A list of keys or values.
+///
+/// Accepts the same types as torch: sequences, sets, generators, `map` and the views of a dictionary. Refuses `str`,
+/// `bytes`, `bytearray`, `dict` and other iterables.
 pub(crate) struct List<T>(Vec<T>);
 
 /// An item of a list.
 pub(crate) trait Item {
-    /// What the list must be.
-    const LIST: &'static str;
+    /// The start of the error for an object that is not such a list.
+    const EXPECTED: &'static str;
 }
 
 impl Item for Key {
-    const LIST: &'static str = "keys must be a list of str";
+    const EXPECTED: &'static str = "keys must be a list of str";
 }
 
 impl Item for Value {
-    const LIST: &'static str = "values must be a list of str or bytes";
+    const EXPECTED: &'static str = "values must be a list of str or bytes";
 }
 
 impl<T: Deref> List<T> {
@@ -94,24 +96,24 @@ where
             || object.is_instance_of::<PyByteArray>()
             || !is_list_like(object)?
         {
-            return Err(wrong(T::LIST, object));
+            return Err(type_error(T::EXPECTED, object));
         }
-        let items = object.try_iter().map_err(|_| wrong(T::LIST, object))?;
+        let items = object.try_iter().map_err(|_| type_error(T::EXPECTED, object))?;
         items.map(|item| item?.extract::<T>()).collect::<PyResult<_>>().map(List)
     }
 }
 
 fn is_list_like(object: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
-    const OTHERS: [&str; 7] =
+    const ITERABLES: [&str; 7] =
         ["set", "frozenset", "generator", "dict_keys", "dict_values", "dict_items", "map"];
     if object.is_instance_of::<PyDict>() {
         return Ok(false);
     }
     Ok(object.hasattr("__getitem__")?
-        || OTHERS.iter().any(|name| object.get_type().name().is_ok_and(|own| own == *name)))
+        || ITERABLES.iter().any(|name| object.get_type().name().is_ok_and(|own| own == *name)))
 }
 
-/// A value: bytes, or text to be written as UTF-8.
+/// A value: `bytes`, or `str`, which is encoded as UTF-8.
 pub(crate) enum Value {
     Bytes(PyBackedBytes),
     Text(String),
@@ -134,73 +136,73 @@ impl<'py> FromPyObject<'_, 'py> for Value {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Value> {
         if let Ok(text) = object.cast::<PyString>() {
             let text = text.to_cow().map_err(|_| {
-                PyTypeError::new_err("a value that is str must be text that can be written as UTF-8")
+                PyTypeError::new_err("a value that is str must be text that can be encoded as UTF-8")
             })?;
             return Ok(Value::Text(text.into_owned()));
         }
-        object.extract().map(Value::Bytes).map_err(|_| wrong("a value must be str or bytes", object))
+        object.extract().map(Value::Bytes).map_err(|_| type_error("a value must be str or bytes", object))
     }
 }
 
-/// A whole number; one that doesn't fit is as wrong as something else.
-pub(crate) struct Whole<T>(pub(crate) T);
+/// An integer. A number that does not fit into `T` raises `TypeError`, like an object of another type.
+pub(crate) struct Integer<T>(pub(crate) T);
 
-impl<'py, T> FromPyObject<'_, 'py> for Whole<T>
+impl<'py, T> FromPyObject<'_, 'py> for Integer<T>
 where
     T: for<'a> FromPyObject<'a, 'py>,
 {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Whole<T>> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Integer<T>> {
         let number = object.extract::<T>().map_err(Into::into);
-        // What can be made a whole number is one, unless digits would be lost without a word.
-        let made = number.or_else(|error| {
+        // An object with `__int__` is accepted, except a float: its conversion would silently drop digits.
+        let converted = number.or_else(|error| {
             match object.is_instance_of::<PyFloat>() || object.is_instance_of::<PyInt>() {
                 true => Err(error),
                 false => object.call_method0("__int__")?.extract::<T>().map_err(Into::into),
             }
         });
-        made.map(Whole).map_err(|_| match object.is_instance_of::<PyInt>() {
+        converted.map(Integer).map_err(|_| match object.is_instance_of::<PyInt>() {
             true => PyTypeError::new_err(format!(
                 "{} is out of range (it must fit into {})",
                 object.str().map_or_else(|_| "a number".into(), |text| text.to_string()),
                 std::any::type_name::<T>(),
             )),
-            false => wrong("must be an int", object),
+            false => type_error("must be an int", object),
         })
     }
 }
 
-/// Yes or no, said by anything that has a truth of its own; being empty is none.
-pub(crate) struct Truth(pub(crate) bool);
+/// A boolean: `None`, or an object whose class defines `__bool__`. Containers, which only have a length, are refused.
+pub(crate) struct Boolean(pub(crate) bool);
 
-impl<'py> FromPyObject<'_, 'py> for Truth {
+impl<'py> FromPyObject<'_, 'py> for Boolean {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Truth> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Boolean> {
         if !object.is_none() && !object.hasattr("__bool__")? {
-            return Err(wrong("must be True or False", object));
+            return Err(type_error("must be True or False", object));
         }
-        object.is_truthy().map(Truth).map_err(|_| wrong("must be True or False", object))
+        object.is_truthy().map(Boolean).map_err(|_| type_error("must be True or False", object))
     }
 }
 
-/// A timeout in whole milliseconds, as torch's; it may be negative.
+/// A timeout in milliseconds, as in torch. It may be negative.
 #[derive(Clone, Copy)]
 pub(crate) struct Timeout(i64);
 
 impl Timeout {
-    /// For calls to which zero is without end: what is negative is over at once.
-    pub(crate) fn or_forever(self) -> Option<Duration> {
-        (self.0 != 0).then(|| self.or_at_once())
+    /// Returns the timeout for calls that take zero as "no timeout". A negative timeout expires immediately.
+    pub(crate) fn zero_as_unlimited(self) -> Option<Duration> {
+        (self.0 != 0).then(|| self.zero_as_immediate())
     }
 
-    /// For calls to which zero is at once.
-    pub(crate) fn or_at_once(self) -> Duration {
+    /// Returns the timeout for calls that take zero literally. A negative timeout counts as zero.
+    pub(crate) fn zero_as_immediate(self) -> Duration {
         Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
     }
 
-    pub(crate) fn of_millis(millis: i64) -> Timeout {
+    pub(crate) fn from_millis(millis: i64) -> Timeout {
         Timeout(millis)
     }
 
@@ -226,20 +228,20 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Timeout> {
         if let Ok(delta) = object.cast::<PyDelta>() {
-            // The longest there is has more microseconds than an i64 counts.
+            // `timedelta.max` has more microseconds than fit into an i64.
             let seconds = i128::from(delta.get_days()) * 86_400 + i128::from(delta.get_seconds());
             let millis = (seconds * 1_000_000 + i128::from(delta.get_microseconds())) / 1_000;
             return Ok(Timeout(i64::try_from(millis).unwrap_or(i64::MAX)));
         }
         if let Ok(seconds) = object.cast::<PyFloat>() {
-            // Without end of its range, and nothing for what is no number.
+            // The cast saturates, and turns NaN into 0.
             return Ok(Timeout((seconds.value() * 1e3) as i64));
         }
-        Err(wrong("a time-out must be a datetime.timedelta, or a float of seconds", object))
+        Err(type_error("a timeout must be a datetime.timedelta, or a float of seconds", object))
     }
 }
 
-fn wrong(what: &str, object: Borrowed<'_, '_, PyAny>) -> PyErr {
+fn type_error(expected: &str, object: Borrowed<'_, '_, PyAny>) -> PyErr {
     let found = object.get_type().name().map_or_else(|_| "something else".into(), |name| name.to_string());
-    PyTypeError::new_err(format!("{what}, not {found}"))
+    PyTypeError::new_err(format!("{expected}, not {found}"))
 }

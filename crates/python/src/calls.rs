@@ -1,8 +1,8 @@
 //! Calls that may block. They run without the interpreter's lock, on the thread that makes them.
 //!
-//! Python runs signal handlers on the main thread only. So while a call of that thread waits, the wait is interrupted 20 times
-//! per second to run the handlers of pending signals and to forward log lines. When a handler raises (Ctrl-C), everything
-//! the call waits for ends, and the call raises that exception.
+//! Python runs signal handlers on the main thread only. While a call of that thread waits, the wait is therefore
+//! interrupted every 50 ms to run the handlers of pending signals and to forward log lines. When a handler raises an
+//! exception (Ctrl-C), all waits of the call are canceled, and the call raises that exception.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -16,80 +16,88 @@ use crate::error::to_python;
 use crate::logging;
 
 thread_local! {
-    /// Whether this is the main thread, in a call.
-    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
-    /// The exception that ends the call under way.
-    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// A process, and whether this is its main thread: a fork makes the thread that forks the main thread of the child.
-    static MAIN: Cell<(u32, bool)> = const { Cell::new((u32::MAX, false)) };
+    /// Whether this is the main thread and it is in a call, so that waits run signal handlers.
+    static RUNS_HANDLERS: Cell<bool> = const { Cell::new(false) };
+    /// The exception that cancels the current call.
+    static PENDING_EXCEPTION: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    /// A process number, and whether this thread is that process's main thread. The thread that forks becomes the main
+    /// thread of the child, so the answer is cached per process.
+    static MAIN_THREAD: Cell<(u32, bool)> = const { Cell::new((u32::MAX, false)) };
 }
 
-/// Runs a store's call without the interpreter's lock.
+/// Runs a call of a store without the interpreter's lock, and turns its error into an exception.
 pub(crate) fn run<T: Send>(py: Python<'_>, call: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     detached(py, call)?.map_err(|error| to_python(py, error))
 }
 
-/// Runs `call` without the interpreter's lock. Fails with the exception that a signal handler raises meanwhile.
+/// Runs `call` without the interpreter's lock.
+///
+/// Fails with the exception that a signal handler raises during the call.
 pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
     if !is_main_thread() {
         return Ok(py.detach(call));
     }
-    // A signal handler, or a store written in Python, may call a store while this thread is in a call.
-    let outer = RAISED.take();
-    let was_watched = IS_WATCHED.replace(true);
+    // Calls can be nested: a signal handler, or a store written in Python, may call a store during a call of this
+    // thread.
+    let outer_exception = PENDING_EXCEPTION.take();
+    let outer_runs_handlers = RUNS_HANDLERS.replace(true);
     let outcome = py.detach(call);
-    IS_WATCHED.set(was_watched);
-    RAISED.replace(outer).map_or(Ok(outcome), Err)
+    RUNS_HANDLERS.set(outer_runs_handlers);
+    PENDING_EXCEPTION.replace(outer_exception).map_or(Ok(outcome), Err)
 }
 
-/// Ends what the call under way on this thread waits for. Every store and rendezvous that Python has carries it.
+/// Cancels the waits of this thread's current call once a signal handler has raised an exception.
+///
+/// Every store and rendezvous handler that is created from Python has one.
 #[derive(Debug)]
-struct Signals;
+struct SignalCancellation;
 
-impl Cancellation for Signals {
+impl Cancellation for SignalCancellation {
     fn is_cancelled(&self) -> bool {
-        IS_WATCHED.get() && RAISED.with_borrow(Option::is_some)
+        RUNS_HANDLERS.get() && PENDING_EXCEPTION.with_borrow(Option::is_some)
     }
 
     /// Forwards log lines and runs the handlers of pending signals.
     fn on_wait(&self) {
-        if !IS_WATCHED.get() || self.is_cancelled() {
+        if !RUNS_HANDLERS.get() || self.is_cancelled() {
             return;
         }
         let check = |py: Python<'_>| logging::forward(py).and_then(|()| py.check_signals());
-        // Without an interpreter there are no handlers.
-        if let Some(Err(raised)) = Python::try_attach(check) {
-            RAISED.set(Some(raised));
+        // `None`: the interpreter is finalized, so there are no handlers to run.
+        if let Some(Err(exception)) = Python::try_attach(check) {
+            PENDING_EXCEPTION.set(Some(exception));
         }
     }
 }
 
-/// What a store needs so that its calls end when a signal handler raises.
-pub(crate) fn signals() -> Option<Arc<dyn Cancellation>> {
-    Some(Arc::new(Signals))
+/// Returns the cancellation for stores whose calls end when a signal handler raises an exception.
+pub(crate) fn signal_cancellation() -> Option<Arc<dyn Cancellation>> {
+    Some(Arc::new(SignalCancellation))
 }
 
-/// Sleeps for `duration`, or until a signal handler raises; whether none did.
+/// Sleeps for `duration`, or until a signal handler raises an exception. Returns false in the latter case.
 pub(crate) fn sleep(duration: Duration) -> bool {
-    rallypoint_store::sleep(duration, signals().as_ref())
+    rallypoint_store::sleep(duration, signal_cancellation().as_ref())
 }
 
-/// Ends the call under way if `error`, which Python code below it raised, is no ordinary exception but Ctrl-C or the like:
-/// the Rust code between must not take it for a failure of a store.
-pub(crate) fn end_if_fatal(py: Python<'_>, error: &PyErr) {
-    if IS_WATCHED.get() && !error.is_instance_of::<PyException>(py) {
-        RAISED.set(Some(error.clone_ref(py)));
+/// Cancels the current call if `error` is not a subclass of `Exception`, as with `KeyboardInterrupt` and `SystemExit`.
+///
+/// Python code that the call runs raised `error`. Without this, the Rust code in between would treat it as a failure of
+/// a store.
+pub(crate) fn cancel_if_fatal(py: Python<'_>, error: &PyErr) {
+    if RUNS_HANDLERS.get() && !error.is_instance_of::<PyException>(py) {
+        PENDING_EXCEPTION.set(Some(error.clone_ref(py)));
     }
 }
 
-/// Whether this is the thread that signal handlers run on.
+/// Returns whether this is the main thread, on which Python runs signal handlers.
 pub(crate) fn is_main_thread() -> bool {
     let process = crate::process::current();
-    let (known, is_main) = MAIN.get();
-    if known == process {
+    let (cached, is_main) = MAIN_THREAD.get();
+    if cached == process {
         return is_main;
     }
     let is_main = rustix::thread::gettid() == rustix::process::getpid();
-    MAIN.set((process, is_main));
+    MAIN_THREAD.set((process, is_main));
     is_main
 }

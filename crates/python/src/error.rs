@@ -1,5 +1,7 @@
-//! What a store's error is in Python: torch's exception for it, with torch's words first where programs may look for them,
-//! and then ours.
+//! Store errors as Python exceptions.
+//!
+//! Each error becomes torch's exception for it. Where programs may search for torch's message, our message follows it
+//! in parentheses.
 
 use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
@@ -9,32 +11,32 @@ use rallypoint_store::{Awaited, Failure, StoreError, StoreKind};
 
 use crate::arguments::Timeout;
 
-/// The exception for an error of a call that was given no timeout of its own.
+/// Converts an error of a call that took no timeout argument.
 pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     let text = with_hint(&error, error.to_string());
     match error {
         StoreError::Foreign(error) => match error.downcast::<PyErr>() {
             Ok(raised) => *raised,
-            Err(error) => raise(py, "DistStoreError", error.to_string()),
+            Err(error) => exception(py, "DistStoreError", error.to_string()),
         },
-        StoreError::QueueEmpty { .. } => raise(py, "QueueEmptyError", text),
-        StoreError::Listen { .. } => raise(py, "DistNetworkError", text),
+        StoreError::QueueEmpty { .. } => exception(py, "QueueEmptyError", text),
+        StoreError::Listen { .. } => exception(py, "DistNetworkError", text),
         StoreError::Call { failure, .. } => match failure {
             Failure::NoAnswer
             | Failure::Unreachable(_)
             | Failure::ConnectionLost(_)
             | Failure::Indeterminate(_)
-            | Failure::Protocol(..) => raise(py, "DistNetworkError", text),
-            Failure::NotANumber { .. } => raise(py, "NotANumberError", text),
+            | Failure::Protocol(..) => exception(py, "DistNetworkError", text),
+            Failure::NotANumber { .. } => exception(py, "NotANumberError", text),
             Failure::Unsupported(_) => PyNotImplementedError::new_err(text),
-            _ => raise(py, "DistStoreError", text),
+            _ => exception(py, "DistStoreError", text),
         },
         StoreError::InvalidArgument(_) => PyValueError::new_err(text),
-        _ => raise(py, "DistStoreError", text),
+        _ => exception(py, "DistStoreError", text),
     }
 }
 
-/// Adds a hint on a line of its own to the text of an error, if the error says why there was no connection.
+/// Appends a hint, on its own line, to the message of an error that says why there is no connection.
 pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
     match error.connection_fault() {
         Some(fault) => format!("{text}\nhint: {}", fault.hint()),
@@ -42,25 +44,26 @@ pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
     }
 }
 
-/// How many keys a timeout names. Torch names all, which may be a hundred thousand.
-const SOME_KEYS: usize = 64;
+/// The maximum number of keys that a timeout message lists. Torch lists all of them, which can be 100,000.
+const MAX_NAMED_KEYS: usize = 64;
 
-/// The exception for an error of a wait: a timeout is told as torch tells it.
-pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
+/// Converts an error of a call that waited for `timeout`. The message of a timeout starts with torch's.
+pub(crate) fn wait_error_to_python(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let StoreError::Call { context, failure: Failure::Timeout(awaited) } = &error else {
         return to_python(py, error);
     };
-    let told = match (awaited, context.store, context.op) {
-        // Torch's stores each have words of their own.
+    let message = match (awaited, context.store, context.op) {
+        // The message differs between torch's stores.
         (Awaited::Keys(_), StoreKind::File, Some(Op::Get | Op::MultiGet)) => {
             let key = error.missing_keys().first().copied().unwrap_or_default().to_owned();
             format!("Timeout waiting for key: {key} after {} ms", timeout.millis())
         }
         (Awaited::Keys(_), store, _) => {
             let wait = if store == StoreKind::Tcp { "wait" } else { "Wait" };
-            let named = context.keys.iter().take(SOME_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
-            let more = if context.keys.len() > SOME_KEYS { ", ..." } else { "" };
-            format!("{wait} timeout after {}ms, keys: {}{more}", timeout.millis(), named.join(", "))
+            let names =
+                context.keys.iter().take(MAX_NAMED_KEYS).map(|key| format!("/{key}")).collect::<Vec<_>>();
+            let more = if context.keys.len() > MAX_NAMED_KEYS { ", ..." } else { "" };
+            format!("{wait} timeout after {}ms, keys: {}{more}", timeout.millis(), names.join(", "))
         }
         (Awaited::Arrivals(_), store, _) => {
             let barrier = if store == StoreKind::Tcp { "barrier" } else { "Wait" };
@@ -68,14 +71,17 @@ pub(crate) fn of_wait(py: Python<'_>, error: StoreError, timeout: Timeout) -> Py
         }
         _ => return to_python(py, error),
     };
-    raise(py, "DistStoreError", format!("{told} ({error})"))
+    exception(py, "DistStoreError", format!("{message} ({error})"))
 }
 
-/// One of the package's exceptions.
-pub(crate) fn raise(py: Python<'_>, name: &str, text: String) -> PyErr {
+/// Creates the exception `name` of `rallypoint._exceptions`.
+pub(crate) fn exception(py: Python<'_>, name: &str, text: String) -> PyErr {
     let class = || {
         let module = py.import("rallypoint._exceptions")?;
-        module.call_method1("raised", (module.getattr(name)?,))?.cast_into::<PyType>().map_err(PyErr::from)
+        module
+            .call_method1("class_to_raise", (module.getattr(name)?,))?
+            .cast_into::<PyType>()
+            .map_err(PyErr::from)
     };
     class().map_or_else(|error| error, |class| PyErr::from_type(class, (text,)))
 }

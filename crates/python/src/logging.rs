@@ -1,7 +1,7 @@
-//! What the rendezvous logs, for Python's `logging`, under the name `rallypoint`.
+//! Forwards log lines of the Rust crates to Python's logger `rallypoint`.
 //!
-//! It is kept until a call of Python's is at hand and told then: the threads that log must never wait for the interpreter,
-//! whose holder may be waiting for them.
+//! Lines are buffered until a call from Python forwards them. The threads that log must never wait for the
+//! interpreter's lock, because the thread that has the lock may be waiting for them.
 
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write};
@@ -13,47 +13,54 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Python's numbers for levels, and what was said.
+/// A level, as the number that Python's `logging` uses, and a message.
 type Line = (u8, String);
 
-static KEPT: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
+static PENDING_LINES: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
 
-/// What was logged and is not forwarded yet.
-pub(crate) type Kept = MutexGuard<'static, VecDeque<Line>>;
+/// The lines that are not forwarded yet, locked.
+pub(crate) type PendingLines = MutexGuard<'static, VecDeque<Line>>;
 
-/// Locks what is kept. A thread that forks holds this lock, so that no other thread of the parent holds it in the child.
-pub(crate) fn kept() -> Kept {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the lines that are not forwarded yet.
+///
+/// A thread takes this lock before it forks. Otherwise another thread of the parent could hold it at that moment, and
+/// it would stay locked in the child for good.
+pub(crate) fn lock_pending_lines() -> PendingLines {
+    PENDING_LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// More than this are not kept; the oldest go first.
-const MOST: usize = 256;
+/// The maximum number of lines in the buffer. Beyond it, the oldest line is dropped.
+const MAX_PENDING_LINES: usize = 256;
 
-/// Begins to keep what is logged.
-pub(crate) fn listen(py: Python<'_>) -> PyResult<()> {
+/// Starts to buffer log lines. Later calls do nothing.
+pub(crate) fn start_capture(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // No other code can have set one: only this library uses its copy of `tracing`.
-        let _ = tracing::subscriber::set_global_default(Keeper);
+        // No other subscriber can be set: only this library uses its copy of `tracing`.
+        let _ = tracing::subscriber::set_global_default(LineCollector);
     });
-    // Now, not when the first line is told: the interpreter may lose the exception of a signal that comes during an import.
+    // Import `logging` now and not when the first line is forwarded: the interpreter may lose the exception of a signal
+    // that arrives during an import.
     py.import("logging").map(drop)
 }
 
-/// Forwards what was kept to Python's `logging`. Fails with the exception of a signal that came meanwhile.
+/// Passes the buffered lines to Python's `logging`.
+///
+/// Fails with the exception that a signal handler raises meanwhile.
 pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
-    let lines = std::mem::take(&mut *kept());
+    let lines = std::mem::take(&mut *lock_pending_lines());
     if lines.is_empty() {
         return Ok(());
     }
     let logger = py.import("logging")?.call_method1("getLogger", ("rallypoint",))?;
-    // As it stands: a percent sign in it is no place for an argument.
+    // Passed as an argument of "%s", so that `logging` does not interpret percent signs in the line.
     lines.into_iter().try_for_each(|(level, text)| logger.call_method1("log", (level, "%s", text)).map(drop))
 }
 
-struct Keeper;
+/// Appends each event of our crates to the buffer.
+struct LineCollector;
 
-impl Subscriber for Keeper {
+impl Subscriber for LineCollector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::INFO && metadata.target().starts_with("rallypoint")
     }
@@ -76,13 +83,13 @@ impl Subscriber for Keeper {
             Level::WARN => 30,
             _ => 20,
         };
-        let mut text = Text(String::new());
+        let mut text = EventLine(String::new());
         event.record(&mut text);
-        let mut kept = kept();
-        if kept.len() == MOST {
-            kept.pop_front();
+        let mut pending_lines = lock_pending_lines();
+        if pending_lines.len() == MAX_PENDING_LINES {
+            pending_lines.pop_front();
         }
-        kept.push_back((level, text.0));
+        pending_lines.push_back((level, text.0));
     }
 
     fn enter(&self, _: &Id) {}
@@ -90,12 +97,12 @@ impl Subscriber for Keeper {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event as one line.
-struct Text(String);
+/// Formats an event as one line.
+struct EventLine(String);
 
-impl Visit for Text {
+impl Visit for EventLine {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = match field.name() {
             "message" => write!(self.0, "{value:?}"),
             name => write!(self.0, " {name}={value:?}"),

@@ -1,6 +1,9 @@
-//! A store and the process it belongs to. A child that was forked has a copy of it, but neither its threads nor the sole
-//! use of its connections, and some of its locks may be held by threads that were not copied. So a child gets a connection
-//! of its own, or is told why it has none. It asks the copy for its timeout and its address, and never drops it.
+//! Stores and the processes that created them.
+//!
+//! A forked child has a copy of its parent's store, but not the store's threads. It shares the store's connections with
+//! the parent, and locks of the store may be held by threads that do not exist in the child. So the child opens a
+//! connection of its own, or fails with an error that says why it cannot. It reads only the timeout and the address
+//! from the copy, and never drops the copy.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,24 +15,25 @@ use rallypoint_store::{
     Endpoint, FileStore, Result, SharedServers, Store, StoreError, TcpStore, TcpStoreOptions,
 };
 
-use crate::calls::signals;
-use crate::logging::{self, Kept};
+use crate::calls::signal_cancellation;
+use crate::logging::{self, PendingLines};
 
-/// How many forks lead from the process that imported this module to the current one. Asking the system for the process id
-/// would take longer than the rest of a call.
+/// The number of forks between the process that imported this module and the current one.
+///
+/// It identifies the process. Reading the process id from the system would take longer than the rest of a call.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The current process, as a number that a fork changes.
+/// Returns a number that identifies the current process. It changes at each fork.
 pub(crate) fn current() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
 thread_local! {
-    /// Held while this thread forks.
-    static HELD: RefCell<Option<(SharedServers, Kept)>> = const { RefCell::new(None) };
+    /// The locks that this thread holds while it forks.
+    static FORK_LOCKS: RefCell<Option<(SharedServers, PendingLines)>> = const { RefCell::new(None) };
 }
 
-/// Adds the functions that the package calls when the interpreter forks.
+/// Adds the functions that the package calls before and after a fork.
 pub(crate) fn add_fork_hooks(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(before_fork, module)?)?;
     module.add_function(wrap_pyfunction!(after_in_parent, module)?)?;
@@ -41,34 +45,34 @@ fn before_fork(py: Python<'_>) {
     let servers = loop {
         match SharedServers::try_lock() {
             Some(servers) => break servers,
-            // Its holder may wait for the interpreter.
+            // Release the interpreter's lock while waiting: the thread that has `SharedServers` may need it.
             None => py.detach(|| std::thread::sleep(Duration::from_millis(1))),
         }
     };
-    HELD.set(Some((servers, logging::kept())));
+    FORK_LOCKS.set(Some((servers, logging::lock_pending_lines())));
 }
 
 #[pyfunction(name = "_after_in_parent")]
 fn after_in_parent() {
-    HELD.take();
+    FORK_LOCKS.take();
 }
 
 #[pyfunction(name = "_after_in_child")]
 fn after_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    if let Some((mut servers, _)) = HELD.take() {
+    if let Some((mut servers, _)) = FORK_LOCKS.take() {
         servers.forget();
     }
 }
 
-/// The process that made an object.
+/// The process that created an object.
 pub(crate) struct Owner {
     process: u32,
     pub(crate) pid: u32,
 }
 
 impl Owner {
-    /// The current process.
+    /// Returns the current process.
     pub(crate) fn current() -> Owner {
         Owner { process: current(), pid: std::process::id() }
     }
@@ -78,16 +82,16 @@ impl Owner {
     }
 }
 
-/// A store that can be used in the process that made it and in its children.
+/// A store that can be used in the process that created it and in its forked children.
 pub(crate) struct Native {
     owner: Owner,
-    /// There until it is dropped.
+    /// The store as it was created. `None` only while this value is dropped.
     original: Option<Original>,
-    /// The store of a child, and which child.
-    of_child: Mutex<Option<(u32, Arc<dyn Store>)>>,
+    /// The number of a child process, and the store that it opened.
+    child_store: Mutex<Option<(u32, Arc<dyn Store>)>>,
 }
 
-/// The store as it was made.
+/// A store in the process that created it.
 #[derive(Clone)]
 pub(crate) enum Original {
     Tcp(Arc<TcpStore>),
@@ -98,14 +102,14 @@ pub(crate) enum Original {
 impl Native {
     pub(crate) fn new(original: Original) -> Arc<Native> {
         let (owner, original) = (Owner::current(), Some(original));
-        Arc::new(Native { owner, original, of_child: Mutex::default() })
+        Arc::new(Native { owner, original, child_store: Mutex::default() })
     }
 
     fn original(&self) -> &Original {
-        self.original.as_ref().expect("it is there until it is dropped")
+        self.original.as_ref().expect("only `drop` takes the store")
     }
 
-    /// The store of the process that made it. A child may ask it for its settings, but must not call it.
+    /// Returns the store as it was created. A child may read its settings, but must not call its operations.
     pub(crate) fn settings(&self) -> Arc<dyn Store> {
         match self.original().clone() {
             Original::Tcp(store) => store,
@@ -114,7 +118,7 @@ impl Native {
         }
     }
 
-    /// The TCP store, if it is one and this is the process that made it.
+    /// Returns the TCP store, in the process that created it. Returns `None` in a child, and for other kinds of store.
     pub(crate) fn tcp(&self) -> Option<&TcpStore> {
         match self.original() {
             Original::Tcp(store) if self.owner.is_current() => Some(store),
@@ -122,8 +126,8 @@ impl Native {
         }
     }
 
-    /// Another client of the same server.
-    pub(crate) fn another_tcp(&self) -> Result<TcpStore> {
+    /// Opens another client of the same server.
+    pub(crate) fn clone_tcp(&self) -> Result<TcpStore> {
         match self.original() {
             Original::Tcp(store) if self.owner.is_current() => store.another(),
             Original::Tcp(store) => connect(store, self.timeout()),
@@ -131,7 +135,7 @@ impl Native {
         }
     }
 
-    /// The store of this process. A child connects when it first needs it.
+    /// Returns the store of this process. In a child, the first call connects to the server.
     pub(crate) fn store(&self) -> Result<Arc<dyn Store>> {
         if self.owner.is_current() {
             return Ok(self.settings());
@@ -145,14 +149,14 @@ impl Native {
             Original::File(store) => Arc::new(store.for_child(timeout)),
             Original::Hash(_) => {
                 return Err(StoreError::InvalidArgument(format!(
-                    "this HashStore belongs to process {}, and this is {}, forked from it: a HashStore is shared by the \
-                     threads of one process only; make one here, or use a TCPStore or FileStore",
+                    "this HashStore belongs to process {}, and process {} was forked from it: a HashStore is shared \
+                     by the threads of one process only; create one here, or use a TCPStore or FileStore",
                     self.owner.pid,
                     std::process::id()
                 )));
             }
         };
-        *self.of_child() = Some((current(), Arc::clone(&opened)));
+        *self.child_store() = Some((current(), Arc::clone(&opened)));
         Ok(opened)
     }
 
@@ -167,30 +171,30 @@ impl Native {
         }
     }
 
-    fn of_child(&self) -> MutexGuard<'_, Option<(u32, Arc<dyn Store>)>> {
-        self.of_child.lock().unwrap_or_else(PoisonError::into_inner)
+    fn child_store(&self) -> MutexGuard<'_, Option<(u32, Arc<dyn Store>)>> {
+        self.child_store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store that this process has opened, if it is a child.
+    /// Returns the store that this process has opened, if it is a child that has opened one.
     fn opened_in_child(&self) -> Option<Arc<dyn Store>> {
         if self.owner.is_current() {
             return None;
         }
-        let of_child = self.of_child();
-        of_child.as_ref().filter(|(process, _)| *process == current()).map(|(_, store)| Arc::clone(store))
+        let child_store = self.child_store();
+        child_store.as_ref().filter(|(process, _)| *process == current()).map(|(_, store)| Arc::clone(store))
     }
 }
 
-/// A connection to the same server that has nothing in common with the copy.
+/// Opens a client of the same server that shares nothing with `copy`.
 fn connect(copy: &TcpStore, timeout: Option<Duration>) -> Result<TcpStore> {
     let endpoint = Endpoint::new(copy.host(), copy.port());
-    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout).cancellation(signals()))
+    TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout).cancellation(signal_cancellation()))
 }
 
 impl Drop for Native {
     fn drop(&mut self) {
         if !self.owner.is_current() {
-            // A child can't join the thread of its parent's server, and its parent still uses the file.
+            // Leak the copy: a child cannot join the thread of its parent's server, and the parent still uses the file.
             std::mem::forget(self.original.take());
         }
     }

@@ -1,5 +1,7 @@
-//! A store written in Python, as the stores below see it: each call takes the interpreter's lock and is the object's own
-//! method. What it raises comes out again as it was.
+//! Stores written in Python, for the Rust crates.
+//!
+//! Each operation takes the interpreter's lock and calls the method of the Python object. An exception of that method
+//! passes through the Rust code unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,68 +14,70 @@ use rallypoint_core::counted;
 use rallypoint_store::{Cancellation, Result, Store, StoreError, StoreKind};
 
 use crate::arguments::Timeout;
-use crate::calls::{end_if_fatal, signals};
-use crate::shutdown::{attached, watch_end};
+use crate::calls::{cancel_if_fatal, signal_cancellation};
+use crate::shutdown::{attach_unless_exiting, register_exit_hook};
 use crate::stores::{PyStore, has_native, overrides};
 
-/// A Python object with a store's methods.
-pub(crate) struct Foreign {
+/// A Python object with the methods of a store.
+pub(crate) struct PythonStore {
     object: Py<PyAny>,
-    /// The object's own timeout, unless this handle is for a few calls that have less time, or more.
+    /// The timeout of the calls through this handle. `None` means the object's own timeout.
     timeout: Option<Timeout>,
-    /// Whether methods that have a fallback are the object's own where it has them, or the fallback always.
-    fall_back: bool,
+    /// Whether to use the fallbacks even for methods that the object defines itself.
+    fallbacks_only: bool,
 }
 
-impl Foreign {
-    pub(crate) fn new(object: Py<PyAny>) -> Foreign {
-        // Without it the end is only less orderly.
-        let _ = Python::attach(watch_end);
-        Foreign { object, timeout: None, fall_back: false }
+impl PythonStore {
+    pub(crate) fn new(object: Py<PyAny>) -> PythonStore {
+        // An error is ignored: without the hook, only calls that run at interpreter exit are not awaited.
+        let _ = Python::attach(register_exit_hook);
+        PythonStore { object, timeout: None, fallbacks_only: false }
     }
 
-    /// The fallbacks of the methods that need not be written, over those that must.
-    pub(crate) fn fall_back(object: Py<PyAny>) -> Foreign {
-        Foreign { object, timeout: None, fall_back: true }
+    /// Creates a handle that runs the fallback of every optional method. Fallbacks call the required methods.
+    pub(crate) fn fallbacks_only(object: Py<PyAny>) -> PythonStore {
+        PythonStore { object, timeout: None, fallbacks_only: true }
     }
 
     fn call<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T> {
-        let ending = || {
+        let interpreter_exiting = || {
             PyRuntimeError::new_err(
-                "the interpreter is ending: a store written in Python can't be called any more",
+                "the interpreter is exiting: a store written in Python can no longer be called",
             )
         };
-        attached(|py| call(self.object.bind(py)).inspect_err(|error| end_if_fatal(py, error)))
-            .unwrap_or_else(|| Err(ending()))
-            .map_err(foreign)
+        attach_unless_exiting(|py| call(self.object.bind(py)).inspect_err(|error| cancel_if_fatal(py, error)))
+            .unwrap_or_else(|| Err(interpreter_exiting()))
+            .map_err(store_error)
     }
 
-    /// Whether the object has a method of this name of its own.
-    fn own(&self, name: &str) -> bool {
-        !self.fall_back && self.call(|store| Ok(overrides(store, name))).unwrap_or(false)
+    /// Returns whether to call the object's own method `name`, and not the fallback.
+    fn has_own(&self, name: &str) -> bool {
+        !self.fallbacks_only && self.call(|store| Ok(overrides(store, name))).unwrap_or(false)
     }
 
-    /// Whether it can wait, by a method of its own or of one of our classes.
+    /// Returns whether the object has a `wait`, its own or that of one of our classes.
     fn can_wait(&self) -> Result<bool> {
         self.call(|store| Ok(overrides(store, "wait") || has_native(store)))
     }
 
-    /// Waits within the time of its own that this one was given, if it was; one that can't wait has a `get` that does.
-    fn within(&self, key: &str) -> Result<()> {
+    /// Waits for `key` if this handle has a timeout, because `get` takes none. Does nothing for an object without
+    /// `wait`, whose `get` must do the waiting.
+    fn wait_within_timeout(&self, key: &str) -> Result<()> {
         match self.timeout {
-            Some(timeout) if self.can_wait()? => self.wait_for(&[key], timeout.or_forever()),
+            Some(timeout) if self.can_wait()? => self.wait_for(&[key], timeout.zero_as_unlimited()),
             _ => Ok(()),
         }
     }
 
-    /// Waits as a store does that can only get: it takes its own time for each, but no further one is begun after this.
-    fn get_all(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
+    /// Waits for `keys` with `get`, for an object without `wait`. Each `get` may take as long as the object's own
+    /// timeout, but none is started after `timeout`.
+    fn get_each(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         let start = std::time::Instant::now();
         for (n, key) in keys.iter().enumerate() {
             if let Some(timeout) = timeout.filter(|timeout| start.elapsed() > *timeout) {
-                let late =
+                let message =
                     format!("get() took longer than {timeout:?} for {n} of {}", counted(keys.len(), "key"));
-                return Err(foreign(PyTimeoutError::new_err(late)));
+                return Err(store_error(PyTimeoutError::new_err(message)));
             }
             self.call(|store| store.call_method1("get", (key,)).map(drop))?;
         }
@@ -81,34 +85,34 @@ impl Foreign {
     }
 }
 
-/// What Python raised, to be raised again at the end of the way.
-fn foreign(raised: PyErr) -> StoreError {
+/// Wraps an exception of Python code, so that `to_python` can raise the same exception again.
+fn store_error(raised: PyErr) -> StoreError {
     StoreError::Foreign(Box::new(raised))
 }
 
-fn bytes(answer: Bound<'_, PyAny>, method: &str) -> PyResult<Vec<u8>> {
-    match answer.extract::<PyBackedBytes>() {
+fn to_bytes(returned: Bound<'_, PyAny>, method: &str) -> PyResult<Vec<u8>> {
+    match returned.extract::<PyBackedBytes>() {
         Ok(bytes) => Ok(bytes.to_vec()),
         Err(_) => Err(PyTypeError::new_err(format!(
             "{method}() of a {} returned {}, it must return bytes",
-            answer.get_type().name()?,
-            answer.repr()?
+            returned.get_type().name()?,
+            returned.repr()?
         ))),
     }
 }
 
-fn delta(py: Python<'_>, timeout: Option<Duration>) -> PyResult<Bound<'_, PyAny>> {
-    crate::stores::to_delta(py, Timeout::from(timeout))
+fn to_timedelta(py: Python<'_>, timeout: Option<Duration>) -> PyResult<Bound<'_, PyAny>> {
+    crate::stores::to_timedelta(py, Timeout::from(timeout))
 }
 
-impl Store for Foreign {
+impl Store for PythonStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         self.call(|store| store.call_method1("set", (key, PyBytes::new(store.py(), value))).map(drop))
     }
 
     fn get(&self, key: &str) -> Result<Vec<u8>> {
-        self.within(key)?;
-        self.call(|store| bytes(store.call_method1("get", (key,))?, "get"))
+        self.wait_within_timeout(key)?;
+        self.call(|store| to_bytes(store.call_method1("get", (key,))?, "get"))
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
@@ -121,18 +125,18 @@ impl Store for Foreign {
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
         if !self.can_wait()? {
-            return self.get_all(keys, timeout);
+            return self.get_each(keys, timeout);
         }
         self.call(|store| {
-            let timeout = delta(store.py(), timeout)?;
+            let timeout = to_timedelta(store.py(), timeout)?;
             store.call_method1("wait", (keys.to_vec(), timeout)).map(drop)
         })
     }
 
     fn wait(&self, keys: &[&str]) -> Result<()> {
         match self.timeout {
-            Some(timeout) => self.wait_for(keys, timeout.or_forever()),
-            None if !self.can_wait()? => self.get_all(keys, None),
+            Some(timeout) => self.wait_for(keys, timeout.zero_as_unlimited()),
+            None if !self.can_wait()? => self.get_each(keys, None),
             None => self.call(|store| store.call_method1("wait", (keys.to_vec(),)).map(drop)),
         }
     }
@@ -140,51 +144,54 @@ impl Store for Foreign {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         self.call(|store| {
             let (expected, desired) = (PyBytes::new(store.py(), expected), PyBytes::new(store.py(), desired));
-            bytes(store.call_method1("compare_set", (key, expected, desired))?, "compare_set")
+            to_bytes(store.call_method1("compare_set", (key, expected, desired))?, "compare_set")
         })
     }
 
     fn delete_key(&self, key: &str) -> Result<bool> {
-        // Torch calls a store that is written in Python by the name in C++.
-        let name = if self.own("delete_key") || !self.own("deleteKey") { "delete_key" } else { "deleteKey" };
+        // Stores written for torch define the C++ name, because torch calls that one.
+        let name =
+            if self.has_own("delete_key") || !self.has_own("deleteKey") { "delete_key" } else { "deleteKey" };
         self.call(|store| store.call_method1(name, (key,))?.is_truthy())
     }
 
     fn num_keys(&self) -> Result<u64> {
-        let name = if self.own("num_keys") || !self.own("getNumKeys") { "num_keys" } else { "getNumKeys" };
+        let name =
+            if self.has_own("num_keys") || !self.has_own("getNumKeys") { "num_keys" } else { "getNumKeys" };
         self.call(|store| store.call_method0(name)?.extract())
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        if self.own("append") {
+        if self.has_own("append") {
             return self.call(|store| {
                 store.call_method1("append", (key, PyBytes::new(store.py(), value))).map(drop)
             });
         }
-        // Torch's: what is there is the first guess, and a store that has nothing says so with an empty value.
-        let mut held = Vec::new();
+        // As in torch: repeat with the value that `compare_set` returns, starting with the empty value of an absent
+        // key.
+        let mut current = Vec::new();
         loop {
-            let grown = [held.as_slice(), value].concat();
-            let now = self.compare_set(key, &held, &grown)?;
-            if now == grown {
+            let grown = [current.as_slice(), value].concat();
+            let stored = self.compare_set(key, &current, &grown)?;
+            if stored == grown {
                 return Ok(());
             }
-            held = now;
+            current = stored;
         }
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
-        if !self.own("multi_get") {
+        if !self.has_own("multi_get") {
             return keys.iter().map(|key| self.get(key)).collect();
         }
         self.call(|store| {
-            let answers = store.call_method1("multi_get", (keys.to_vec(),))?;
-            answers.try_iter()?.map(|answer| bytes(answer?, "multi_get")).collect()
+            let returned = store.call_method1("multi_get", (keys.to_vec(),))?;
+            returned.try_iter()?.map(|item| to_bytes(item?, "multi_get")).collect()
         })
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        if !self.own("multi_set") {
+        if !self.has_own("multi_set") {
             return pairs.iter().try_for_each(|(key, value)| self.set(key, value));
         }
         self.call(|store| {
@@ -200,11 +207,11 @@ impl Store for Foreign {
     }
 
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        self.call(|store| bytes(store.call_method1("queue_pop", (key, true))?, "queue_pop"))
+        self.call(|store| to_bytes(store.call_method1("queue_pop", (key, true))?, "queue_pop"))
     }
 
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
-        self.call(|store| bytes(store.call_method1("queue_pop", (key, false))?, "queue_pop"))
+        self.call(|store| to_bytes(store.call_method1("queue_pop", (key, false))?, "queue_pop"))
     }
 
     fn queue_len(&self, key: &str) -> Result<u64> {
@@ -216,26 +223,26 @@ impl Store for Foreign {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let own = || {
+        let own_timeout = || {
             let timeout = self.call(|store| store.getattr("timeout")?.extract::<Timeout>());
             timeout.unwrap_or_else(|_| rallypoint_store::DEFAULT_TIMEOUT.into())
         };
-        self.timeout.unwrap_or_else(own).or_forever()
+        self.timeout.unwrap_or_else(own_timeout).zero_as_unlimited()
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {
-        // A store that refuses it keeps the timeout it has; this method can't report that.
-        let _ =
-            self.call(|store| store.call_method1("set_timeout", (delta(store.py(), timeout)?,)).map(drop));
+        // A store that refuses the timeout keeps its current one. This method has no way to report that.
+        let _ = self
+            .call(|store| store.call_method1("set_timeout", (to_timedelta(store.py(), timeout)?,)).map(drop));
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
         let object = Python::attach(|py| self.object.clone_ref(py));
-        Box::new(Foreign { object, timeout: Some(timeout.into()), fall_back: self.fall_back })
+        Box::new(PythonStore { object, timeout: Some(timeout.into()), fallbacks_only: self.fallbacks_only })
     }
 
     fn has_extended_api(&self) -> bool {
-        self.own("has_extended_api")
+        self.has_own("has_extended_api")
             && self.call(|store| store.call_method0("has_extended_api")?.is_truthy()).unwrap_or(false)
     }
 
@@ -243,7 +250,7 @@ impl Store for Foreign {
         self.call(|store| {
             let clone = store.call_method0("clone")?;
             match clone.is_instance_of::<PyStore>() {
-                true => Ok(Box::new(Foreign::new(clone.unbind())) as Box<dyn Store>),
+                true => Ok(Box::new(PythonStore::new(clone.unbind())) as Box<dyn Store>),
                 false => {
                     Err(PyTypeError::new_err(format!("clone() returned {}, not a Store", clone.repr()?)))
                 }
@@ -252,7 +259,7 @@ impl Store for Foreign {
     }
 
     fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
-        signals()
+        signal_cancellation()
     }
 
     fn kind(&self) -> StoreKind {

@@ -1,14 +1,15 @@
-//! The rendezvous for Python: nodes, the cell that holds their state, and what is around a store. What users see of it is
-//! Python, in `python/rallypoint/elastic`.
+//! The rendezvous for Python: nodes, the cell with their shared state, and functions around a store.
+//!
+//! The public API is written in Python, in `python/rallypoint/elastic`, and calls this module.
 
 mod backend;
+mod call_lock;
 mod cell;
 mod exceptions;
 mod exchange;
 mod node;
 mod static_node;
 mod stores;
-mod turn;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -16,7 +17,7 @@ use rallypoint_rendezvous::RendezvousInfo;
 
 use crate::process::Owner;
 
-/// A round for Python: store, rank, world size, and the address and port of the workers' store.
+/// A round, as a Python tuple: store, rank, world size, and the address and port of the workers' store.
 type Round<'py> = (Bound<'py, PyAny>, u64, u64, (String, u16));
 
 fn to_round(info: RendezvousInfo, store: Bound<'_, PyAny>) -> Round<'_> {
@@ -24,19 +25,20 @@ fn to_round(info: RendezvousInfo, store: Bound<'_, PyAny>) -> Round<'_> {
     (store, info.rank, info.world_size, (workers.master_addr, workers.master_port))
 }
 
-/// Fails with `RuntimeError` in a process that was forked from the owner: threads are not copied.
+/// Fails with `RuntimeError` in a process that was forked from the owner, because the handler's threads do not exist
+/// there.
 fn check_owner(owner: &Owner) -> PyResult<()> {
     if owner.is_current() {
         return Ok(());
     }
     Err(PyRuntimeError::new_err(format!(
-        "this rendezvous handler was made by process {}, from which process {} was forked; make another one here",
+        "this rendezvous handler was created by process {}, from which process {} was forked; create another one here",
         owner.pid,
         std::process::id()
     )))
 }
 
-/// Adds its classes and functions to the module.
+/// Adds the classes and functions of the rendezvous to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<node::RendezvousNode>()?;
     module.add_class::<cell::RendezvousCell>()?;

@@ -1,6 +1,8 @@
-//! The end of the interpreter, as seen by other threads than the main one. A thread that waits for the interpreter then is
-//! ended by it in the midst of Rust, which aborts the process. So calls into Python are counted; at the end those under way
-//! are waited for, and no other begins.
+//! Calls into Python while the interpreter exits.
+//!
+//! A thread that waits for the interpreter's lock during finalization is unwound by the interpreter in the middle of
+//! Rust code, which aborts the process. So calls into Python from threads other than the main one are counted. At exit,
+//! a hook waits for the calls in flight, and no further call starts.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,47 +11,48 @@ use pyo3::prelude::*;
 
 use crate::calls::is_main_thread;
 
-/// The program is about to end.
-static ENDING: AtomicBool = AtomicBool::new(false);
-/// Calls into Python under way, of threads that are not the main one.
-static ABROAD: AtomicUsize = AtomicUsize::new(0);
+/// Whether the interpreter has begun to exit.
+static IS_EXITING: AtomicBool = AtomicBool::new(false);
+/// The number of calls into Python in flight on threads other than the main one.
+static CALLS_IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
-/// How long the end waits for them.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the exit of the interpreter waits for the calls in flight.
+const CALLS_GRACE: Duration = Duration::from_millis(500);
 
-/// Has the interpreter say when it ends, from now on.
-pub(crate) fn watch_end(py: Python<'_>) -> PyResult<()> {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if WATCHED.swap(true, Ordering::Relaxed) {
+/// Registers `on_exit` with the interpreter. Later calls do nothing.
+pub(crate) fn register_exit_hook(py: Python<'_>) -> PyResult<()> {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if REGISTERED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
-    py.import("atexit")?.call_method1("register", (wrap_pyfunction!(end, py)?,)).map(drop)
+    py.import("atexit")?.call_method1("register", (wrap_pyfunction!(on_exit, py)?,)).map(drop)
 }
 
-/// Called by the interpreter before it ends.
+/// Waits for the calls in flight. The interpreter runs this before it finalizes.
 #[pyfunction]
-fn end(py: Python<'_>) {
-    ENDING.store(true, Ordering::SeqCst);
+fn on_exit(py: Python<'_>) {
+    IS_EXITING.store(true, Ordering::SeqCst);
     py.detach(|| {
-        let since = Instant::now();
-        while ABROAD.load(Ordering::SeqCst) > 0 && since.elapsed() < PATIENCE {
+        let start = Instant::now();
+        while CALLS_IN_FLIGHT.load(Ordering::SeqCst) > 0 && start.elapsed() < CALLS_GRACE {
             std::thread::sleep(Duration::from_millis(1));
         }
     });
 }
 
-/// Runs `body` with the interpreter; `None` if that is about to end, and this is not its main thread.
-pub(crate) fn attached<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
-    struct Counted;
-    impl Drop for Counted {
+/// Runs `body` with the interpreter's lock. Returns `None` if the interpreter is exiting and this is not its main
+/// thread.
+pub(crate) fn attach_unless_exiting<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
+    struct CallGuard;
+    impl Drop for CallGuard {
         fn drop(&mut self) {
-            ABROAD.fetch_sub(1, Ordering::SeqCst);
+            CALLS_IN_FLIGHT.fetch_sub(1, Ordering::SeqCst);
         }
     }
     if is_main_thread() {
         return Python::try_attach(body);
     }
-    ABROAD.fetch_add(1, Ordering::SeqCst);
-    let _counted = Counted;
-    if ENDING.load(Ordering::SeqCst) { None } else { Python::try_attach(body) }
+    CALLS_IN_FLIGHT.fetch_add(1, Ordering::SeqCst);
+    let _guard = CallGuard;
+    if IS_EXITING.load(Ordering::SeqCst) { None } else { Python::try_attach(body) }
 }

@@ -9,9 +9,9 @@ mod tcp;
 
 use pyo3::prelude::*;
 
-pub(crate) use prefix::part_of;
-pub(crate) use store::{PyStore, has_native, overrides, source, to_delta};
-pub(crate) use tcp::adopt;
+pub(crate) use prefix::prefix_store_for;
+pub(crate) use store::{PyStore, has_native, overrides, source, to_timedelta};
+pub(crate) use tcp::wrap_tcp_store;
 
 /// Adds the classes to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,4 +1,4 @@
-"""A worker of which rank 0 fails in the way that is asked for, while the others wait to be ended."""
+"""A worker whose rank 0 fails as the argument says, while the other ranks wait to be stopped."""
 
 import os
 import signal
@@ -24,13 +24,13 @@ if how == "exception":
 if how in ("string", "object"):
     import json
 
-    # As others than `record` may write it, and as `record` does.
-    told = {"message": "in its own words", "timestamp": int(time.time())}
+    # The form that other programs may write, and the form that torch's `record` writes.
+    error = {"message": "in its own words", "timestamp": int(time.time())}
     if how == "object":
         info = {"py_callstack": "Traceback\nValueError: what went wrong", "timestamp": str(int(time.time()))}
-        told = {"message": {"message": "ValueError: what went wrong", "extraInfo": info}}
+        error = {"message": {"message": "ValueError: what went wrong", "extraInfo": info}}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
-        json.dump(told, file)
+        json.dump(error, file)
     sys.exit(3)
 if how == "raise":
     raise ValueError("what went wrong")

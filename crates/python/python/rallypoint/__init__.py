@@ -6,66 +6,68 @@
     store.set("greeting", "hello")
     store.get("greeting")  # b'hello'
 
-Names, arguments, defaults and exceptions are those of `torch.distributed`; torch itself is not needed. What is not used is
-not imported: `import rallypoint` loads nothing but this file.
+Names, arguments, defaults and exceptions are those of `torch.distributed`. Torch itself is not required. Modules are
+imported when they are first used: `import rallypoint` loads only this file.
 """
 
 import os as _os
 import sys as _sys
 from _thread import RLock as _RLock
 
-# What the package offers, and which of its modules has it.
-_HOMES = {
+# The public names, by the module that defines them.
+_EXPORTS = {
     "_rallypoint": ("FileStore", "HashStore", "PrefixStore", "Store", "TCPStore", "__version__"),
     "_exceptions": ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "NotANumberError", "QueueEmptyError"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-# Modules that are found as attributes without being imported first.
-_MODULES = ("elastic", "torch")
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+# Submodules that are imported on first access as an attribute.
+_SUBMODULES = ("elastic", "torch")
 
-__all__ = sorted(name for name in _HOME_OF if not name.startswith("_"))
+__all__ = sorted(name for name in _MODULE_OF if not name.startswith("_"))
 
 
 def __getattr__(name):
-    home = _HOME_OF.get(name)
-    if home is not None:
-        value = getattr(_module(home), name)
+    module = _MODULE_OF.get(name)
+    if module is not None:
+        value = getattr(_import_submodule(module), name)
         globals()[name] = value
         return value
-    if name in _modules():
-        return _module(name)
+    if name in _available_submodules():
+        return _import_submodule(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _modules():
-    # Without torch there is no module for it; `help` and the like go through all that is listed.
+def _available_submodules():
+    # `help` and similar tools import every name that is listed, and `rallypoint.torch` cannot be imported without
+    # torch.
     if "torch" not in _sys.modules and __import__("importlib.util").util.find_spec("torch") is None:
-        return tuple(name for name in _MODULES if name != "torch")
-    return _MODULES
+        return tuple(name for name in _SUBMODULES if name != "torch")
+    return _SUBMODULES
 
 
-# A child that is forked while another thread imports a module would wait for that thread, which it doesn't have. So a fork
-# waits until the import is done.
-_importing = _RLock()
+# If a process forks while another thread imports a module, the child waits forever for that thread, which it does not
+# have. So a fork waits until the import is complete.
+_import_lock = _RLock()
 
 
 def _before_fork():
-    _importing.acquire()
+    _import_lock.acquire()
     _call_extension("_before_fork")
 
 
 def _after_in_parent():
     _call_extension("_after_in_parent")
-    _importing.release()
+    _import_lock.release()
 
 
 def _after_in_child():
     _call_extension("_after_in_child")
-    _importing.release()
+    _import_lock.release()
 
 
 def _call_extension(hook):
-    # An extension that registered its own hooks while a fork waits for its import would be called only after the fork.
+    # The extension does not register hooks of its own: if a fork were waiting for its import, they would run only after
+    # the fork.
     extension = _sys.modules.get(f"{__name__}._rallypoint")
     getattr(extension, hook, lambda: None)()
 
@@ -73,12 +75,12 @@ def _call_extension(hook):
 _os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
-def _module(name):
+def _import_submodule(name):
     name = f"{__name__}.{name}"
-    with _importing:
+    with _import_lock:
         __import__(name)
     return _sys.modules[name]
 
 
 def __dir__():
-    return sorted({*globals(), *_HOME_OF, *_modules()})
+    return sorted({*globals(), *_MODULE_OF, *_available_submodules()})

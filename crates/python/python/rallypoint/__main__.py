@@ -1,4 +1,4 @@
-"""`python -m rallypoint`: the `rallypoint` command that came with the package."""
+"""`python -m rallypoint`: runs the `rallypoint` command that is installed with the package."""
 
 import os
 import shutil
@@ -6,22 +6,22 @@ import sys
 import sysconfig
 
 
-def command() -> "str | None":
-    """Where the command is: with this environment's scripts, or the user's."""
-    places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
-    places.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
-    return shutil.which("rallypoint", path=os.pathsep.join(places))
+def find_command() -> "str | None":
+    """Returns the path of the command in this environment's scripts or the user's, or `None`."""
+    folders = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
+    folders.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
+    return shutil.which("rallypoint", path=os.pathsep.join(folders))
 
 
 def main() -> None:
-    """Becomes the command."""
-    found = command()
-    if found is None:
-        sys.exit("rallypoint: the command is not with this Python's scripts; install the package again")
+    """Replaces this process with the command."""
+    command = find_command()
+    if command is None:
+        sys.exit("rallypoint: the command is not among this Python's scripts\nhint: reinstall the package")
     if sys.argv[1:2] == ["run"] and sys.executable and not os.environ.get("PYTHON_EXEC"):
-        # The workers run in the Python that was asked for, whatever environment is activated.
+        # Run the workers with this Python, even if another environment is activated.
         os.environ["PYTHON_EXEC"] = sys.executable
-    os.execv(found, [found, *sys.argv[1:]])
+    os.execv(command, [command, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

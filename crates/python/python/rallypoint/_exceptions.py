@@ -1,60 +1,72 @@
-"""The exceptions of the stores: torch's names, torch's bases.
+"""The exceptions of the stores, with torch's names and base classes.
 
-Where torch is loaded, what is raised is also an instance of torch's class of the same name, so that code which says
-`except torch.distributed.DistStoreError` catches it. Torch is never imported for that: who has not loaded it can't have
-named its classes.
+If torch is loaded, each exception is also an instance of torch's class of the same name, so that
+`except torch.distributed.DistStoreError` catches it. Torch is never imported for that: a program that has not loaded
+torch cannot refer to torch's classes.
 """
 
 import sys
 
 
 class DistError(RuntimeError):
-    """Something went wrong in the distributed library. The base of all below."""
+    """The base class of the exceptions of stores."""
 
     def __reduce__(self) -> "tuple[object, ...]":
-        # By the public class: the one that also derives from torch's has no name to find it by.
-        public = next(each for each in type(self).__mro__ if "_torch_twin" not in vars(each))
+        # Pickle by the public class: the class that also derives from torch's cannot be imported by name.
+        public = next(base for base in type(self).__mro__ if "_torch_twin" not in vars(base))
         return public, self.args
 
 
 class DistBackendError(DistError):
-    """A backend failed."""
+    """A backend failed. Exists for compatibility with torch; this package does not raise it."""
 
 
 class DistNetworkError(DistError):
-    """The network failed: nobody could be reached, or a connection broke."""
+    """The server could not be reached, a connection was lost, or a port is in use."""
 
 
 class DistStoreError(DistError):
-    """A store failed, or what was waited for did not come in time."""
+    """An operation timed out, or the store could not carry it out."""
 
 
 class QueueEmptyError(DistStoreError):
-    """There is nothing in the queue."""
+    """The queue is empty."""
 
 
 class NotANumberError(DistNetworkError, ValueError):
-    """`add` to what is no number. Torch's TCPStore raises a DistNetworkError then, its other stores a ValueError; this is both."""
+    """`add` was called on a value that is not an integer.
+
+    Torch's TCPStore raises a DistNetworkError in this case, and torch's other stores a ValueError. This class is both.
+    """
 
 
-for _each in (DistError, DistBackendError, DistNetworkError, DistStoreError, QueueEmptyError, NotANumberError):
-    _each.__module__ = "rallypoint"
-del _each
+for _class in (DistError, DistBackendError, DistNetworkError, DistStoreError, QueueEmptyError, NotANumberError):
+    _class.__module__ = "rallypoint"
+del _class
 
 
-def raised(ours: type, module: str = "torch.distributed", name: "str | None" = None) -> type:
-    """The class to raise for `ours`: itself, or, if `module` is loaded, one that is also its class of that name (of the nearest
-    base's name that it has)."""
-    there = sys.modules.get(module)
-    names = [name] if name else [each.__name__ for each in ours.__mro__ if each.__module__ == ours.__module__]
-    theirs = next((found for found in (getattr(there, each, None) for each in names) if isinstance(found, type)), None)
-    if theirs is None:
+def class_to_raise(ours: type, module: str = "torch.distributed", name: "str | None" = None) -> type:
+    """Returns the class to raise for our class `ours`.
+
+    If `module` is loaded, that is a class derived from both `ours` and torch's class. Otherwise it is `ours`.
+
+    Args:
+        ours: one of our exception classes.
+        module: the module with torch's class.
+        name: the name of torch's class. The default is the first of the names of `ours` and its bases that `module`
+            has.
+    """
+    torch_module = sys.modules.get(module)
+    names = [name] if name else [base.__name__ for base in ours.__mro__ if base.__module__ == ours.__module__]
+    candidates = (getattr(torch_module, candidate, None) for candidate in names)
+    torch_class = next((candidate for candidate in candidates if isinstance(candidate, type)), None)
+    if torch_class is None:
         return ours
-    key = ours, theirs
+    key = ours, torch_class
     twin = _twins.get(key)
     if twin is None:
         body = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__qualname__": ours.__qualname__, "_torch_twin": True}
-        twin = _twins.setdefault(key, type(ours.__name__, (ours, theirs), body))
+        twin = _twins.setdefault(key, type(ours.__name__, (ours, torch_class), body))
     return twin
 
 

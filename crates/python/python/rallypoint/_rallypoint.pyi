@@ -1,4 +1,4 @@
-"""The native half of the package. Import `rallypoint` instead."""
+"""The extension module of the package. Import `rallypoint` instead."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -8,83 +8,132 @@ from typing import SupportsIndex, final
 __version__: str
 
 class Store:
-    """The base of all stores: keys with values, counters and queues that the processes of a job share.
+    """The base class of all stores: keys with values, counters and queues that the processes of a job share.
 
-    Derive from it to write a store in Python: define set, get, add, check, compare_set, wait and whatever else is used; append,
-    multi_get, multi_set and barrier have fallbacks over those. Such a store can be passed to PrefixStore.
+    Every operation raises DistNetworkError if the server cannot be reached or a connection is lost, TypeError or
+    ValueError if an argument is invalid, and NotImplementedError if this kind of store does not have the operation.
+
+    Derive from Store to write a store in Python. Define set, get, add, check, compare_set, wait and every other method
+    that the program calls. append, multi_get, multi_set and barrier have fallbacks, which call those. Such a store can
+    be passed to PrefixStore.
     """
 
     def __init__(self) -> None: ...
     def set(self, key: str, value: str | bytes) -> None:
-        """Stores value under key, whatever was there."""
+        """Stores value under key, and replaces the value that the key had."""
 
     def get(self, key: str) -> bytes:
-        """The value of key as bytes, waiting until there is one, at most for the store's timeout."""
+        """Returns the value of key as bytes. Waits until the key exists.
+
+        Raises:
+            DistStoreError: the key did not exist within the store's timeout.
+        """
 
     def add(self, key: str, amount: SupportsIndex) -> int:
-        """Adds amount to the number that key holds (0 if there is none) and returns the sum."""
+        """Adds amount to the integer that is stored under key, and returns the sum. An absent key counts as 0.
+
+        Raises:
+            NotANumberError: the value of key is not an integer.
+        """
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all these keys are there. Never waits."""
+        """Returns whether all keys exist. Does not wait."""
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        """Stores desired_value if key holds expected_value, or if it is absent and expected_value is empty. Returns the value
-        held afterwards; expected_value if the key is absent and nothing was stored."""
+        """Stores desired_value if the value of key is expected_value. An absent key counts as empty.
+
+        Returns the value of key after the call, or expected_value if the key is absent and nothing was stored.
+        """
 
     def delete_key(self, key: str) -> bool:
-        """Removes key; whether it was there (a FileStore always says yes)."""
+        """Deletes key. Returns whether the key existed, except that a FileStore always returns True."""
 
     def num_keys(self) -> int:
-        """How many keys the whole store holds, its own bookkeeping included."""
+        """Returns the number of keys in the whole store, including keys that the store created for itself."""
 
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
-        """Waits until all these keys are there, at most for timeout; for the store's own if none is given."""
+        """Waits until all keys exist, for at most timeout. The default is the store's timeout.
+
+        Raises:
+            DistStoreError: not all keys existed within the timeout.
+        """
 
     @property
     def timeout(self) -> timedelta:
-        """How long the store waits: a timedelta."""
+        """The timeout of operations that wait, as a timedelta."""
 
     def set_timeout(self, timeout: timedelta | float) -> None:
-        """Sets how long the store waits from now on."""
+        """Sets the timeout of operations that wait."""
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Puts value after what key holds."""
+        """Appends value to the value of key. An absent key counts as empty."""
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of these keys, waiting until all are there, at most for the store's timeout."""
+        """Returns the values of keys, in the same order. Waits until all keys exist.
+
+        Raises:
+            DistStoreError: not all keys existed within the store's timeout.
+        """
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Stores each of values under the key at its place in keys."""
+        """Stores each value under the key at the same index.
+
+        Raises:
+            DistStoreError: keys and values differ in length.
+        """
 
     def has_extended_api(self) -> bool:
-        """Whether append, multi_get and multi_set are single operations here rather than loops."""
+        """Returns whether append, multi_get and multi_set are single operations of this store."""
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        """Puts value at the end of the queue key."""
+        """Appends value to the queue key."""
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Takes the value at the head of the queue key. Waits for one at most for the store's timeout; with block=False it
-        raises QueueEmptyError instead."""
+        """Removes the first value of the queue key and returns it. Waits for a value, unless block is False.
+
+        Raises:
+            DistStoreError: the queue was empty for the store's timeout.
+            QueueEmptyError: the queue is empty, and block is False.
+        """
 
     def queue_len(self, key: str) -> int:
-        """How many values the queue key holds."""
+        """Returns the number of values in the queue key."""
 
     def list_keys(self) -> list[str]:
-        """The names of all keys, in no order."""
+        """Returns the names of all keys, in no particular order."""
 
     def barrier(self, key: str, world_size: SupportsIndex, timeout: timedelta | float | None = None) -> None:
-        """Waits until world_size callers have come to the barrier key, at most for timeout; for the store's own if none is
-        given."""
+        """Waits until world_size callers have reached the barrier key.
+
+        Waits for at most timeout. The default is the store's timeout.
+
+        Raises:
+            DistStoreError: fewer than world_size callers arrived within the timeout.
+            ValueError: world_size is less than 1.
+        """
 
     def clone(self) -> Store:
-        """An independent client of the same store."""
+        """Returns an independent client of the same store."""
 
 class TCPStore(Store):
-    """A store served over TCP: one process has is_master=True and serves, all others connect. Torch's TCPStore may be either.
+    """A store that one process serves over TCP, and to which other processes connect.
 
-    With port 0 the server picks a free one, which `port` tells. world_size is how many use the store; with wait_for_workers the
-    server's own store waits until all have come. With multi_tenant the stores of this process with the same port share one
-    server. master_listen_fd is a bound socket that the server takes over. use_libuv is accepted and changes nothing.
+    Servers and clients are compatible with those of torch's TCPStore.
+
+    Args:
+        host_name: the host of the server.
+        port: the port of the server. With 0, the server picks a free port; the attribute port has its number.
+        world_size: the number of processes that use the store, or None if it is not known.
+        is_master: whether this process runs the server.
+        timeout: the timeout of connecting and of operations that wait. The default is 300 s.
+        wait_for_workers: whether the process with the server waits until world_size processes have connected.
+        multi_tenant: whether all stores of this process with the same port share one server.
+        master_listen_fd: the file descriptor of a bound socket. The server listens on it, and closes it at the end.
+        use_libuv: ignored. Torch has this argument.
+
+    Raises:
+        DistNetworkError: the port is in use, or the server could not be reached within the timeout.
+        DistStoreError: fewer than world_size processes connected within the timeout.
     """
 
     def __init__(
@@ -101,24 +150,26 @@ class TCPStore(Store):
     ) -> None: ...
     @property
     def host(self) -> str:
-        """The server's host, as given."""
+        """The host of the server, as given to the constructor."""
 
     @property
     def port(self) -> int:
-        """The server's port."""
+        """The port of the server."""
 
     @property
     def libuvBackend(self) -> bool:
-        """What use_libuv was; kept for programs that ask."""
+        """The value of use_libuv, for programs that read it."""
 
     def clone(self) -> TCPStore:
-        """Another client of the same server, with a connection of its own."""
+        """Returns another client of the same server, with a connection of its own."""
 
 class FileStore(Store):
-    """A store in one file that many processes share, torch's FileStore among them.
+    """A store in one file that several processes share. Torch's FileStore can use the same file.
 
-    file_name is the file; it is made if it isn't there. world_size is how many use it: the last of them to go removes the file.
-    Below zero the file stays.
+    Args:
+        file_name: the path of the file, which is created if it does not exist.
+        world_size: the number of stores that use the file. The last of them to be closed deletes the file.
+            If it is negative, the file is never deleted.
     """
 
     def __init__(self, file_name: str | bytes | PathLike[str], world_size: SupportsIndex = -1) -> None: ...
@@ -127,41 +178,48 @@ class FileStore(Store):
         """The path of the file."""
 
     def clone(self) -> FileStore:
-        """Another store in the same file, counted among its users."""
+        """Returns another store in the same file. It counts as one more user of the file."""
 
 class HashStore(Store):
-    """A store shared by the threads of one process."""
+    """A store that the threads of one process share."""
 
     def __init__(self) -> None: ...
     def clone(self) -> HashStore:
-        """The same store: its clones share what it holds."""
+        """Returns a store that shares its data with this one."""
 
 class PrefixStore(Store):
-    """A part of another store: every key gets prefix and a slash before it. Prefixes may be nested."""
+    """A part of another store: puts prefix and a slash in front of every key.
+
+    Args:
+        prefix: the prefix.
+        store: the other store. It may be a PrefixStore itself.
+    """
 
     def __init__(self, prefix: str, store: Store) -> None: ...
     @property
     def underlying_store(self) -> Store:
-        """The store that this one is a part of."""
+        """The store that this store is a part of."""
 
     @property
     def _underlying_non_prefix_store(self) -> Store:
-        """The store below all prefixes."""
+        """The store below all nested prefixes."""
 
     def clone(self) -> PrefixStore:
-        """The same part of a clone of the store it is a part of."""
+        """Returns a PrefixStore with the same prefix in a clone of the underlying store."""
 
 @final
 class RendezvousCell:
-    """The state of one job in a store."""
+    """The rendezvous state of one job in a store."""
 
     def __new__(cls, store: Store, run_id: str) -> RendezvousCell: ...
     def get(self) -> tuple[bytes, bytes] | None:
-        """The state and its token; `None` if there is no state yet."""
+        """Returns the state and its token, or `None` if there is no state yet."""
 
     def set(self, state: bytes, token: bytes) -> tuple[bytes, bytes, bool] | None:
-        """Replaces the state if its token still is this one (empty: there is none yet). What is there now, its token, and
-        whether it is this."""
+        """Replaces the state if `token` belongs to the current one. An empty token means that there is no state yet.
+
+        Returns the current state, its token, and whether it is the one from this call.
+        """
 
 @final
 class RendezvousNode:
@@ -188,22 +246,22 @@ class RendezvousNode:
     ) -> RendezvousNode: ...
     @property
     def name(self) -> str:
-        """Who this is, as torch writes it: address, process and number."""
+        """The node's name in torch's format: address, process id and local id."""
 
     def next_rendezvous(self) -> tuple[Store, int, int, tuple[str, int]]:
         """Waits until this node is in a round."""
 
     def is_closed(self) -> bool:
-        """Whether the rendezvous has ended for good."""
+        """Returns whether the rendezvous is closed."""
 
     def set_closed(self) -> None:
-        """Ends the rendezvous for everybody."""
+        """Closes the rendezvous for all nodes."""
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait for the next round."""
+        """Returns the number of nodes that wait for the next round."""
 
     def stop_heartbeats(self) -> None:
-        """Ends the heartbeats. Does nothing in a process that was forked: there are none."""
+        """Stops the heartbeats. Does nothing in a forked process, which sends none."""
 
 @final
 class StaticNode:
@@ -213,21 +271,21 @@ class StaticNode:
         cls, master_addr: str, master_port: int, rank: int, world_size: int, run_id: str, timeout: int
     ) -> StaticNode: ...
     def next_rendezvous(self) -> tuple[Store, int, int, tuple[str, int]]:
-        """Waits until all nodes are here."""
+        """Waits until all nodes have joined."""
 
 def await_leaving(seconds: float) -> None:
-    """Waits until the calls that were interrupted have ended, at most so many seconds."""
+    """Waits up to `seconds` until the nodes whose calls were interrupted have left their rendezvous."""
 
 def parse_rendezvous_endpoint(endpoint: str) -> tuple[str, int | None]:
-    """Host and port of an endpoint; `None` if it names no port."""
+    """Returns the host and port of an endpoint. The port is `None` if the endpoint has none."""
 
 def check_rendezvous_options(names: list[str]) -> list[str]:
-    """Returns a message for each of these options that the `c10d` backend does not know."""
+    """Returns a message for each option that the `c10d` backend does not know."""
 
 def create_rendezvous_store(
     endpoint: str, run_id: str, min_nodes: int, max_nodes: int, is_host: bool | None, read_timeout: int
 ) -> tuple[TCPStore, str]:
-    """Hosts the store of a rendezvous, or connects to it; with an address of this machine under which the others reach it."""
+    """Hosts the store of a rendezvous, or connects to it. Also returns this node's address for other nodes."""
 
 def create_c10d_store(
     is_server: bool,
@@ -239,23 +297,23 @@ def create_c10d_store(
     retries: int,
     use_libuv: bool,
 ) -> TCPStore:
-    """Makes the store of a job."""
+    """Creates the store of a job."""
 
 def reserve_port() -> int:
-    """The number of a socket that is bound to a free port."""
+    """Binds a socket to a free port and returns its file descriptor."""
 
 def exchange_store_info(rank: int, store: Store, local_addr: str, server_port: int) -> tuple[str, int]:
-    """Rank 0 publishes where the workers meet; everybody reads it."""
+    """Publishes the address and port of the workers' store on rank 0, and returns the published ones on every rank."""
 
 def get_all(store: Store, rank: int, prefix: str, world_size: int) -> list[bytes]:
-    """What all ranks have set under the prefix."""
+    """Returns the values that all ranks have set under the prefix."""
 
 def synchronize(
     store: Store, data: bytes, rank: int, world_size: int, key_prefix: str, timeout: timedelta
 ) -> list[bytes]:
-    """Sets what this rank gives, and returns what all have given."""
+    """Sets this rank's value, and returns the values of all ranks."""
 
 def barrier(
     store: Store, world_size: int, key_prefix: str, timeout: timedelta, rank: int | None, trace_timeout: timedelta
 ) -> list[int]:
-    """Waits until all have come. The ranks that have not, if the time is up and they are known."""
+    """Waits until all ranks have arrived. After a timeout, returns the missing ranks if they are known."""

@@ -1,4 +1,4 @@
-"""Our stores for torch: a real `torch.distributed.Store` around one.
+"""Adapters that pass our stores to torch as a real `torch.distributed.Store`.
 
     import torch.distributed as dist
     from rallypoint import TCPStore
@@ -7,7 +7,7 @@
     store = TCPStore("node0", 29500)
     dist.init_process_group("gloo", store=as_torch_store(store), rank=rank, world_size=world_size)
 
-This module imports torch; the rest of the package does not.
+This module imports torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["TorchStore", "as_torch_store"]
 
 
 class TorchStore(dist.Store):
-    """A torch store that passes every call on to `store`."""
+    """A torch store that passes every call to `store`, one of our stores."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class TorchStore(dist.Store):
 
     @property
     def store(self) -> Store:
-        """The store that calls are passed on to."""
-        # A torch.distributed.PrefixStore around this one sets the time-out without calling anything here.
+        """The store that receives the calls."""
+        # A torch.distributed.PrefixStore around this store sets the timeout in C++, without calling `set_timeout` here.
         timeout = super().timeout
         if timeout != self._timeout:
             self._timeout = timeout
@@ -63,7 +63,7 @@ class TorchStore(dist.Store):
     def num_keys(self) -> int:
         return self.store.num_keys()
 
-    # From C++ these two are called by their names there.
+    # C++ code calls these two methods by their C++ names.
     deleteKey = delete_key
     getNumKeys = num_keys
 
@@ -112,25 +112,26 @@ class TorchStore(dist.Store):
         return as_torch_store(self.store.clone())
 
     def release(self) -> None:
-        """Says that torch uses it no more: it, and the connections of its store, go when nobody else holds them."""
-        _kept.pop(id(self._store), None)
+        """Declares that torch no longer uses this adapter, so that it can be freed together with its store."""
+        _adapters.pop(id(self._store), None)
 
     def __repr__(self) -> str:
         return f"TorchStore({self._store!r})"
 
 
 def as_torch_store(store: Union[Store, dist.Store]) -> dist.Store:
-    """`store` as a `torch.distributed.Store`, for `init_process_group(store=...)` and whatever else wants one.
+    """Returns `store` as a `torch.distributed.Store`, for `init_process_group(store=...)` and similar functions.
 
-    One of torch's own is returned as it is. Asked again for the same store, it returns the same. It is kept until its
-    `release()` is called, or the program ends: torch may use it from C++ when no Python holds it any more.
+    One of torch's own stores is returned unchanged, and repeated calls with the same store return the same adapter. The
+    adapter lives until its `release()` is called or the program ends, because torch may use it from C++ when no Python
+    code refers to it.
     """
     if isinstance(store, dist.Store):
         return store
-    if id(store) not in _kept:
-        _kept[id(store)] = TorchStore(store)
-    return _kept[id(store)]
+    if id(store) not in _adapters:
+        _adapters[id(store)] = TorchStore(store)
+    return _adapters[id(store)]
 
 
-# By what they are around, which they keep alive, so that no other object has its number.
-_kept: dict[int, TorchStore] = {}
+# Adapters by the id of their store. The adapter keeps the store alive, so the id stays unique.
+_adapters: dict[int, TorchStore] = {}

@@ -1,4 +1,5 @@
-//! A backend written in Python, for our own handler: each call of it attaches to the interpreter, and to nothing else.
+//! Rendezvous backends written in Python, for the Rust handler. Each call takes the interpreter's lock and no other
+//! lock.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,24 +10,27 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use rallypoint_rendezvous::{RendezvousBackend, RendezvousError, Token, Written};
 
-use crate::calls::end_if_fatal;
+use crate::calls::cancel_if_fatal;
 
-/// An object with `name`, `get_state` and `set_state`, as torch's `RendezvousBackend` has them.
+/// A Python object with `name`, `get_state` and `set_state`, like torch's `RendezvousBackend`.
 pub(super) struct PythonBackend {
     name: String,
     backend: Py<PyAny>,
     tokens: Mutex<Tokens>,
 }
 
-/// The backend's tokens are objects; ours are bytes. These are the objects that were given out last, by number.
+/// The backend's most recent tokens.
+///
+/// A token of a Python backend is any object, while a token in Rust is bytes. So each object gets a number, whose bytes
+/// are the token.
 #[derive(Default)]
 struct Tokens {
     next: u64,
-    kept: VecDeque<(u64, Py<PyAny>)>,
+    recent: VecDeque<(u64, Py<PyAny>)>,
 }
 
-/// A thread holds one token at a time, and at most a few threads hold any.
-const KEPT: usize = 256;
+/// The number of tokens that are remembered. Only a few threads use a backend, and each uses one token at a time.
+const MAX_TOKENS: usize = 256;
 
 impl PythonBackend {
     pub(super) fn new(backend: &Bound<'_, PyAny>) -> PyResult<PythonBackend> {
@@ -35,33 +39,33 @@ impl PythonBackend {
     }
 
     fn call<T>(&self, body: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, RendezvousError> {
-        // At the end of the process there is no interpreter to ask.
-        let ended = || Err(PyRuntimeError::new_err("the interpreter is ending"));
-        Python::try_attach(|py| body(py).inspect_err(|error| end_if_fatal(py, error)))
-            .unwrap_or_else(ended)
+        // A heartbeat thread may still run while the process exits.
+        let interpreter_exiting = || Err(PyRuntimeError::new_err("the interpreter is exiting"));
+        Python::try_attach(|py| body(py).inspect_err(|error| cancel_if_fatal(py, error)))
+            .unwrap_or_else(interpreter_exiting)
             .map_err(|error| RendezvousError::Backend { backend: self.name.clone(), source: Box::new(error) })
     }
 
-    /// Bytes for this token.
-    fn keep(&self, token: Bound<'_, PyAny>) -> Token {
+    /// Assigns a number to a token and returns the number's bytes.
+    fn register_token(&self, token: Bound<'_, PyAny>) -> Token {
         let (number, oldest) = {
             let mut tokens = self.tokens();
             let number = tokens.next;
             tokens.next += 1;
-            tokens.kept.push_back((number, token.unbind()));
-            let oldest = if tokens.kept.len() > KEPT { tokens.kept.pop_front() } else { None };
+            tokens.recent.push_back((number, token.unbind()));
+            let oldest = if tokens.recent.len() > MAX_TOKENS { tokens.recent.pop_front() } else { None };
             (number, oldest)
         };
-        // Not under the lock: dropping the token may call a destructor written in Python.
+        // Dropped after the lock is released: dropping the token may call a destructor written in Python.
         drop(oldest);
         Token::copy_from_slice(&number.to_be_bytes())
     }
 
-    /// The token of these bytes; `None` if there is none.
-    fn kept<'py>(&self, py: Python<'py>, token: &[u8]) -> Option<Bound<'py, PyAny>> {
+    /// Returns the object for the bytes of a token, or `None` if it is no longer remembered.
+    fn token_object<'py>(&self, py: Python<'py>, token: &[u8]) -> Option<Bound<'py, PyAny>> {
         let number = u64::from_be_bytes(token.try_into().ok()?);
         let tokens = self.tokens();
-        let (_, token) = tokens.kept.iter().find(|(kept, _)| *kept == number)?;
+        let (_, token) = tokens.recent.iter().find(|(candidate, _)| *candidate == number)?;
         Some(token.bind(py).clone())
     }
 
@@ -77,24 +81,25 @@ impl RendezvousBackend for PythonBackend {
 
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>, RendezvousError> {
         self.call(|py| {
-            let answer = self.backend.bind(py).call_method0("get_state")?;
-            if answer.is_none() {
+            let returned = self.backend.bind(py).call_method0("get_state")?;
+            if returned.is_none() {
                 return Ok(None);
             }
-            let (state, token): (PyBackedBytes, Bound<'_, PyAny>) = answer.extract()?;
-            Ok(Some((state.to_vec(), self.keep(token))))
+            let (state, token): (PyBackedBytes, Bound<'_, PyAny>) = returned.extract()?;
+            Ok(Some((state.to_vec(), self.register_token(token))))
         })
     }
 
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written, RendezvousError> {
         self.call(|py| {
-            let token = if token.is_empty() { None } else { self.kept(py, token) };
-            let answer = self.backend.bind(py).call_method1("set_state", (PyBytes::new(py, state), token))?;
-            if answer.is_none() {
+            let token = if token.is_empty() { None } else { self.token_object(py, token) };
+            let returned =
+                self.backend.bind(py).call_method1("set_state", (PyBytes::new(py, state), token))?;
+            if returned.is_none() {
                 return Ok(Written { won: false, now: None });
             }
-            let (state, token, won): (PyBackedBytes, Bound<'_, PyAny>, bool) = answer.extract()?;
-            Ok(Written { won, now: Some((state.to_vec(), self.keep(token))) })
+            let (state, token, won): (PyBackedBytes, Bound<'_, PyAny>, bool) = returned.extract()?;
+            Ok(Written { won, now: Some((state.to_vec(), self.register_token(token))) })
         })
     }
 }

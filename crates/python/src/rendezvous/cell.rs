@@ -1,4 +1,4 @@
-//! The `c10d` backend for Python: the state under one key of a store.
+//! The `c10d` backend for Python, which keeps the state under one key of a store.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use pyo3::types::PyBytes;
 use rallypoint_rendezvous::{C10dBackend, RendezvousBackend, Token};
 
 use super::check_owner;
-use super::exceptions::raised_by_cell;
+use super::exceptions::cell_exception;
 use crate::calls::{detached, run};
 use crate::process::Owner;
 use crate::stores;
 
 type Bytes<'py> = Bound<'py, PyBytes>;
 
-/// The state of one job in a store.
+/// The rendezvous state of one job in a store.
 #[pyclass(frozen, module = "rallypoint._rallypoint")]
 pub(super) struct RendezvousCell {
     backend: Arc<C10dBackend>,
@@ -31,25 +31,26 @@ impl RendezvousCell {
 
 #[pymethods]
 impl RendezvousCell {
-    /// The cell of the job `run_id` in `store`.
+    /// Creates the cell of the job `run_id` in `store`.
     #[new]
     fn new(py: Python<'_>, store: &Bound<'_, PyAny>, run_id: String) -> PyResult<RendezvousCell> {
         let source = stores::source(store)?;
         let store = run(py, || source.store())?;
-        let made = detached(py, || C10dBackend::new(store, &run_id))?;
-        let backend = Arc::new(made.map_err(|error| raised_by_cell(py, error))?);
+        let created = detached(py, || C10dBackend::new(store, &run_id))?;
+        let backend = Arc::new(created.map_err(|error| cell_exception(py, error))?);
         Ok(RendezvousCell { backend, owner: Owner::current() })
     }
 
-    /// The state and its token; `None` if there is no state yet.
+    /// Returns the state and its token, or `None` if there is no state yet.
     fn get<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bytes<'py>, Bytes<'py>)>> {
         let backend = self.backend()?;
         let read = detached(py, || backend.state())?;
-        Ok(read.map_err(|error| raised_by_cell(py, error))?.map(|held| shown(py, held)))
+        Ok(read.map_err(|error| cell_exception(py, error))?.map(|current| to_python(py, current)))
     }
 
-    /// Replaces the state if its token still is this one (empty: there is none yet). What is there now, its token, and
-    /// whether it is this.
+    /// Replaces the state if `token` belongs to the current one. An empty token means that there is no state yet.
+    ///
+    /// Returns the current state, its token, and whether it is the one from this call.
     fn set<'py>(
         &self,
         py: Python<'py>,
@@ -58,14 +59,14 @@ impl RendezvousCell {
     ) -> PyResult<Option<(Bytes<'py>, Bytes<'py>, bool)>> {
         let backend = self.backend()?;
         let written = detached(py, || backend.set_state(&state, &token))?;
-        let written = written.map_err(|error| raised_by_cell(py, error))?;
-        Ok(written.now.map(|held| {
-            let (state, token) = shown(py, held);
+        let written = written.map_err(|error| cell_exception(py, error))?;
+        Ok(written.now.map(|current| {
+            let (state, token) = to_python(py, current);
             (state, token, written.won)
         }))
     }
 }
 
-fn shown(py: Python<'_>, (state, token): (Vec<u8>, Token)) -> (Bytes<'_>, Bytes<'_>) {
+fn to_python(py: Python<'_>, (state, token): (Vec<u8>, Token)) -> (Bytes<'_>, Bytes<'_>) {
     (PyBytes::new(py, &state), PyBytes::new(py, &token))
 }

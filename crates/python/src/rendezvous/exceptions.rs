@@ -1,5 +1,7 @@
-//! Errors of the rendezvous as Python exceptions: torch's classes, and torch's words where torch has any. What torch leaves
-//! out is in the message or in the exception it comes from.
+//! Rendezvous errors as Python exceptions.
+//!
+//! Each error becomes torch's exception for it, with torch's message where torch has one. Details that torch omits are
+//! in the message or in the exception's `__cause__`.
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -9,77 +11,80 @@ use rallypoint_store::StoreError;
 
 use crate::error;
 
-const NO_STORE: &str = "The connection to the C10d store has failed. See inner exception for details.";
-const NO_STATE: &str = "The rendezvous state is corrupt. See inner exception for details.";
-/// What the backend says of it, which sees bytes and not what they mean.
-const NO_STATE_OBJECT: &str = "The state object is corrupt. See inner exception for details.";
+const CONNECTION_FAILED: &str =
+    "The connection to the C10d store has failed. See inner exception for details.";
+const STATE_CORRUPT: &str = "The rendezvous state is corrupt. See inner exception for details.";
+/// Torch's message from the backend, which does not decode the state.
+const STATE_OBJECT_CORRUPT: &str = "The state object is corrupt. See inner exception for details.";
 
-/// What a dynamic rendezvous raises.
-pub(super) fn raised(py: Python<'_>, error: RendezvousError) -> PyErr {
-    raised_with(py, error, NO_STATE)
+/// Converts an error of a dynamic rendezvous.
+pub(super) fn to_exception(py: Python<'_>, error: RendezvousError) -> PyErr {
+    exception_with(py, error, STATE_CORRUPT)
 }
 
-/// What the `c10d` backend raises.
-pub(super) fn raised_by_cell(py: Python<'_>, error: RendezvousError) -> PyErr {
-    raised_with(py, error, NO_STATE_OBJECT)
+/// Converts an error of the `c10d` backend.
+pub(super) fn cell_exception(py: Python<'_>, error: RendezvousError) -> PyErr {
+    exception_with(py, error, STATE_OBJECT_CORRUPT)
 }
 
-/// What a static rendezvous raises: torch's lets through what its store raises.
-pub(super) fn raised_by_static(py: Python<'_>, error: RendezvousError) -> PyErr {
+/// Converts an error of a static rendezvous. As in torch, errors of the store keep their own exception.
+pub(super) fn static_exception(py: Python<'_>, error: RendezvousError) -> PyErr {
     match error {
         RendezvousError::Connection { source, .. } => error::to_python(py, source),
-        error => raised(py, error),
+        error => to_exception(py, error),
     }
 }
 
-fn raised_with(py: Python<'_>, error: RendezvousError, no_state: &str) -> PyErr {
+fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -> PyErr {
     let text = error.to_string();
     match error {
-        RendezvousError::Closed { .. } => failure(py, "RendezvousClosedError", &text, None),
+        RendezvousError::Closed { .. } => new_exception(py, "RendezvousClosedError", &text, None),
         RendezvousError::Timeout { .. } | RendezvousError::TooLong { .. } => {
-            failure(py, "RendezvousTimeoutError", &text, None)
+            new_exception(py, "RendezvousTimeoutError", &text, None)
         }
-        RendezvousError::Connection { source, .. } => unreachable(py, source),
-        RendezvousError::Outage { source, .. } => unreachable(py, *source),
+        RendezvousError::Connection { source, .. } => connection_exception(py, source),
+        RendezvousError::Outage { source, .. } => connection_exception(py, *source),
         RendezvousError::State { .. } => {
-            failure(py, "RendezvousStateError", no_state, Some(PyValueError::new_err(text)))
+            new_exception(py, "RendezvousStateError", corrupt_state, Some(PyValueError::new_err(text)))
         }
-        RendezvousError::GracefulExit { .. } => failure(py, "RendezvousGracefulExitError", &text, None),
-        // Where torch lets through what its store raises.
+        RendezvousError::GracefulExit { .. } => new_exception(py, "RendezvousGracefulExitError", &text, None),
+        // As in torch, where these are exceptions of the store.
         RendezvousError::NoMaster { .. } | RendezvousError::StaticTimeout { .. } => {
-            error::raise(py, "DistStoreError", text)
+            error::exception(py, "DistStoreError", text)
         }
         RendezvousError::Parameters(_) => PyValueError::new_err(text),
         RendezvousError::BackendMismatch { .. } => PyRuntimeError::new_err(text),
         RendezvousError::Backend { source, .. } => match source.downcast::<PyErr>() {
             Ok(error) => *error,
-            Err(_) => failure(py, "RendezvousError", &text, None),
+            Err(_) => new_exception(py, "RendezvousError", &text, None),
         },
-        _ => failure(py, "RendezvousError", &text, None),
+        _ => new_exception(py, "RendezvousError", &text, None),
     }
 }
 
-/// The store failed. What a store written in Python raises is let through unless it is of a kind that stores raise.
-fn unreachable(py: Python<'_>, source: StoreError) -> PyErr {
+/// Returns the exception for a store that failed.
+///
+/// An exception of a store written in Python is raised unchanged, unless it is of a type that stores usually raise.
+fn connection_exception(py: Python<'_>, source: StoreError) -> PyErr {
     let is_foreign = matches!(source, StoreError::Foreign(_));
     let cause = error::to_python(py, source);
-    let is_usual = cause.is_instance_of::<PyRuntimeError>(py)
+    let is_store_exception = cause.is_instance_of::<PyRuntimeError>(py)
         || cause.is_instance_of::<PyValueError>(py)
         || cause.is_instance_of::<PyTimeoutError>(py);
-    if is_foreign && !is_usual {
+    if is_foreign && !is_store_exception {
         cause
     } else {
-        failure(py, "RendezvousConnectionError", NO_STORE, Some(cause))
+        new_exception(py, "RendezvousConnectionError", CONNECTION_FAILED, Some(cause))
     }
 }
 
-/// One of the exceptions of `rallypoint.elastic.rendezvous`, by its name.
-fn failure(py: Python<'_>, name: &str, text: &str, cause: Option<PyErr>) -> PyErr {
-    static FAILURE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let made = FAILURE
-        .import(py, "rallypoint.elastic.rendezvous.errors", "failure")
-        .and_then(|failure| failure.call1((name, text)));
-    match made {
+/// Creates the exception `name` of `rallypoint.elastic.rendezvous`.
+fn new_exception(py: Python<'_>, name: &str, text: &str, cause: Option<PyErr>) -> PyErr {
+    static CREATE_ERROR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let created = CREATE_ERROR
+        .import(py, "rallypoint.elastic.rendezvous.errors", "create_error")
+        .and_then(|create_error| create_error.call1((name, text)));
+    match created {
         Ok(exception) => {
             let error = PyErr::from_value(exception);
             error.set_cause(py, cause);

@@ -1,4 +1,4 @@
-//! Meeting at a store, for Python.
+//! Functions by which the ranks of a job exchange values through a store, for Python.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::arguments::Value;
 use crate::calls::run;
 use crate::stores;
 
-/// Uses a store without holding the interpreter.
+/// Runs `body` with the store behind a Python object, without the interpreter's lock.
 fn with_store<T: Send>(
     py: Python<'_>,
     store: &Bound<'_, PyAny>,
@@ -21,11 +21,11 @@ fn with_store<T: Send>(
     run(py, || body(&*source.store()?))
 }
 
-fn shown(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
+fn to_python(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
     values.iter().map(|value| PyBytes::new(py, value)).collect()
 }
 
-/// Rank 0 publishes where the workers meet; all ranks read it.
+/// Publishes the address and port of the workers' store on rank 0, and returns the published ones on every rank.
 #[pyfunction]
 pub(super) fn exchange_store_info(
     py: Python<'_>,
@@ -41,7 +41,7 @@ pub(super) fn exchange_store_info(
     Ok((info.master_addr, info.master_port))
 }
 
-/// What all ranks have set under the prefix.
+/// Returns the values that all ranks have set under the prefix.
 #[pyfunction]
 pub(super) fn get_all<'py>(
     py: Python<'py>,
@@ -53,10 +53,10 @@ pub(super) fn get_all<'py>(
     let values = with_store(py, store, |store| {
         rallypoint_rendezvous::get_all(store, rank, &prefix, world_size, store.timeout())
     })?;
-    Ok(shown(py, values))
+    Ok(to_python(py, values))
 }
 
-/// Sets what this rank gives, and returns what all have given.
+/// Sets this rank's value, and returns the values of all ranks.
 #[pyfunction]
 pub(super) fn synchronize<'py>(
     py: Python<'py>,
@@ -70,10 +70,10 @@ pub(super) fn synchronize<'py>(
     let values = with_store(py, store, |store| {
         rallypoint_rendezvous::synchronize(store, &data, rank, world_size, &key_prefix, timeout)
     })?;
-    Ok(shown(py, values))
+    Ok(to_python(py, values))
 }
 
-/// Waits until all have come. The ranks that have not, if the time is up and they are known.
+/// Waits until all ranks have arrived. After a timeout, returns the missing ranks if they are known.
 #[pyfunction]
 pub(super) fn barrier(
     py: Python<'_>,
@@ -85,9 +85,9 @@ pub(super) fn barrier(
     trace_timeout: Duration,
 ) -> PyResult<Vec<u64>> {
     with_store(py, store, |store| {
-        let meeting =
+        let options =
             Barrier::new(&key_prefix, world_size).timeout(timeout).rank(rank).trace_timeout(trace_timeout);
-        match rallypoint_rendezvous::barrier(store, &meeting) {
+        match rallypoint_rendezvous::barrier(store, &options) {
             Ok(()) => Ok(Vec::new()),
             Err(StoreError::Call { failure: Failure::Timeout(Awaited::Ranks { missing, .. }), .. }) => {
                 Ok(missing)

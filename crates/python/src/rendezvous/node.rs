@@ -10,35 +10,35 @@ use rallypoint_rendezvous::{
 };
 
 use super::backend::PythonBackend;
+use super::call_lock::{CallLock, CallLockGuard};
 use super::cell::RendezvousCell;
-use super::exceptions::raised;
-use super::turn::{Taken, Turn};
+use super::exceptions::to_exception;
 use super::{Round, check_owner, to_round};
 use crate::calls::{detached, run};
-use crate::logging::{forward, listen};
+use crate::logging::{forward, start_capture};
 use crate::process::Owner;
 use crate::stores;
 
 /// One node of a dynamic rendezvous.
 #[pyclass(frozen, weakref, module = "rallypoint._rallypoint")]
 pub(super) struct RendezvousNode {
-    /// There until it is dropped.
+    /// `None` only while the node is dropped.
     handler: Option<Arc<DynamicRendezvousHandler>>,
-    /// Held by a call that joins, and by a thread that leaves because such a call was interrupted.
-    turn: Turn,
+    /// Taken by a call that joins, and kept until the node has left if that call is interrupted.
+    call_lock: CallLock,
     owner: Owner,
-    /// The store in which the nodes of a round meet.
+    /// The store for the data of each round.
     store: Py<PyAny>,
 }
 
 #[pymethods]
 impl RendezvousNode {
-    /// A node whose state lies in `backend` and whose rounds meet in `store`.
+    /// Creates a node. `backend` keeps the rendezvous state, and `store` the data of each round.
     #[new]
     #[pyo3(signature = (store, backend, addr, *, run_id, min_nodes, max_nodes, join, last_call, close, heartbeat,
                         keep_alive_interval, keep_alive_max_attempt, expected_hosts=None, reform_last_call=None,
                         store_outage=None))]
-    #[allow(clippy::too_many_arguments, reason = "all of them have names where it is called")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by keyword")]
     fn new(
         py: Python<'_>,
         store: &Bound<'_, PyAny>,
@@ -57,7 +57,7 @@ impl RendezvousNode {
         reform_last_call: Option<Duration>,
         store_outage: Option<Duration>,
     ) -> PyResult<RendezvousNode> {
-        listen(py)?;
+        start_capture(py)?;
         let defaults = Settings::new(run_id, min_nodes, max_nodes);
         let settings = Settings {
             reform_last_call_timeout: reform_last_call.unwrap_or(defaults.reform_last_call_timeout),
@@ -71,23 +71,23 @@ impl RendezvousNode {
             ..defaults
         };
         let source = stores::source(store)?;
-        let below = run(py, || source.store())?;
+        let native_store = run(py, || source.store())?;
         let backend: Arc<dyn RendezvousBackend> = match backend.cast::<RendezvousCell>() {
             Ok(cell) => Arc::clone(cell.get().backend()?) as Arc<dyn RendezvousBackend>,
             Err(_) => Arc::new(PythonBackend::new(backend)?),
         };
-        let made = DynamicRendezvousHandler::new(backend, below, addr, settings)
+        let created = DynamicRendezvousHandler::new(backend, native_store, addr, settings)
             .and_then(|handler| handler.expecting(expected_hosts.as_deref()));
-        let handler = made.map_err(|error| raised(py, error))?;
+        let handler = created.map_err(|error| to_exception(py, error))?;
         Ok(RendezvousNode {
             handler: Some(Arc::new(handler)),
-            turn: Turn::default(),
+            call_lock: CallLock::default(),
             owner: Owner::current(),
             store: store.clone().unbind(),
         })
     }
 
-    /// The node's name, as torch writes it: address, process and number.
+    /// The node's name in torch's format: address, process id and local id.
     #[getter]
     fn name(&self) -> PyResult<String> {
         Ok(self.handler()?.node().to_string())
@@ -96,39 +96,41 @@ impl RendezvousNode {
     /// Waits until this node is in a round.
     fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Round<'py>> {
         let handler = self.handler()?;
-        let turn = detached(py, || self.turn.take())?;
+        let guard = detached(py, || self.call_lock.lock())?;
         let joined = detached(py, || handler.next_rendezvous()).and_then(|joined| {
-            // A signal that came as the call ended: if it were raised after the call, the node would stay in the round.
+            // Handle a signal that arrived as the call ended. If its handler raised after the call, the node would stay
+            // in the round.
             forward(py).and_then(|()| py.check_signals()).map(|()| joined)
         });
         let round = match joined {
-            Ok(joined) => joined.map_err(|error| raised(py, error))?,
+            Ok(joined) => joined.map_err(|error| to_exception(py, error))?,
             Err(interrupt) => {
-                leave_in_background(Arc::clone(handler), turn)?;
+                leave_in_background(Arc::clone(handler), guard)?;
                 return Err(interrupt);
             }
         };
-        // The same part of the store that Python gave: that object connects anew in a forked child, and may be one of torch's.
-        let store = stores::part_of(self.store.bind(py), round.store.prefix().to_owned())?;
+        // Wrap the Python object and not the Rust store: the object reconnects in a forked child, and it may be one of
+        // torch's stores.
+        let store = stores::prefix_store_for(self.store.bind(py), round.store.prefix().to_owned())?;
         Ok(to_round(round, store))
     }
 
-    /// Whether the rendezvous has ended for good.
+    /// Returns whether the rendezvous is closed.
     fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
         self.call(py, |handler| Ok(handler.membership()?.is_closed))
     }
 
-    /// Ends the rendezvous for all nodes.
+    /// Closes the rendezvous for all nodes.
     fn set_closed(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, |handler| handler.set_closed())
     }
 
-    /// How many nodes wait for the next round.
+    /// Returns the number of nodes that wait for the next round.
     fn num_nodes_waiting(&self, py: Python<'_>) -> PyResult<u64> {
         self.call(py, |handler| Ok(handler.membership()?.num_nodes_waiting()))
     }
 
-    /// Ends the heartbeats. Does nothing in a process that was forked: there are none.
+    /// Stops the heartbeats. Does nothing in a forked process, which sends none.
     fn stop_heartbeats(&self, py: Python<'_>) -> PyResult<()> {
         if !self.owner.is_current() {
             return Ok(());
@@ -143,7 +145,7 @@ impl RendezvousNode {
 impl RendezvousNode {
     fn handler(&self) -> PyResult<&Arc<DynamicRendezvousHandler>> {
         check_owner(&self.owner)?;
-        Ok(self.handler.as_ref().expect("it is there until it is dropped"))
+        Ok(self.handler.as_ref().expect("only `drop` takes the handler"))
     }
 
     fn call<T: Send>(
@@ -154,7 +156,7 @@ impl RendezvousNode {
         let handler = self.handler()?;
         let outcome = detached(py, || body(handler))?;
         forward(py)?;
-        outcome.map_err(|error| raised(py, error))
+        outcome.map_err(|error| to_exception(py, error))
     }
 }
 
@@ -162,37 +164,39 @@ impl Drop for RendezvousNode {
     fn drop(&mut self) {
         let Some(handler) = self.handler.take() else { return };
         if !self.owner.is_current() {
-            // Its threads were not copied, and can't be waited for.
+            // Leak the copy: the handler's threads do not exist in a forked child, and cannot be joined.
             std::mem::forget(handler);
             return;
         }
-        // Its heartbeat may be asking a backend written in Python just now, so the interpreter must not be held.
+        // Release the interpreter's lock: the drop joins the heartbeat thread, which may be calling a backend written
+        // in Python.
         let _ = Python::try_attach(|py| py.detach(|| drop(handler)));
     }
 }
 
-/// How many threads take a node out of a rendezvous because joining was interrupted.
+/// The number of threads that remove a node from a rendezvous after an interrupted call.
 static LEAVING: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes the node out of the rendezvous, however slow the store or a backend written in Python is.
-fn leave_in_background(handler: Arc<DynamicRendezvousHandler>, turn: Option<Taken>) -> PyResult<()> {
+/// Removes the node from the rendezvous on another thread, so that an interrupted call does not wait for a slow store
+/// or backend.
+fn leave_in_background(handler: Arc<DynamicRendezvousHandler>, guard: Option<CallLockGuard>) -> PyResult<()> {
     LEAVING.fetch_add(1, Ordering::SeqCst);
     std::thread::Builder::new().name("rdzv-leave".into()).spawn(move || {
         if let Err(error) = handler.leave() {
             tracing::warn!("The node '{}' could not leave: {error}", handler.node());
         }
-        drop(turn);
+        drop(guard);
         LEAVING.fetch_sub(1, Ordering::SeqCst);
     })?;
     Ok(())
 }
 
-/// Waits until the nodes whose calls were interrupted have left their rendezvous, at most so many seconds.
+/// Waits up to `seconds` until the nodes whose calls were interrupted have left their rendezvous.
 #[pyfunction]
 pub(super) fn await_leaving(py: Python<'_>, seconds: f64) {
-    let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 60.0));
+    let deadline = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 60.0));
     py.detach(|| {
-        while LEAVING.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+        while LEAVING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     });

@@ -5,11 +5,11 @@ use rallypoint_rendezvous::{
     Config, RendezvousError, RendezvousHandler, RendezvousParameters, StaticRendezvousHandler,
 };
 
-use super::exceptions::{raised, raised_by_static};
-use super::turn::Turn;
+use super::call_lock::CallLock;
+use super::exceptions::{static_exception, to_exception};
 use super::{Round, check_owner, to_round};
-use crate::calls::{detached, signals};
-use crate::logging::{forward, listen};
+use crate::calls::{detached, signal_cancellation};
+use crate::logging::{forward, start_capture};
 use crate::process::Owner;
 use crate::stores;
 
@@ -18,13 +18,13 @@ use crate::stores;
 pub(super) struct StaticNode {
     handler: StaticRendezvousHandler,
     master_addr: String,
-    turn: Turn,
+    call_lock: CallLock,
     owner: Owner,
 }
 
 #[pymethods]
 impl StaticNode {
-    /// The node of this rank. Rank 0 hosts the store.
+    /// Creates the node with this rank. Rank 0 hosts the store.
     #[new]
     fn new(
         py: Python<'_>,
@@ -35,8 +35,8 @@ impl StaticNode {
         run_id: &str,
         timeout: i64,
     ) -> PyResult<StaticNode> {
-        listen(py)?;
-        let make = || -> Result<StaticRendezvousHandler, RendezvousError> {
+        start_capture(py)?;
+        let create = || -> Result<StaticRendezvousHandler, RendezvousError> {
             let host = match master_addr.contains(':') {
                 true => format!("[{master_addr}]"),
                 false => master_addr.to_owned(),
@@ -47,26 +47,27 @@ impl StaticNode {
             let parameters = RendezvousParameters::new("static", &endpoint, run_id, nodes, nodes)?;
             StaticRendezvousHandler::create(&parameters.with_config(config)?)
         };
-        let handler = make().map_err(|error| raised(py, error))?.with_cancellation(signals());
+        let handler =
+            create().map_err(|error| to_exception(py, error))?.with_cancellation(signal_cancellation());
         Ok(StaticNode {
             handler,
             master_addr: master_addr.to_owned(),
-            turn: Turn::default(),
+            call_lock: CallLock::default(),
             owner: Owner::current(),
         })
     }
 
-    /// Waits until all nodes are here.
+    /// Waits until all nodes have joined.
     fn next_rendezvous<'py>(&self, py: Python<'py>) -> PyResult<Round<'py>> {
         check_owner(&self.owner)?;
-        let _turn = detached(py, || self.turn.take())?;
+        let _guard = detached(py, || self.call_lock.lock())?;
         let round = detached(py, || self.handler.next_rendezvous())?;
         forward(py)?;
-        let round = round.map_err(|error| raised_by_static(py, error))?;
-        let store = self.handler.store().expect("the nodes have met in it");
-        let store = stores::adopt(py, store, self.master_addr.clone(), true)?;
-        // The same part of a store object of Python: that object connects anew in a forked child.
-        let part = stores::part_of(&store, round.store.prefix().to_owned())?;
-        Ok(to_round(round, part))
+        let round = round.map_err(|error| static_exception(py, error))?;
+        let store = self.handler.store().expect("a round that was joined has a store");
+        let store = stores::wrap_tcp_store(py, store, self.master_addr.clone(), true)?;
+        // Wrap the store in a Python object first: such an object reconnects in a forked child.
+        let prefixed = stores::prefix_store_for(&store, round.store.prefix().to_owned())?;
+        Ok(to_round(round, prefixed))
     }
 }

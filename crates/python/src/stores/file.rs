@@ -8,23 +8,25 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{DEFAULT_TIMEOUT, FileStoreOptions};
 
-use super::store::{PyStore, native_of};
-use crate::arguments::{FilePath, Whole};
-use crate::calls::{run, signals};
+use super::store::{PyStore, native_store};
+use crate::arguments::{FilePath, Integer};
+use crate::calls::{run, signal_cancellation};
 use crate::process::{Native, Original};
 
-/// A store in one file that many processes share, torch's FileStore among them.
+/// A store in one file that several processes share. Torch's FileStore can use the same file.
 ///
-/// file_name is the file; it is made if it isn't there. world_size is how many use it: the last of them to go removes the file.
-/// Below zero the file stays.
+/// Args:
+///     file_name: the path of the file, which is created if it does not exist.
+///     world_size: the number of stores that use the file. The last of them to be closed deletes the file.
+///         If it is negative, the file is never deleted.
 #[pyclass(name = "FileStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
 pub(crate) struct PyFileStore {
-    made_with: OnceLock<(PathBuf, i32)>,
+    arguments: OnceLock<(PathBuf, i32)>,
 }
 
 impl PyFileStore {
     fn empty() -> PyClassInitializer<PyFileStore> {
-        PyClassInitializer::from(PyStore::empty()).add_subclass(PyFileStore { made_with: OnceLock::new() })
+        PyClassInitializer::from(PyStore::empty()).add_subclass(PyFileStore { arguments: OnceLock::new() })
     }
 }
 
@@ -37,25 +39,25 @@ impl PyFileStore {
         PyFileStore::empty()
     }
 
-    #[pyo3(signature = (file_name, world_size = Whole(-1)))]
-    fn __init__(slf: &Bound<'_, Self>, file_name: FilePath, world_size: Whole<i32>) -> PyResult<()> {
+    #[pyo3(signature = (file_name, world_size = Integer(-1)))]
+    fn __init__(slf: &Bound<'_, Self>, file_name: FilePath, world_size: Integer<i32>) -> PyResult<()> {
         open(slf, file_name.0, world_size.0, Some(DEFAULT_TIMEOUT))
     }
 
     /// The path of the file.
     #[getter]
     fn path(slf: &Bound<'_, Self>) -> PyResult<String> {
-        native_of(slf.as_super())?;
-        Ok(slf.get().made_with.get().map(|(path, _)| path.display().to_string()).unwrap_or_default())
+        native_store(slf.as_super())?;
+        Ok(slf.get().arguments.get().map(|(path, _)| path.display().to_string()).unwrap_or_default())
     }
 
-    /// Another store in the same file, counted among its users.
+    /// Returns another store in the same file. It counts as one more user of the file.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let timeout = native_of(slf.as_super())?.timeout();
-        let made = Bound::new(slf.py(), PyFileStore::empty())?;
-        let (path, world_size) = slf.get().made_with.get().cloned().unwrap_or_default();
-        open(&made, path, world_size, timeout)?;
-        Ok(made)
+        let timeout = native_store(slf.as_super())?.timeout();
+        let clone = Bound::new(slf.py(), PyFileStore::empty())?;
+        let (path, world_size) = slf.get().arguments.get().cloned().unwrap_or_default();
+        open(&clone, path, world_size, timeout)?;
+        Ok(clone)
     }
 }
 
@@ -68,9 +70,9 @@ fn open(
     let options = FileStoreOptions::new(&path)
         .num_workers(u64::try_from(world_size).ok())
         .timeout(timeout)
-        .cancellation(signals());
+        .cancellation(signal_cancellation());
     let store = run(slf.py(), || options.open())?;
-    slf.as_super().get().fill(Native::new(Original::File(Arc::new(store))))?;
-    let _ = slf.get().made_with.set((path, world_size));
+    slf.as_super().get().initialize(Native::new(Original::File(Arc::new(store))))?;
+    let _ = slf.get().arguments.set((path, world_size));
     Ok(())
 }

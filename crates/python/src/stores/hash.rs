@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rallypoint_store::{HashStore, Store};
 
-use super::store::{PyStore, native_of};
-use crate::calls::{run, signals};
+use super::store::{PyStore, native_store};
+use crate::calls::{run, signal_cancellation};
 use crate::process::{Native, Original};
 
-/// A store shared by the threads of one process.
+/// A store that the threads of one process share.
 #[pyclass(name = "HashStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
 pub(crate) struct PyHashStore;
 
@@ -24,20 +24,20 @@ impl PyHashStore {
     }
 
     fn __init__(slf: &Bound<'_, Self>) -> PyResult<()> {
-        fill(slf, Arc::new(HashStore::new().with_cancellation(signals())))
+        initialize(slf, Arc::new(HashStore::new().with_cancellation(signal_cancellation())))
     }
 
-    /// The same store: its clones share what it holds.
+    /// Returns a store that shares its data with this one.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let native = native_of(slf.as_super())?;
-        let clone = run(slf.py(), || native.store()?.clone_store())?;
-        let made =
+        let native = native_store(slf.as_super())?;
+        let store = run(slf.py(), || native.store()?.clone_store())?;
+        let clone =
             Bound::new(slf.py(), PyClassInitializer::from(PyStore::empty()).add_subclass(PyHashStore))?;
-        fill(&made, clone.into())?;
-        Ok(made)
+        initialize(&clone, store.into())?;
+        Ok(clone)
     }
 }
 
-fn fill(slf: &Bound<'_, PyHashStore>, store: Arc<dyn Store>) -> PyResult<()> {
-    slf.as_super().get().fill(Native::new(Original::Hash(store)))
+fn initialize(slf: &Bound<'_, PyHashStore>, store: Arc<dyn Store>) -> PyResult<()> {
+    slf.as_super().get().initialize(Native::new(Original::Hash(store)))
 }

@@ -7,30 +7,34 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::store::{PyStore, Source, initialised_twice, source, unfinished};
+use super::store::{PyStore, Source, initialized_twice_error, source, uninitialized_error};
 use crate::arguments::Key;
 
-/// A part of another store: every key gets prefix and a slash before it. Prefixes may be nested.
+/// A part of another store: puts prefix and a slash in front of every key.
+///
+/// Args:
+///     prefix: the prefix.
+///     store: the other store. It may be a PrefixStore itself.
 #[pyclass(name = "PrefixStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
 pub(crate) struct PyPrefixStore {
-    of: OnceLock<Of>,
+    target: OnceLock<Target>,
 }
 
-/// What a part is a part of.
-struct Of {
+/// The prefix and the store that it applies to.
+struct Target {
     prefix: String,
     store: Py<PyAny>,
 }
 
 impl PyPrefixStore {
-    /// Where its calls go; `None` before it is initialised.
+    /// Returns the store behind this one, or `None` before `__init__`.
     pub(super) fn source(&self, py: Python<'_>) -> PyResult<Option<Source>> {
-        let Some(of) = self.of.get() else { return Ok(None) };
-        Ok(Some(Source::Part(of.prefix.clone(), Box::new(source(of.store.bind(py))?))))
+        let Some(target) = self.target.get() else { return Ok(None) };
+        Ok(Some(Source::Prefix(target.prefix.clone(), Box::new(source(target.store.bind(py))?))))
     }
 
-    fn parts<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Of> {
-        slf.get().of.get().ok_or_else(|| unfinished(slf))
+    fn target<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Target> {
+        slf.get().target.get().ok_or_else(|| uninitialized_error(slf))
     }
 }
 
@@ -40,7 +44,7 @@ impl PyPrefixStore {
     #[pyo3(signature = (*args, **kwargs), text_signature = "(prefix, store)")]
     fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         let _ = (args, kwargs);
-        PyClassInitializer::from(PyStore::empty()).add_subclass(PyPrefixStore { of: OnceLock::new() })
+        PyClassInitializer::from(PyStore::empty()).add_subclass(PyPrefixStore { target: OnceLock::new() })
     }
 
     fn __init__(slf: &Bound<'_, Self>, prefix: Key, store: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -51,53 +55,57 @@ impl PyPrefixStore {
             let found = store.get_type().name()?.to_string();
             return Err(PyTypeError::new_err(format!("store must be a Store, not {found}")));
         }
-        // Refuses a store that was not initialised.
+        // Fails for a store that was not initialized.
         source(store)?;
-        let of = Of { prefix: prefix.to_owned(), store: store.clone().unbind() };
-        slf.get().of.set(of).map_err(|_| initialised_twice())
+        let target = Target { prefix: prefix.to_owned(), store: store.clone().unbind() };
+        slf.get().target.set(target).map_err(|_| initialized_twice_error())
     }
 
-    /// A store written in Python may hold the parts that were made of it. It is what breaks such a circle.
+    /// Visits the inner store. A store written in Python may refer to a PrefixStore around itself, and Python's garbage
+    /// collector breaks such cycles.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.of.get().map_or(Ok(()), |of| visit.call(&of.store))
+        self.target.get().map_or(Ok(()), |target| visit.call(&target.store))
     }
 
-    /// The store that this one is a part of.
+    /// The store that this store is a part of.
     #[getter]
     fn underlying_store(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        Ok(Self::parts(slf)?.store.clone_ref(slf.py()))
+        Ok(Self::target(slf)?.store.clone_ref(slf.py()))
     }
 
-    /// The store below all prefixes.
+    /// The store below all nested prefixes.
     #[getter]
     fn _underlying_non_prefix_store(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        let mut below = Self::parts(slf)?.store.bind(slf.py()).clone();
-        while let Ok(prefixed) = below.cast::<PyPrefixStore>() {
-            let next = Self::parts(prefixed)?.store.bind(slf.py()).clone();
-            below = next;
+        let mut inner = Self::target(slf)?.store.bind(slf.py()).clone();
+        while let Ok(prefixed) = inner.cast::<PyPrefixStore>() {
+            let next = Self::target(prefixed)?.store.bind(slf.py()).clone();
+            inner = next;
         }
-        Ok(below.unbind())
+        Ok(inner.unbind())
     }
 
-    /// The same part of a clone of the store it is a part of.
+    /// Returns a PrefixStore with the same prefix in a clone of the underlying store.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let Of { prefix, store } = Self::parts(slf)?;
-        let below = store.bind(slf.py()).call_method0("clone")?;
-        slf.py().get_type::<PyPrefixStore>().call1((prefix, below))
+        let Target { prefix, store } = Self::target(slf)?;
+        let inner = store.bind(slf.py()).call_method0("clone")?;
+        slf.py().get_type::<PyPrefixStore>().call1((prefix, inner))
     }
 }
 
-/// The part of a store object under this prefix: a PrefixStore of torch's if the store is one of torch's.
-pub(crate) fn part_of<'py>(store: &Bound<'py, PyAny>, prefix: String) -> PyResult<Bound<'py, PyAny>> {
+/// Creates a PrefixStore around a store object. For one of torch's stores, that is torch's PrefixStore.
+pub(crate) fn prefix_store_for<'py>(
+    store: &Bound<'py, PyAny>,
+    prefix: String,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = store.py();
     if is_torch_store(store) {
         return py.import("torch.distributed")?.call_method1("PrefixStore", (prefix, store));
     }
-    let part = PyPrefixStore { of: Of { prefix, store: store.clone().unbind() }.into() };
-    Ok(Bound::new(py, PyClassInitializer::from(PyStore::empty()).add_subclass(part))?.into_any())
+    let prefixed = PyPrefixStore { target: Target { prefix, store: store.clone().unbind() }.into() };
+    Ok(Bound::new(py, PyClassInitializer::from(PyStore::empty()).add_subclass(prefixed))?.into_any())
 }
 
-/// Whether it is one of torch's own. Where torch is not loaded there are none.
+/// Returns whether the object is one of torch's stores. Does not import torch: without it, no such object exists.
 fn is_torch_store(object: &Bound<'_, PyAny>) -> bool {
     let check = || -> PyResult<bool> {
         let modules = object.py().import("sys")?.getattr("modules")?;

@@ -11,25 +11,38 @@ use rallypoint_store::{
     Awaited, DEFAULT_TIMEOUT, Endpoint, Failure, Listen, Store, StoreError, TcpStore, TcpStoreOptions,
 };
 
-use super::listener::take_over;
-use super::store::{PyStore, native_of};
-use crate::arguments::{Key, Timeout, Truth, Whole};
-use crate::calls::{detached, run, signals};
-use crate::error::{raise, to_python, with_hint};
+use super::listener::adopt_socket;
+use super::store::{PyStore, native_store};
+use crate::arguments::{Boolean, Integer, Key, Timeout};
+use crate::calls::{detached, run, signal_cancellation};
+use crate::error::{exception, to_python, with_hint};
 use crate::process::{Native, Original};
 
-/// A store served over TCP: one process has is_master=True and serves, all others connect. Torch's TCPStore may be either.
+/// A store that one process serves over TCP, and to which other processes connect.
 ///
-/// With port 0 the server picks a free one, which `port` tells. world_size is how many use the store; with wait_for_workers the
-/// server's own store waits until all have come. With multi_tenant the stores of this process with the same port share one server.
-/// master_listen_fd is a bound socket that the server takes over. use_libuv is accepted and changes nothing.
+/// Servers and clients are compatible with those of torch's TCPStore.
+///
+/// Args:
+///     host_name: the host of the server.
+///     port: the port of the server. With 0, the server picks a free port; the attribute port has its number.
+///     world_size: the number of processes that use the store, or None if it is not known.
+///     is_master: whether this process runs the server.
+///     timeout: the timeout of connecting and of operations that wait. The default is 300 s.
+///     wait_for_workers: whether the process with the server waits until world_size processes have connected.
+///     multi_tenant: whether all stores of this process with the same port share one server.
+///     master_listen_fd: the file descriptor of a bound socket. The server listens on it, and closes it at the end.
+///     use_libuv: ignored. Torch has this argument.
+///
+/// Raises:
+///     DistNetworkError: the port is in use, or the server could not be reached within the timeout.
+///     DistStoreError: fewer than world_size processes connected within the timeout.
 #[pyclass(name = "TCPStore", module = "rallypoint", extends = PyStore, subclass, frozen)]
 pub(crate) struct PyTcpStore {
-    made: OnceLock<Made>,
+    opened: OnceLock<Opened>,
 }
 
 #[derive(Clone)]
-struct Made {
+struct Opened {
     native: Arc<Native>,
     host: String,
     port: u16,
@@ -38,18 +51,21 @@ struct Made {
 
 impl PyTcpStore {
     fn empty() -> PyClassInitializer<PyTcpStore> {
-        PyClassInitializer::from(PyStore::empty()).add_subclass(PyTcpStore { made: OnceLock::new() })
+        PyClassInitializer::from(PyStore::empty()).add_subclass(PyTcpStore { opened: OnceLock::new() })
     }
 
-    fn fill(slf: &Bound<'_, Self>, made: Made) -> PyResult<()> {
-        slf.as_super().get().fill(Arc::clone(&made.native))?;
-        let _ = slf.get().made.set(made);
+    fn initialize(slf: &Bound<'_, Self>, opened: Opened) -> PyResult<()> {
+        slf.as_super().get().initialize(Arc::clone(&opened.native))?;
+        let _ = slf.get().opened.set(opened);
         Ok(())
     }
 
-    fn made<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Made> {
-        native_of(slf.as_super())?;
-        slf.get().made.get().ok_or_else(|| PyValueError::new_err("TCPStore: it is being initialised"))
+    fn opened<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Opened> {
+        native_store(slf.as_super())?;
+        slf.get()
+            .opened
+            .get()
+            .ok_or_else(|| PyValueError::new_err("TCPStore: the store is still being initialized"))
     }
 }
 
@@ -64,26 +80,26 @@ impl PyTcpStore {
     }
 
     #[pyo3(signature = (host_name, port, world_size = None, is_master = false, timeout = Timeout::from(DEFAULT_TIMEOUT),
-        wait_for_workers = Truth(true), multi_tenant = Truth(false), master_listen_fd = None, use_libuv = Truth(true)))]
+        wait_for_workers = Boolean(true), multi_tenant = Boolean(false), master_listen_fd = None, use_libuv = Boolean(true)))]
     #[allow(clippy::too_many_arguments)]
     fn __init__(
         slf: &Bound<'_, Self>,
         host_name: Key,
-        port: Whole<u16>,
-        world_size: Option<Whole<i32>>,
+        port: Integer<u16>,
+        world_size: Option<Integer<i32>>,
         is_master: bool,
         timeout: Timeout,
-        wait_for_workers: Truth,
-        multi_tenant: Truth,
-        master_listen_fd: Option<Whole<i32>>,
-        use_libuv: Truth,
+        wait_for_workers: Boolean,
+        multi_tenant: Boolean,
+        master_listen_fd: Option<Integer<i32>>,
+        use_libuv: Boolean,
     ) -> PyResult<()> {
         let world_size = world_size.and_then(|size| u64::try_from(size.0).ok());
         if world_size == Some(0) {
             return Err(PyValueError::new_err("TCPStore world size cannot be 0"));
         }
         let py = slf.py();
-        let plan = Plan {
+        let arguments = OpenArguments {
             host: host_name.to_owned(),
             port: port.0,
             world_size,
@@ -92,72 +108,74 @@ impl PyTcpStore {
             wait_for_workers: wait_for_workers.0,
             multi_tenant: multi_tenant.0,
         };
-        let listen = master_listen_fd.filter(|_| is_master).map(|number| take_over(number.0)).transpose();
-        let listen = listen.map_err(|why| raise(py, "DistNetworkError", why))?;
-        let store = detached(py, || plan.open(listen))?.map_err(|error| plan.explain(py, error))?;
-        store.set_timeout(Some(plan.timeout.or_at_once()));
+        let listen = master_listen_fd.filter(|_| is_master).map(|number| adopt_socket(number.0)).transpose();
+        let listen = listen.map_err(|reason| exception(py, "DistNetworkError", reason))?;
+        let store =
+            detached(py, || arguments.open(listen))?.map_err(|error| arguments.to_exception(py, error))?;
+        store.set_timeout(Some(arguments.timeout.zero_as_immediate()));
         let port = store.port();
         let native = Native::new(Original::Tcp(Arc::new(store)));
-        Self::fill(slf, Made { native, host: plan.host, port, libuv: use_libuv.0 })
+        Self::initialize(slf, Opened { native, host: arguments.host, port, libuv: use_libuv.0 })
     }
 
-    /// The server's host, as given.
+    /// The host of the server, as given to the constructor.
     #[getter]
     fn host(slf: &Bound<'_, Self>) -> PyResult<String> {
-        Self::made(slf).map(|made| made.host.clone())
+        Self::opened(slf).map(|opened| opened.host.clone())
     }
 
-    /// The server's port.
+    /// The port of the server.
     #[getter]
     fn port(slf: &Bound<'_, Self>) -> PyResult<u16> {
-        Self::made(slf).map(|made| made.port)
+        Self::opened(slf).map(|opened| opened.port)
     }
 
-    /// What use_libuv was; kept for programs that ask.
+    /// The value of use_libuv, for programs that read it.
     #[getter]
     #[allow(non_snake_case)]
     fn libuvBackend(slf: &Bound<'_, Self>) -> PyResult<bool> {
-        Self::made(slf).map(|made| made.libuv)
+        Self::opened(slf).map(|opened| opened.libuv)
     }
 
-    /// Another client of the same server, with a connection of its own.
+    /// Returns another client of the same server, with a connection of its own.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let made = Self::made(slf)?;
-        let store = run(slf.py(), || made.native.another_tcp())?;
+        let opened = Self::opened(slf)?;
+        let store = run(slf.py(), || opened.native.clone_tcp())?;
         let clone = Bound::new(slf.py(), PyTcpStore::empty())?;
         let native = Native::new(Original::Tcp(Arc::new(store)));
-        Self::fill(&clone, Made { native, ..made.clone() })?;
+        Self::initialize(&clone, Opened { native, ..opened.clone() })?;
         Ok(clone)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let made = Self::made(slf)?;
-        let (client, server) = slf.py().detach(|| match made.native.tcp() {
+        let opened = Self::opened(slf)?;
+        let (client, server) = slf.py().detach(|| match opened.native.tcp() {
             None => ("<none in this process yet>".into(), None),
-            Some(store) => (socket(store), store.server().map(|server| server.port())),
+            Some(store) => (format_socket(store), store.server().map(|server| server.port())),
         });
         let server = server.map_or("<nullptr>".into(), |port| format!("TCPServer(port={port})"));
         Ok(format!("TCPStore(client=TCPClient({client}), server={server})"))
     }
 }
 
-/// Wraps a TCP store in a Python object. `host` is the name that the user gave to the server's host, and `libuv` the value
-/// of `libuvBackend`.
-pub(crate) fn adopt(
+/// Wraps a TCP store in a Python object.
+///
+/// `host` is the server's host as the user gave it, and `libuv` the value of `libuvBackend`.
+pub(crate) fn wrap_tcp_store(
     py: Python<'_>,
     store: TcpStore,
     host: String,
     libuv: bool,
 ) -> PyResult<Bound<'_, PyAny>> {
-    let adopted = Bound::new(py, PyTcpStore::empty())?;
+    let wrapped = Bound::new(py, PyTcpStore::empty())?;
     let port = store.port();
-    let native = Native::new(Original::Tcp(Arc::new(store.with_cancellation(signals()))));
-    PyTcpStore::fill(&adopted, Made { native, host, port, libuv })?;
-    Ok(adopted.into_any())
+    let native = Native::new(Original::Tcp(Arc::new(store.with_cancellation(signal_cancellation()))));
+    PyTcpStore::initialize(&wrapped, Opened { native, host, port, libuv })?;
+    Ok(wrapped.into_any())
 }
 
-/// What a store is to be opened with.
-struct Plan {
+/// The arguments of `TCPStore`.
+struct OpenArguments {
     host: String,
     port: u16,
     world_size: Option<u64>,
@@ -167,25 +185,27 @@ struct Plan {
     multi_tenant: bool,
 }
 
-impl Plan {
+impl OpenArguments {
     fn open(&self, listen: Option<Listen>) -> Result<TcpStore, StoreError> {
-        let host = if self.is_master { listening_host(&self.host) } else { &self.host };
-        let (timeout, start) = (self.timeout.or_at_once(), Instant::now());
+        let host = if self.is_master { bind_host(&self.host) } else { &self.host };
+        let (timeout, start) = (self.timeout.zero_as_immediate(), Instant::now());
         if self.is_master {
-            // Clients can't find a server whose name does not resolve. Torch's server connects to itself by that name.
-            Endpoint::new(&self.host, self.port).await_name(timeout, signals())?;
+            // Fail if the host name does not resolve, because then no client could find the server. Torch's server,
+            // too, fails then: it connects to itself by that name.
+            Endpoint::new(&self.host, self.port).await_name(timeout, signal_cancellation())?;
         }
-        let left = timeout.saturating_sub(start.elapsed());
-        match TcpStore::open(self.options(host, self.is_master, listen, left)) {
-            // The agent that started this process serves already.
-            Err(error) if error.is_address_in_use() && self.is_agents() => {
-                TcpStore::open(self.options(&self.host, false, None, left))
+        let remaining = timeout.saturating_sub(start.elapsed());
+        match TcpStore::open(self.options(host, self.is_master, listen, remaining)) {
+            // The agent that started this process already serves the store.
+            Err(error) if error.is_address_in_use() && self.is_agent_store() => {
+                TcpStore::open(self.options(&self.host, false, None, remaining))
             }
-            // A name or address that leads here by way of another: torch listens on all, and so do we then.
+            // The name or address is not local, for example because it is translated. Listen on all addresses, as torch
+            // does.
             Err(StoreError::Listen { error, .. })
                 if self.is_master && error.kind() == std::io::ErrorKind::AddrNotAvailable =>
             {
-                TcpStore::open(self.options("", true, None, left))
+                TcpStore::open(self.options("", true, None, remaining))
             }
             other => other,
         }
@@ -205,20 +225,20 @@ impl Plan {
             .wait_for_workers(self.wait_for_workers)
             .multi_tenant(self.multi_tenant)
             .listen(listen)
-            .cancellation(signals())
+            .cancellation(signal_cancellation())
     }
 
-    /// Whether the server of this port is the one of torchrun's agent, as it tells its workers.
-    fn is_agents(&self) -> bool {
-        let told = |name| std::env::var(name).unwrap_or_default().to_lowercase();
-        matches!(told("TORCHELASTIC_USE_AGENT_STORE").as_str(), "1" | "y" | "yes" | "t" | "true")
-            && told("MASTER_PORT").parse() == Ok(self.port)
+    /// Returns whether the environment says that torchrun's agent serves the store at this port.
+    fn is_agent_store(&self) -> bool {
+        let variable = |name| std::env::var(name).unwrap_or_default().to_lowercase();
+        matches!(variable("TORCHELASTIC_USE_AGENT_STORE").as_str(), "1" | "y" | "yes" | "t" | "true")
+            && variable("MASTER_PORT").parse() == Ok(self.port)
     }
 
-    /// The exception for what kept the store from opening: torch's words, then ours.
-    fn explain(&self, py: Python<'_>, error: StoreError) -> PyErr {
+    /// Converts an error of `open`: torch's message, then ours.
+    fn to_exception(&self, py: Python<'_>, error: StoreError) -> PyErr {
         let (host, port) = (&self.host, self.port);
-        let (class, told) = match &error {
+        let (class, message) = match &error {
             error if error.is_address_in_use() => (
                 "DistNetworkError",
                 format!(
@@ -246,19 +266,21 @@ impl Plan {
             ),
             _ => return to_python(py, error),
         };
-        raise(py, class, with_hint(&error, format!("{told} ({error})")))
+        exception(py, class, with_hint(&error, format!("{message} ({error})")))
     }
 }
 
-/// Where a server listens that is asked for at this host. An address, or this machine's own name for itself, is meant as it
-/// stands. Another name is what the others call this machine, and need not be what it calls itself: then it is everywhere.
-fn listening_host(host: &str) -> &str {
+/// Returns the host to bind for a server at `host`. An empty string means all addresses.
+///
+/// An address and `localhost` are bound as given. Any other name is one by which other machines know this one, and it
+/// may resolve to something else here.
+fn bind_host(host: &str) -> &str {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     if bare.parse::<IpAddr>().is_ok() || host == "localhost" { host } else { "" }
 }
 
-/// A client's socket, as torch prints it.
-fn socket(store: &TcpStore) -> String {
+/// Formats a client's socket as torch does.
+fn format_socket(store: &TcpStore) -> String {
     let name = |address: SocketAddr| match address.ip().is_loopback() {
         true => format!("[localhost]:{}", address.port()),
         false => format!("[{}]:{}", address.ip(), address.port()),

@@ -1,8 +1,8 @@
-"""Torch's `torch.distributed.elastic`, as far as it is about nodes finding each other.
+"""The rendezvous part of `torch.distributed.elastic`.
 
-| module | torch's |
+| module | torch's module |
 |---|---|
 | `rallypoint.elastic.rendezvous` | `torch.distributed.elastic.rendezvous` |
 | `rallypoint.elastic.utils` | `torch.distributed.elastic.utils.store` and `.distributed` |
-| `rallypoint.elastic.torchrun` | nothing: it is the plug-in for `torchrun --rdzv-backend rallypoint` |
+| `rallypoint.elastic.torchrun` | none; it is the plug-in for `torchrun --rdzv-backend rallypoint` |
 """

@@ -1,4 +1,4 @@
-"""Our rendezvous as torch's agents want it: a `torch.distributed.elastic.rendezvous.RendezvousHandler`. Needs torch."""
+"""Our rendezvous as a `torch.distributed.elastic.rendezvous.RendezvousHandler`, for torch's agents. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["TorchRendezvousHandler"]
 
 
 class TorchRendezvousHandler(api.RendezvousHandler):
-    """One node of a dynamic rendezvous, with our handler and our store inside.
+    """One node of a dynamic rendezvous, with our handler and store behind torch's interface.
 
-    The nodes of a job that run torchrun's own `c10d` backend, or `rallypoint join`, can be in the same rounds.
+    Nodes that use torchrun's own `c10d` backend or `rallypoint join` can be in the same rounds.
 
     Args:
-        params: torch's parameters; the endpoint and the options are those of the `c10d` backend.
+        params: torch's parameters. The endpoint and the options are those of the `c10d` backend.
     """
 
     def __init__(self, params: api.RendezvousParameters) -> None:
         self._backend = params.backend
-        # Torch's parameters have all that ours have.
+        # Torch's parameters have the same attributes as ours.
         self._handler = create_c10d_handler(cast(RendezvousParameters, params))
 
     def get_backend(self) -> str:
-        """The name under which it was asked for."""
+        """Returns the backend name from the parameters."""
         return self._backend
 
     @property
@@ -37,29 +37,29 @@ class TorchRendezvousHandler(api.RendezvousHandler):
         return self._handler.use_agent_store
 
     def next_rendezvous(self) -> api.RendezvousInfo:
-        """Waits until this node is in a round. The store it returns is a `torch.distributed.Store`."""
+        """Waits until this node is in a round. The round's store is a `torch.distributed.Store`."""
         info = self._handler.next_rendezvous()
-        place = info.bootstrap_store_info
-        assert place is not None, "a dynamic rendezvous always says where"
-        there = api.RendezvousStoreInfo(place.master_addr, place.master_port)
-        return api.RendezvousInfo(as_torch_store(info.store), info.rank, info.world_size, there)
+        store_info = info.bootstrap_store_info
+        assert store_info is not None, "a dynamic rendezvous always has bootstrap_store_info"
+        torch_store_info = api.RendezvousStoreInfo(store_info.master_addr, store_info.master_port)
+        return api.RendezvousInfo(as_torch_store(info.store), info.rank, info.world_size, torch_store_info)
 
     def is_closed(self) -> bool:
-        """Whether the rendezvous has ended for good."""
+        """Returns whether the rendezvous is closed."""
         return self._handler.is_closed()
 
     def set_closed(self) -> None:
-        """Ends the rendezvous for everybody."""
+        """Closes the rendezvous for all nodes."""
         self._handler.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait for the next round."""
+        """Returns the number of nodes that wait for the next round."""
         return self._handler.num_nodes_waiting()
 
     def get_run_id(self) -> str:
-        """Which job this is."""
+        """Returns the run id of the job."""
         return self._handler.get_run_id()
 
     def shutdown(self) -> bool:
-        """Ends this node's part and the rendezvous with it. Whether that worked."""
+        """Stops the heartbeats and closes the rendezvous for all nodes. Returns whether that succeeded."""
         return self._handler.shutdown()

@@ -1,7 +1,7 @@
 """The plug-in for `torchrun --rdzv-backend rallypoint`.
 
-Torch finds `creator` by the entry-point group `torchrun.handlers` whenever its rendezvous is imported, by anybody. So this
-file imports nothing; what a job needs is imported when there is one.
+Torch loads `creator` through the entry-point group `torchrun.handlers` whenever its rendezvous module is imported. So
+this file imports nothing until a handler is created.
 """
 
 
@@ -13,12 +13,20 @@ if TYPE_CHECKING:
 
 
 def creator() -> "Callable[[api.RendezvousParameters], api.RendezvousHandler]":
-    """What torch registers under the name `rallypoint`."""
+    """Returns the function that torch registers under the name `rallypoint`."""
     return create_handler
 
 
 def create_handler(params: "api.RendezvousParameters") -> "api.RendezvousHandler":
-    """A handler for torchrun, from torch's parameters: `--rdzv-endpoint`, `--rdzv-id`, `--nnodes`, `--rdzv-conf`."""
+    """Creates a handler for torchrun.
+
+    Args:
+        params: torch's parameters, from `--rdzv-endpoint`, `--rdzv-id`, `--nnodes` and `--rdzv-conf`.
+
+    Raises:
+        ValueError: an option is unknown or invalid.
+        RendezvousConnectionError: the store could not be hosted or reached.
+    """
     from .torch_handler import TorchRendezvousHandler
 
     return TorchRendezvousHandler(params)

@@ -1,7 +1,7 @@
-"""The nodes of a training job find each other, get ranks, and re-form when some come or go.
+"""Elastic rendezvous: the nodes of a training job agree on members and ranks, and re-form when nodes join or are lost.
 
-The names, arguments and exceptions are those of `torch.distributed.elastic.rendezvous`, and the nodes of both can be in
-one job. Torch need not be installed.
+Names, arguments and exceptions are those of `torch.distributed.elastic.rendezvous`, and nodes that run torch's
+rendezvous can be in the same job. Torch itself is not required.
 
     from rallypoint.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 
@@ -13,11 +13,11 @@ one job. Torch need not be installed.
 
 | backend | nodes | ranks |
 |---|---|---|
-| `c10d` (`dynamic_rendezvous.DynamicRendezvousHandler`) | between a minimum and a maximum, coming and going | given by each round |
-| `static` (`static_tcp_rendezvous.StaticTCPRendezvous`) | a fixed number | given by the user |
+| `c10d` (`dynamic_rendezvous.DynamicRendezvousHandler`) | between a minimum and a maximum | assigned in each round |
+| `static` (`static_tcp_rendezvous.StaticTCPRendezvous`) | a fixed number | set by the user |
 
-A class of your own may hold the state (`dynamic_rendezvous.RendezvousBackend`) or be the whole handler
-(`RendezvousHandler`); `rendezvous_handler_registry.register` makes it known by a name.
+To store the state elsewhere, subclass `dynamic_rendezvous.RendezvousBackend`. To replace the whole handler, subclass
+`RendezvousHandler`. `rendezvous_handler_registry.register` registers either under a name.
 """
 
 from .api import (

@@ -1,4 +1,4 @@
-"""The end of the process: heartbeats stop while there still is an interpreter, and who was interrupted gets to leave."""
+"""Stops heartbeats when the process exits, and waits for nodes that are leaving after an interrupted call."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _nodes: weakref.WeakSet[_rallypoint.RendezvousNode] = weakref.WeakSet()
 _process: int | None = None
 
 
-def watch(node: _rallypoint.RendezvousNode) -> None:
-    """Stops this node's heartbeats at the end of the process."""
+def stop_at_exit(node: _rallypoint.RendezvousNode) -> None:
+    """Registers a node whose heartbeats stop when the process exits."""
     global _nodes, _process
     if _process != os.getpid():
         import atexit
 
-        # What a child has of its parent's has no heartbeats here.
+        # A forked child sends no heartbeats for its parent's nodes, so it starts with an empty set.
         _nodes, _process = weakref.WeakSet(), os.getpid()
-        atexit.register(_end)
+        atexit.register(_on_exit)
     _nodes.add(node)
 
 
-def _end() -> None:
+def _on_exit() -> None:
     if _process != os.getpid():
         return
     for node in list(_nodes):

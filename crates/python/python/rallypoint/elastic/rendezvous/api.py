@@ -1,4 +1,4 @@
-"""What every rendezvous has, whatever is behind it: handlers, their parameters, what they return, what they raise."""
+"""The interface of every rendezvous: handlers, parameters, results, exceptions and the registry of backends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass
 class RendezvousStoreInfo:
-    """Where the workers of a round find each other: the address and port of the store that rank 0 serves."""
+    """The address and port of the store for the workers of a round, which rank 0 serves."""
 
     MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
     MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
@@ -47,13 +47,16 @@ class RendezvousStoreInfo:
     def build(
         rank: int, store: Store, local_addr: Optional[str], server_port: Optional[int] = None
     ) -> RendezvousStoreInfo:
-        """Rank 0 publishes its address and port in `store`; everybody reads both, waiting as long as the store does.
+        """Publishes the address and port on rank 0, and returns the published ones on every rank.
 
         Args:
             rank: the rank of this node.
             store: the store of the round.
-            local_addr: the address of this node; its host name if there is none.
-            server_port: the port of the store; a free one if there is none.
+            local_addr: the address of this node. The default is its host name.
+            server_port: the port of the workers' store. The default is a free port.
+
+        Raises:
+            DistStoreError: rank 0 did not publish within the store's timeout.
         """
         if rank == 0 and not local_addr:
             local_addr = _host_name()
@@ -62,7 +65,7 @@ class RendezvousStoreInfo:
 
 
 class RendezvousInfo:
-    """What a node gets from a round. Ranks and the world size count nodes, not workers."""
+    """The result of a round for one node. Its rank and world size count nodes, not workers."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class RendezvousInfo:
 
     @property
     def store(self) -> Store:
-        """The store of this round, shared by its nodes."""
+        """The store that the nodes of this round share."""
         return self._store
 
     @property
@@ -88,12 +91,12 @@ class RendezvousInfo:
 
     @property
     def world_size(self) -> int:
-        """How many nodes are in the round."""
+        """The number of nodes in the round."""
         return self._world_size
 
     @property
     def bootstrap_store_info(self) -> Optional[RendezvousStoreInfo]:
-        """Where the workers of the round find each other."""
+        """The address and port of the store for the workers of the round."""
         return self._bootstrap_store_info
 
     def __repr__(self) -> str:
@@ -104,18 +107,18 @@ class RendezvousInfo:
 
 
 class RendezvousHandler(ABC):
-    """One node's part in a rendezvous.
+    """The interface of one node to a rendezvous.
 
-    Subclass it for a rendezvous of another kind, and make that known with `rendezvous_handler_registry.register`.
+    Subclass it to implement another kind of rendezvous, and register that with `rendezvous_handler_registry.register`.
     """
 
     @abstractmethod
     def get_backend(self) -> str:
-        """The name of the backend: the one it is registered under."""
+        """Returns the name under which the backend is registered."""
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether the workers may use the store that the agent of rank 0 serves, at `bootstrap_store_info`."""
+        """Whether the workers may use the store at `bootstrap_store_info`, which the agent of rank 0 serves."""
         return False
 
     @abstractmethod
@@ -123,48 +126,51 @@ class RendezvousHandler(ABC):
         """Waits until this node is in a round.
 
         Raises:
-            RendezvousClosedError: the rendezvous has ended for good.
-            RendezvousTimeoutError: there were too few nodes in time.
+            RendezvousClosedError: the rendezvous is closed.
+            RendezvousTimeoutError: fewer than the minimum number of nodes joined in time.
             RendezvousConnectionError: the store could not be reached or used.
-            RendezvousStateError: what lies in the store is no state.
-            RendezvousGracefulExitError: it has ended, and this node was a spare that nobody needed. Not a failure.
+            RendezvousStateError: the stored value is not a rendezvous state.
+            RendezvousGracefulExitError: the rendezvous is closed, and this node was a spare. This is not a failure.
         """
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Whether the rendezvous has ended for good, as far as this node knows."""
+        """Returns whether the rendezvous is closed, as far as this node knows."""
 
     @abstractmethod
     def set_closed(self) -> None:
-        """Ends the rendezvous for everybody."""
+        """Closes the rendezvous for all nodes."""
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait for the next round.
+        """Returns the number of nodes that wait for the next round.
 
-        Call it now and then, and `next_rendezvous` if it is not 0: that lets them in.
+        Call this method periodically. If the number is not 0, call `next_rendezvous`, so that these nodes can join.
         """
 
     @abstractmethod
     def get_run_id(self) -> str:
-        """Which job this is."""
+        """Returns the run id of the job."""
 
     @abstractmethod
     def shutdown(self) -> bool:
-        """Ends this node's part and the rendezvous with it. Whether that worked."""
+        """Stops this node's part in the rendezvous and closes it. Returns whether that succeeded."""
 
 
 class RendezvousParameters:
-    """What a handler is made from.
+    """The parameters from which a handler is created.
 
     Args:
         backend: the name of the backend.
-        endpoint: where the nodes meet, usually `host:port`.
-        run_id: which job.
-        min_nodes: a round has at least so many nodes,
-        max_nodes: and at most so many.
-        local_addr: the address by which the others reach this node; found out if there is none.
+        endpoint: the endpoint of the rendezvous, usually `host:port`.
+        run_id: the run id of the job.
+        min_nodes: the minimum number of nodes in a round.
+        max_nodes: the maximum number of nodes in a round.
+        local_addr: the address at which other nodes reach this one. By default, the handler determines it.
         **kwargs: further options of the backend.
+
+    Raises:
+        ValueError: `backend` is empty, or the numbers of nodes are invalid.
     """
 
     def __init__(
@@ -178,7 +184,7 @@ class RendezvousParameters:
         **kwargs: Any,
     ) -> None:
         if not backend:
-            raise ValueError(_NO_NAME)
+            raise ValueError(_EMPTY_BACKEND_NAME)
         if min_nodes < 1:
             raise ValueError(f"The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero.")
         if max_nodes < min_nodes:
@@ -195,11 +201,17 @@ class RendezvousParameters:
         self.config: Dict[str, Any] = kwargs
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The option `key` as it was given, or `default`."""
+        """Returns the option `key` as it was given, or `default` if it was not."""
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: Optional[bool] = None) -> Optional[bool]:
-        """The option `key` as a truth value: `1`, `true`, `t`, `yes`, `y` or their opposites, in any case of letters."""
+        """Returns the option `key` as a boolean, or `default` if it was not given.
+
+        `1`, `true`, `t`, `yes` and `y` are true, and `0`, `false`, `f`, `no` and `n` are false. Case does not matter.
+
+        Raises:
+            ValueError: the option has another value.
+        """
         value = self.get(key, default)
         if value is None or isinstance(value, bool):
             return value
@@ -210,7 +222,11 @@ class RendezvousParameters:
         raise ValueError(f"The rendezvous configuration option '{key}' does not represent a valid boolean value.")
 
     def get_as_int(self, key: str, default: Optional[int] = None) -> Optional[int]:
-        """The option `key` as a whole number, read as `int()` reads it."""
+        """Returns the option `key` as an integer, or `default` if it was not given. `int()` converts it.
+
+        Raises:
+            ValueError: the option is not an integer.
+        """
         value = self.get(key, default)
         if value is None:
             return None
@@ -230,26 +246,27 @@ class RendezvousParameters:
 
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
-"""Makes a handler of one backend."""
+"""A function that creates a handler of one backend."""
 
 
 class RendezvousHandlerRegistry:
-    """The backends there are, by name."""
+    """Backends by name."""
 
     def __init__(self) -> None:
         self._registry: Dict[str, RendezvousHandlerCreator] = {}
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
-        """Makes a backend known.
-
-        Registering the same creator again changes nothing; another one for the same name is a `ValueError`.
+        """Registers a backend. Does nothing if the same creator is already registered under this name.
 
         Args:
-            backend: its name.
-            creator: makes a handler of it from parameters. The handler's `get_backend` must say the same name.
+            backend: the name of the backend.
+            creator: creates a handler from parameters. The handler's `get_backend` must return the same name.
+
+        Raises:
+            ValueError: the name is empty, or another creator is registered under it.
         """
         if not backend:
-            raise ValueError(_NO_NAME)
+            raise ValueError(_EMPTY_BACKEND_NAME)
         current = self._registry.setdefault(backend, creator)
         if current != creator:
             raise ValueError(
@@ -258,7 +275,12 @@ class RendezvousHandlerRegistry:
             )
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Makes a handler of the backend that `params` name."""
+        """Creates a handler of the backend `params.backend`.
+
+        Raises:
+            ValueError: no such backend is registered.
+            RuntimeError: the handler's `get_backend` returns another name.
+        """
         creator = self._registry.get(params.backend)
         if creator is None:
             raise ValueError(
@@ -275,9 +297,9 @@ class RendezvousHandlerRegistry:
 
 
 rendezvous_handler_registry = RendezvousHandlerRegistry()
-"""The backends of this process: `c10d`, `static`, and those that you register."""
+"""The backends of this process: `c10d`, `static`, and those that the program registers."""
 
-_NO_NAME = "The rendezvous backend name must be a non-empty string."
+_EMPTY_BACKEND_NAME = "The rendezvous backend name must be a non-empty string."
 
 _TRUTH_VALUES = {
     **dict.fromkeys(("1", "true", "t", "yes", "y"), True),

@@ -1,4 +1,4 @@
-"""The `c10d` backend: the state under one key of a store, and the store itself, hosted by one of the nodes."""
+"""The `c10d` backend, which keeps the state under one key of a store. One of the nodes hosts that store."""
 
 from __future__ import annotations
 
@@ -8,63 +8,67 @@ from ... import _rallypoint
 from ..._rallypoint import FileStore, Store, TCPStore
 from .api import RendezvousParameters
 from .dynamic_rendezvous import RendezvousBackend, Token
-from .errors import failure
+from .errors import create_error
 
 DEFAULT_PORT = 29400
-"""The port of an endpoint that names none."""
+"""The port of an endpoint without a port."""
 
 
 class C10dRendezvousBackend(RendezvousBackend):
-    """The state of one job under one key of any store, where torch's backend has it too.
+    """A backend that keeps the state of one job under one key of any store. Torch's backend uses the same key.
 
-    Between our own nodes it does more than `get_state` and `set_state`: they announce themselves and wake each other, so
-    that a round is there in milliseconds.
+    Our own nodes also announce themselves in the store and wake each other, so that a round completes within
+    milliseconds.
 
     Args:
         store: the store.
-        run_id: which job.
+        run_id: the run id of the job.
+
+    Raises:
+        ValueError: `run_id` is empty.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
         if not run_id:
             raise ValueError("The run id must be a non-empty string.")
         self._store = store
-        # An address by which the other nodes reach this one, if it is known.
+        # The address at which other nodes reach this one, if it is known.
         self._reachable_as: Optional[str] = None
         self._state = _rallypoint.RendezvousCell(store, run_id)
 
     @property
     def name(self) -> str:
-        """`c10d`."""
+        """The name of the backend, `c10d`."""
         return "c10d"
 
     def get_state(self) -> Optional[Tuple[bytes, Token]]:
-        """The state and its token; `None` if there is no state yet."""
+        """Returns the state and its token, or `None` if there is no state yet."""
         return self._state.get()
 
     def set_state(self, state: bytes, token: Optional[Token] = None) -> Optional[Tuple[bytes, Token, bool]]:
-        """Replaces the state if it still is the one that `token` came with; see `RendezvousBackend.set_state`."""
+        """Replaces the state if `token` belongs to the current one. See `RendezvousBackend.set_state`."""
         if token and not isinstance(token, bytes):
-            # None of ours; so nothing can be replaced by it.
-            held = self._state.get()
-            return None if held is None else (*held, False)
+            # This backend's tokens are bytes, so the token does not belong to the current state.
+            current = self._state.get()
+            return None if current is None else (*current, False)
         return self._state.set(state, token or b"")
 
 
 def create_backend(params: RendezvousParameters) -> Tuple[C10dRendezvousBackend, Store]:
-    """The store that parameters ask for, and the backend over it.
+    """Creates the store for the given parameters, and a backend that uses it.
 
     Args:
-        params: these options are read:
+        params: the parameters. This function reads these options:
 
-            | option | what | default |
+            | option | meaning | default |
             |---|---|---|
             | `store_type` | `tcp`, or `file` with a path as the endpoint | `tcp` |
-            | `is_host` | whether this process hosts the TCP store | if it has the endpoint's address and can bind its port |
-            | `read_timeout` | how long the TCP store waits, in seconds | 60 |
+            | `is_host` | whether this process hosts the TCP store | whether it can bind the endpoint |
+            | `read_timeout` | the timeout of the TCP store, in seconds | 60 |
 
     Raises:
-        RendezvousConnectionError: the store could not be made or reached; the exception it comes from says why.
+        RendezvousConnectionError: the store could not be created or reached. `__cause__` has the reason.
+        ValueError: an option is invalid.
     """
     kind = str(params.get("store_type", "tcp")).strip().lower()
     store: Store
@@ -100,12 +104,12 @@ def _create_file_store(params: RendezvousParameters) -> FileStore:
             file, path = tempfile.mkstemp()
             os.close(file)
         except OSError as error:
-            raise failure(
+            raise create_error(
                 "RendezvousError", "The file creation for C10d store has failed. See inner exception for details."
             ) from error
     try:
         return FileStore(path)
     except (ValueError, RuntimeError, OSError) as error:
-        raise failure(
+        raise create_error(
             "RendezvousConnectionError", "The connection to the C10d store has failed. See inner exception for details."
         ) from error

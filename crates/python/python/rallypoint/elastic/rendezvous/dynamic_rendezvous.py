@@ -1,7 +1,7 @@
-"""The dynamic rendezvous: nodes come and go, rounds form and re-form, and the nodes share one state in a backend.
+"""The dynamic rendezvous: nodes join and leave, rounds re-form, and all nodes share one state in a backend.
 
-What a node does next is decided in Rust, the same for every backend; the state is torch's, so that nodes which run torch's
-handler can be in the same job.
+The decisions of a node are made in Rust, and do not depend on the backend. The state has torch's format, so nodes that
+run torch's handler can be in the same job.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 Token = Any
-"""What a backend gives out with a state, and wants back with the next one: it tells whether the state has changed."""
+"""Identifies one version of the state. A backend returns it with a state and compares it in `set_state`."""
 
 
 class RendezvousBackend(ABC):
-    """Where the state of a rendezvous lies: bytes that are read, and replaced if nobody else has replaced them.
+    """Storage for the state of a rendezvous: bytes that can be read and replaced by compare-and-set.
 
-    Subclass it to keep the state anywhere. Its methods are called from several threads. The state's bytes are torch's, so
-    what they mean is not its business. Any exception it raises ends the call that needed it and is raised from there.
+    Subclass it to store the state anywhere. Several threads call its methods. A backend need not interpret the bytes,
+    which have torch's format. If a method raises an exception, the handler's call fails with that exception.
     """
 
     @property
@@ -45,38 +45,41 @@ class RendezvousBackend(ABC):
 
     @abstractmethod
     def get_state(self) -> Optional[Tuple[bytes, Token]]:
-        """The state and its token; `None` if there is no state yet. Doesn't wait for one.
+        """Returns the state and its token, or `None` if there is no state yet. Does not wait.
 
         Raises:
             RendezvousConnectionError: the backend could not be reached.
-            RendezvousStateError: what is there is no state.
+            RendezvousStateError: the stored value is not a state.
         """
 
     @abstractmethod
     def set_state(self, state: bytes, token: Optional[Token] = None) -> Optional[Tuple[bytes, Token, bool]]:
-        """Replaces the state if it still is the one that `token` came with.
+        """Replaces the state if `token` belongs to the current one.
 
         Args:
             state: the new state.
-            token: what an earlier call returned; `None` means that there must be no state yet.
+            token: the token that an earlier call returned. `None` means that there is no state yet.
 
         Returns:
-            The state that is there now, its token, and whether it is this call's; `None` if there is none.
+            The current state, its token, and whether it is the one from this call. `None` if there is no state.
 
         Raises:
             RendezvousConnectionError: the backend could not be reached.
-            RendezvousStateError: what is there is no state.
+            RendezvousStateError: the stored value is not a state.
         """
 
 
 class RendezvousTimeout:
-    """How long things may take.
+    """The timeouts of a rendezvous.
 
     Args:
-        join: until this node is in a round; 10 minutes if not given.
-        last_call: how long a round with enough nodes waits for more; 30 s.
-        close: until the rendezvous is closed, by `set_closed` or `shutdown`; 30 s.
-        heartbeat: until this node has shown that it is alive; 5 s.
+        join: the time for this node to be in a round. The default is 10 minutes.
+        last_call: how long a round that has enough nodes accepts more. The default is 30 s.
+        close: the time for `set_closed` and `shutdown` to close the rendezvous. The default is 30 s.
+        heartbeat: the time for one heartbeat. The default is 5 s.
+
+    Raises:
+        ValueError: a timeout is not positive.
     """
 
     _DEFAULTS: ClassVar[Dict[str, timedelta]] = {
@@ -103,22 +106,22 @@ class RendezvousTimeout:
 
     @property
     def join(self) -> timedelta:
-        """Until this node is in a round."""
+        """The time for this node to be in a round."""
         return self._times["join"]
 
     @property
     def last_call(self) -> timedelta:
-        """How long a round with enough nodes waits for more."""
+        """How long a round that has enough nodes accepts more."""
         return self._times["last_call"]
 
     @property
     def close(self) -> timedelta:
-        """Until the rendezvous is closed."""
+        """The time for closing the rendezvous."""
         return self._times["close"]
 
     @property
     def heartbeat(self) -> timedelta:
-        """Until this node has shown that it is alive."""
+        """The time for one heartbeat."""
         return self._times["heartbeat"]
 
     def __repr__(self) -> str:
@@ -127,17 +130,17 @@ class RendezvousTimeout:
 
 @dataclass(eq=False, frozen=True)
 class RendezvousSettings:
-    """What a node was told. The settings are its own: the others may have different ones.
+    """The settings of one node. Other nodes may have different ones.
 
     Attributes:
-        run_id: which job.
-        min_nodes: a round has at least so many nodes,
-        max_nodes: and at most so many.
-        timeout: how long things may take.
-        keep_alive_interval: how often a node shows that it is alive.
-        keep_alive_max_attempt: after how many intervals without a sign it is dead.
-        cas_backoff_max_seconds: torch's nodes wait at most so long, at random, after a write that came too late. Ours do
-            so by themselves: it is checked, and that is all.
+        run_id: the run id of the job.
+        min_nodes: the minimum number of nodes in a round.
+        max_nodes: the maximum number of nodes in a round.
+        timeout: the timeouts.
+        keep_alive_interval: the interval between two heartbeats.
+        keep_alive_max_attempt: the number of intervals without a heartbeat after which a node is dead.
+        cas_backoff_max_seconds: the maximum random delay of torch's nodes after a compare-and-set that failed. Our
+            nodes choose that delay themselves, and only check this value.
     """
 
     run_id: str
@@ -150,16 +153,23 @@ class RendezvousSettings:
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
-    """One node of a dynamic rendezvous, over any backend. `from_backend` and `create_handler` make one.
+    """One node of a dynamic rendezvous, with any backend. `from_backend` and `create_handler` create one.
 
-    All methods may be called from any thread. While one of them waits, other threads run, and Ctrl-C ends it within
-    100 ms: the node then leaves the rendezvous, and the handler can be used again.
+    All methods can be called from any thread. While a method waits, other Python threads run. Ctrl-C ends the wait
+    within 100 ms; the node then leaves the rendezvous, and the handler can be used again.
 
     Args:
-        settings: what this node is told.
-        backend: where the state lies.
-        store: where the nodes of a round meet.
-        local_addr: the address by which the others reach this node; its host name if not given.
+        settings: the settings of this node.
+        backend: the backend that stores the state.
+        store: the store for the data of each round.
+        local_addr: the address at which other nodes reach this one. The default is the address by which it reached the
+            store, if that is known, and otherwise its host name.
+        expected_hosts: see `create_handler`.
+        reform_last_call: the last call of a round that re-forms with no more nodes than before. The default is 3 s.
+        store_outage: how long the node keeps running while the store does not answer. The default is 10 minutes.
+
+    Raises:
+        ValueError: a setting is invalid.
     """
 
     def __init__(
@@ -188,7 +198,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         times = settings.timeout
         self._node = _rallypoint.RendezvousNode(
             store,
-            _native(backend) or backend,
+            _native_backend(backend) or backend,
             local_addr or getattr(backend, "_reachable_as", None) or _host_name(),
             run_id=settings.run_id,
             min_nodes=settings.min_nodes,
@@ -203,7 +213,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             reform_last_call=reform_last_call,
             store_outage=store_outage,
         )
-        _shutdown.watch(self._node)
+        _shutdown.stop_at_exit(self._node)
 
     @classmethod
     def from_backend(
@@ -219,19 +229,22 @@ class DynamicRendezvousHandler(RendezvousHandler):
         keep_alive_max_attempt: int = 3,
         cas_backoff_max_seconds: float = 0.0,
     ) -> DynamicRendezvousHandler:
-        """A handler over any backend.
+        """Creates a handler with any backend.
 
         Args:
-            run_id: which job.
-            store: where the nodes of a round meet; a part of it is returned by `next_rendezvous`.
-            backend: where the state lies.
-            min_nodes: a round has at least so many nodes,
-            max_nodes: and at most so many.
-            local_addr: the address by which the others reach this node; its host name if not given.
-            timeout: how long things may take.
-            keep_alive_interval: how often a node shows that it is alive, in seconds.
-            keep_alive_max_attempt: after how many intervals without a sign it is dead.
+            run_id: the run id of the job.
+            store: the store for the data of each round. `next_rendezvous` returns a part of it.
+            backend: the backend that stores the state.
+            min_nodes: the minimum number of nodes in a round.
+            max_nodes: the maximum number of nodes in a round.
+            local_addr: the address at which other nodes reach this one. See `DynamicRendezvousHandler`.
+            timeout: the timeouts.
+            keep_alive_interval: the interval between two heartbeats, in seconds.
+            keep_alive_max_attempt: the number of intervals without a heartbeat after which a node is dead.
             cas_backoff_max_seconds: see `RendezvousSettings`.
+
+        Raises:
+            ValueError: a setting is invalid.
         """
         settings = RendezvousSettings(
             run_id,
@@ -246,55 +259,55 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def settings(self) -> RendezvousSettings:
-        """What this node was told."""
+        """The settings of this node."""
         return self._settings
 
     def get_backend(self) -> str:
-        """The name of the backend."""
+        """Returns the name of the backend."""
         return self._backend_name
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether the workers may use the agent's store: yes, unless `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is set."""
+        """Whether the workers may use the agent's store: true, unless `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is set."""
         return os.getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits until this node is in a round, and shows from then on, every `keep_alive_interval`, that it is alive.
+        """Waits until this node is in a round. From then on, the node sends a heartbeat every `keep_alive_interval`.
 
-        Rank 0 publishes in the round's store where the workers meet. Unless `use_agent_store` is false, that is a store
-        that it serves itself, for as long as the handler lives.
+        Rank 0 publishes the address and port of the workers' store in the round's store. If `use_agent_store` is true,
+        rank 0 serves that store itself, as long as its handler exists.
 
         Raises:
-            RendezvousClosedError: the rendezvous has ended for good.
-            RendezvousTimeoutError: there were too few nodes within the join time-out.
+            RendezvousClosedError: the rendezvous is closed.
+            RendezvousTimeoutError: fewer than `min_nodes` nodes joined within the join timeout.
             RendezvousConnectionError: the store could not be reached or used.
-            RendezvousStateError: what lies in the backend is no state.
-            RendezvousGracefulExitError: it has ended, and this node was a spare that nobody needed. Not a failure.
+            RendezvousStateError: the value in the backend is not a rendezvous state.
+            RendezvousGracefulExitError: the rendezvous is closed, and this node was a spare. This is not a failure.
         """
         store, rank, world_size, workers = self._node.next_rendezvous()
         return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(*workers))
 
     def is_closed(self) -> bool:
-        """Whether the rendezvous has ended for good, as it was at most a second ago."""
+        """Returns whether the rendezvous is closed. The answer may be up to 1 s old."""
         return self._node.is_closed()
 
     def set_closed(self) -> None:
-        """Ends the rendezvous for everybody."""
+        """Closes the rendezvous for all nodes."""
         self._node.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait for the next round, as it was at most a second ago.
+        """Returns the number of nodes that wait for the next round. The answer may be up to 1 s old.
 
-        At least 1 if the others have dropped this node: then starting over is its way back.
+        If other nodes have dropped this node, it returns at least 1, so that the agent rejoins.
         """
         return self._node.num_nodes_waiting()
 
     def get_run_id(self) -> str:
-        """Which job this is."""
+        """Returns the run id of the job."""
         return self._settings.run_id
 
     def shutdown(self) -> bool:
-        """Stops the heartbeats and ends the rendezvous for everybody. Whether that worked."""
+        """Stops the heartbeats and closes the rendezvous for all nodes. Returns whether that succeeded."""
         self._node.stop_heartbeats()
         try:
             self._node.set_closed()
@@ -320,25 +333,28 @@ class DynamicRendezvousHandler(RendezvousHandler):
 def create_handler(
     store: Store, backend: RendezvousBackend, params: RendezvousParameters
 ) -> DynamicRendezvousHandler:
-    """A handler over any backend, as parameters ask for.
+    """Creates a handler with any backend from parameters.
 
     Args:
-        store: where the nodes of a round meet.
-        backend: where the state lies.
-        params: the rest. These options are read, all in seconds:
+        store: the store for the data of each round.
+        backend: the backend that stores the state.
+        params: the parameters. This function reads these options, with times in seconds:
 
             | option | default |
             |---|---|
             | `join_timeout` | 600 |
             | `last_call_timeout` | 30 |
             | `reform_last_call_timeout` (for a round that re-forms with no more nodes than before) | 3 |
-            | `store_outage_timeout` (how long the node goes on while the store does not answer) | 600 |
+            | `store_outage_timeout` (how long the node keeps running while the store does not answer) | 600 |
             | `close_timeout` | 30 |
             | `heartbeat_timeout` | 5 |
             | `keep_alive_interval` | 5 |
             | `keep_alive_max_attempt` (a number) | 3 |
             | `cas_backoff_max_seconds` | 0 |
             | `expected_hosts` (`host1;host2` or `host[1-8]`) | Slurm's node list, if there is one |
+
+    Raises:
+        ValueError: an option is invalid.
     """
     times = (params.get_as_int(name + "_timeout") for name in ("join", "last_call", "close", "heartbeat"))
     timeout = RendezvousTimeout(*(None if time is None else timedelta(seconds=time) for time in times))
@@ -368,13 +384,13 @@ def create_handler(
         store,
         params.local_addr,
         expected_hosts=params.get("expected_hosts"),
-        reform_last_call=_positive(params, "reform_last_call"),
-        store_outage=_positive(params, "store_outage"),
+        reform_last_call=_positive_timeout(params, "reform_last_call"),
+        store_outage=_positive_timeout(params, "store_outage"),
     )
 
 
-def _positive(params: RendezvousParameters, name: str) -> Optional[timedelta]:
-    """Returns the option `NAME_timeout`, or None if it is not given. Raises `ValueError` if it is not positive."""
+def _positive_timeout(params: RendezvousParameters, name: str) -> Optional[timedelta]:
+    """Returns the option `NAME_timeout`, or `None` if it is not given. Raises `ValueError` if it is not positive."""
     seconds = params.get_as_int(name + "_timeout")
     if seconds is not None and seconds <= 0:
         raise ValueError(f"The {name} timeout ({timedelta(seconds=seconds)}) must be positive.")
@@ -382,26 +398,31 @@ def _positive(params: RendezvousParameters, name: str) -> Optional[timedelta]:
 
 
 def create_c10d_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:
-    """A handler with the `c10d` backend; what the registry calls. An option that nobody knows is a `ValueError`."""
+    """Creates a handler with the `c10d` backend, and its store. The registry calls this function.
+
+    Raises:
+        ValueError: an option is unknown or invalid.
+        RendezvousConnectionError: the store could not be created or reached.
+    """
     from .c10d_rendezvous_backend import create_backend
 
-    wrong = _rallypoint.check_rendezvous_options(list(params.config))
-    if wrong:
-        raise ValueError("\n".join(wrong))
+    problems = _rallypoint.check_rendezvous_options(list(params.config))
+    if problems:
+        raise ValueError("\n".join(problems))
     backend, store = create_backend(params)
     return create_handler(store, backend, params)
 
 
 def get_method_name(depth: int = 2) -> str:
-    """The name of the function that is `depth` calls up from here; torch has it among its names."""
+    """Returns the name of the function `depth` calls up the stack. Exists because torch has it."""
     import inspect
 
     stack = inspect.stack()
     return stack[depth].function if len(stack) > depth else "no_method_name"
 
 
-def _native(backend: RendezvousBackend) -> Optional[_rallypoint.RendezvousCell]:
-    """What Rust can use without calling Python: our own backend, unless somebody has put other methods in its place."""
+def _native_backend(backend: RendezvousBackend) -> Optional[_rallypoint.RendezvousCell]:
+    """Returns the cell of our own backend, which Rust can use without Python, unless its methods are overridden."""
     from .c10d_rendezvous_backend import C10dRendezvousBackend
 
     if not isinstance(backend, C10dRendezvousBackend):

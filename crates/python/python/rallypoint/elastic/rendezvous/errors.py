@@ -1,41 +1,41 @@
-"""Why a rendezvous failed: torch's six exceptions, each with what torch leaves out. `api` has them for users.
+"""The exceptions of a rendezvous, with torch's names. `api` exports them.
 
-Where torch's rendezvous is loaded too, what is raised is also of torch's class of the same name, so that code written
-for torch catches it.
+If torch's rendezvous is loaded, each exception is also an instance of torch's class of the same name, so that code
+written for torch catches it.
 """
 
 from __future__ import annotations
 
-from ..._exceptions import raised
+from ..._exceptions import class_to_raise
 
 
 class RendezvousError(Exception):
-    """A rendezvous failed. The others derive from it."""
+    """The base class of the exceptions of a rendezvous."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # By the public class: the one that also derives from torch's has no name to find it by.
-        public = next(each for each in type(self).__mro__ if "_torch_twin" not in vars(each))
+        # Pickle by the public class: the class that also derives from torch's cannot be imported by name.
+        public = next(base for base in type(self).__mro__ if "_torch_twin" not in vars(base))
         return public, self.args
 
 
 class RendezvousClosedError(RendezvousError):
-    """The rendezvous has ended for good; says by whom and when, where that is known."""
+    """The rendezvous is closed. The message says which node closed it and when, if that is known."""
 
 
 class RendezvousTimeoutError(RendezvousError):
-    """The time was up; says who has come, how many must, and which setting bounds it."""
+    """The rendezvous timed out. The message lists the nodes that joined, the required number, and the setting."""
 
 
 class RendezvousConnectionError(RendezvousError):
-    """The store or backend could not be reached or used; the exception it comes from says why."""
+    """The store or backend could not be reached or used. `__cause__` has the reason."""
 
 
 class RendezvousStateError(RendezvousError):
-    """What lies in the store is no state; the exception it comes from says what it is."""
+    """The stored value is not a rendezvous state. `__cause__` describes it."""
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """The rendezvous has ended, and this node was a spare that was not needed. Not a failure."""
+    """The rendezvous is closed, and this node was a spare that was not needed. This is not a failure."""
 
 
 _TORCH = "torch.distributed.elastic.rendezvous.api"
@@ -47,20 +47,20 @@ _ERRORS = (
     RendezvousStateError,
     RendezvousGracefulExitError,
 )
-for _each in _ERRORS:
-    _each.__module__ = "rallypoint.elastic.rendezvous.api"
-del _each
-_BY_NAME = {each.__name__: each for each in _ERRORS}
+for _class in _ERRORS:
+    _class.__module__ = "rallypoint.elastic.rendezvous.api"
+del _class
+_BY_NAME = {error.__name__: error for error in _ERRORS}
 
 
-def failure(name: str, message: str) -> RendezvousError:
-    """The exception `name` to raise: torch's too, where torch's rendezvous is loaded."""
-    return raised(_BY_NAME[name], _TORCH)(message)
+def create_error(name: str, message: str) -> RendezvousError:
+    """Creates the exception `name`. It is an instance of torch's class, too, if torch's rendezvous is loaded."""
+    return class_to_raise(_BY_NAME[name], _TORCH)(message)
 
 
 def is_rendezvous_error(error: BaseException) -> bool:
-    """Whether it is one of ours, or one of torch's that a backend written for torch has raised."""
+    """Returns whether `error` is our RendezvousError or torch's, which a backend written for torch may raise."""
     import sys
 
-    theirs = getattr(sys.modules.get(_TORCH), "RendezvousError", RendezvousError)
-    return isinstance(error, (RendezvousError, theirs))
+    torch_error = getattr(sys.modules.get(_TORCH), "RendezvousError", RendezvousError)
+    return isinstance(error, (RendezvousError, torch_error))

@@ -1,4 +1,4 @@
-"""The backends that are there from the start."""
+"""Registers the built-in backends."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def _register_default_handlers() -> None:
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """A handler of the backend that `params` name, by `rendezvous_handler_registry`."""
+    """Creates a handler of the backend `params.backend` with `rendezvous_handler_registry`."""
     return handler_registry.create_handler(params)

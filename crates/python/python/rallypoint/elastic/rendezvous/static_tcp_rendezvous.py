@@ -1,4 +1,4 @@
-"""The static rendezvous: ranks as the user gave them. Rank 0 hosts a TCP store, the others connect, and there is one round."""
+"""The static rendezvous: the user sets the ranks, rank 0 hosts a TCP store, and there is one round."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ _DEFAULT_TIMEOUT = 600
 
 
 class StaticTCPRendezvous(RendezvousHandler):
-    """One node of a static rendezvous. Two nodes that contradict each other, by rank or by world size, are told so.
+    """One node of a static rendezvous.
 
     Args:
-        master_addr: where rank 0 hosts the store.
-        master_port: its port.
+        master_addr: the host of the store, which is the node with rank 0.
+        master_port: the port of the store.
         rank: the rank of this node.
-        world_size: how many nodes there are.
-        run_id: which job.
-        timeout: how long to wait for all of them, in seconds.
+        world_size: the number of nodes.
+        run_id: the run id of the job.
+        timeout: how long to wait for all nodes, in seconds.
+
+    Raises:
+        ValueError: an argument is invalid.
     """
 
     def __init__(
@@ -37,51 +40,54 @@ class StaticTCPRendezvous(RendezvousHandler):
         self._node = _rallypoint.StaticNode(master_addr, master_port, rank, world_size, run_id, timeout)
 
     def get_backend(self) -> str:
-        """`static`."""
+        """Returns the name of the backend, `static`."""
         return "static"
 
     @property
     def use_agent_store(self) -> bool:
-        """The workers use the store of the rendezvous."""
+        """True: the workers use the store of the rendezvous."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits until all nodes are here; the second time it only says the same again.
+        """Waits until all nodes have joined. Later calls return the same round.
 
         Raises:
-            DistStoreError: not all have come in time; says who is missing.
+            DistStoreError: not all nodes joined in time. The message lists the missing ranks.
             DistNetworkError: the store could not be hosted or reached.
-            RendezvousError: two nodes contradict each other; says which.
+            RendezvousError: two nodes have the same rank, or different world sizes. The message names them.
         """
         store, rank, world_size, workers = self._node.next_rendezvous()
         return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(*workers))
 
     def is_closed(self) -> bool:
-        """Never."""
+        """Returns False: a static rendezvous is never closed."""
         return False
 
     def set_closed(self) -> None:
-        """Does nothing: there is one round."""
+        """Does nothing, because there is only one round."""
 
     def num_nodes_waiting(self) -> int:
-        """None: there is one round."""
+        """Returns 0, because there is only one round."""
         return 0
 
     def get_run_id(self) -> str:
-        """Which job this is."""
+        """Returns the run id of the job."""
         return self.run_id
 
     def shutdown(self) -> bool:
-        """Does nothing; the store lives as long as the handler."""
+        """Returns True. The store is closed when the handler is deleted."""
         return True
 
 
 def create_rdzv_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """A handler as parameters ask for.
+    """Creates a handler from parameters.
 
     Args:
-        params: `endpoint` must be `host:port`; the option `rank` says which node this is, `timeout` how many seconds to
-            wait for all of them (600).
+        params: the parameters. `endpoint` must be `host:port`. The option `rank` is the rank of this node, and
+            `timeout` is how long to wait for all nodes, in seconds. The default is 600.
+
+    Raises:
+        ValueError: the rank, the endpoint or its port is missing or invalid.
     """
     if "rank" not in params.config:
         raise ValueError("rank is absent in RendezvousParameters.Try add --node-rank to the cmd request")

@@ -1,4 +1,4 @@
-"""Endpoints and options as people write them."""
+"""Parses endpoints."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ __all__ = ["parse_rendezvous_endpoint"]
 
 
 def parse_rendezvous_endpoint(endpoint: Optional[str], default_port: int) -> Tuple[str, int]:
-    """Host and port of an endpoint. An empty one is `localhost`; the port may be missing.
+    """Returns the host and port of an endpoint. The host of an empty endpoint is `localhost`.
 
-    An IPv6 address without brackets is an address: `::1` has no port. Torch takes its last part for one.
+    An IPv6 address without brackets, such as `::1`, has no port. Torch would take its last part for a port.
 
     Args:
         endpoint: `host`, `host:port` or `[address]:port`.
-        default_port: the port if the endpoint names none.
+        default_port: the port to return if the endpoint has none.
+
+    Raises:
+        ValueError: the endpoint is invalid.
     """
     host, port = _rallypoint.parse_rendezvous_endpoint(endpoint or "")
     return host, default_port if port is None else port

@@ -1,1 +1,1 @@
-"""What launchers use around a store: `store` to meet at it, `distributed` to make it."""
+"""Helpers of launchers: `distributed` creates the store of a job, and `store` synchronizes ranks through it."""

@@ -1,7 +1,7 @@
 """`get_all`, `synchronize` and `barrier` for a store whose `wait` takes keys and no timeout, such as a mock in a test.
 
-Such a store waits for its own timeout, so these functions set that timeout for the duration of the call. They make the same
-calls as torch's functions, in the same order.
+Such a store waits for its own timeout, so these functions set that timeout for the duration of the call. They call the
+same methods as torch's functions, in the same order.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Callable, List, Optional
 
 from ..._exceptions import DistStoreError
 
-_VALUE = "<val_ignored>"
+_IGNORED_VALUE = "<val_ignored>"
 
 
 def is_keys_only(store: Any) -> bool:
-    """Whether the class of `store` has a `wait` that can't be called with keys and a timeout."""
+    """Returns whether the class of `store` has a `wait` that cannot be called with keys and a timeout."""
     try:
         inspect.signature(type(store).wait).bind(store, [], timedelta())
     except TypeError:
@@ -29,7 +29,7 @@ def is_keys_only(store: Any) -> bool:
 
 
 def get_all(store: Any, rank: int, prefix: str, world_size: int) -> List[bytes]:
-    values = store.multi_get([f"{prefix}{each}" for each in range(world_size)])
+    values = store.multi_get([f"{prefix}{index}" for index in range(world_size)])
     last = _arrive(store, world_size, f"{prefix}/finished")
     if rank == 0:
         store.wait([last])
@@ -53,7 +53,7 @@ def barrier(
     rank: Optional[int],
     name: Callable[[int], str],
 ) -> List[str]:
-    """Returns the names of missing ranks after a timeout, if this rank knows them; empty once all ranks have arrived."""
+    """Returns an empty list once all ranks have arrived, or after a timeout the missing ranks, if they are known."""
     before = store.timeout
     store.set_timeout(timedelta(seconds=timeout))
     last = _arrive(store, world_size, key_prefix)
@@ -62,23 +62,24 @@ def barrier(
     except _timeout_errors():
         if rank is None:
             raise
-        store.set(f"{key_prefix}{rank}/TRACE", _VALUE)
+        store.set(f"{key_prefix}{rank}/TRACE", _IGNORED_VALUE)
         if rank == 0:
             # Each wait may take the whole timeout.
-            named = [name(each) for each in range(1, world_size) if not _came(store, f"{key_prefix}{each}/TRACE")]
-            store.set(f"{key_prefix}/TRACING_GATE", _VALUE)
-        elif _came(store, f"{key_prefix}/TRACING_GATE"):
-            named = [f"[<check rank 0 ({name(0)}) for missing rank info>]"]
+            others = range(1, world_size)
+            missing = [name(other) for other in others if not _wait_succeeds(store, f"{key_prefix}{other}/TRACE")]
+            store.set(f"{key_prefix}/TRACING_GATE", _IGNORED_VALUE)
+        elif _wait_succeeds(store, f"{key_prefix}/TRACING_GATE"):
+            missing = [f"[<check rank 0 ({name(0)}) for missing rank info>]"]
         else:
-            named = []
-        if named:
-            return named
+            missing = []
+        if missing:
+            return missing
         raise
     store.set_timeout(before)
     return []
 
 
-def _came(store: Any, key: str) -> bool:
+def _wait_succeeds(store: Any, key: str) -> bool:
     try:
         store.wait([key])
     except _timeout_errors():
@@ -87,14 +88,14 @@ def _came(store: Any, key: str) -> bool:
 
 
 def _arrive(store: Any, world_size: int, prefix: str) -> str:
-    """Adds this caller to the count, and returns the key that exists once all have arrived."""
+    """Counts this caller as arrived. Returns the key that exists once all callers have arrived."""
     last = f"{prefix}/last_member"
     if store.add(f"{prefix}/num_members", 1) == world_size:
-        store.set(last, _VALUE)
+        store.set(last, _IGNORED_VALUE)
     return last
 
 
 def _timeout_errors() -> "tuple[type[Exception], ...]":
-    """Our exception for a timeout, and torch's where torch is loaded."""
-    theirs = getattr(sys.modules.get("torch.distributed"), "DistStoreError", DistStoreError)
-    return DistStoreError, theirs
+    """Returns our exception for a timeout, and torch's if torch is loaded."""
+    torch_error = getattr(sys.modules.get("torch.distributed"), "DistStoreError", DistStoreError)
+    return DistStoreError, torch_error

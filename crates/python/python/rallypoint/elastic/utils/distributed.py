@@ -1,4 +1,4 @@
-"""Making the store of a job, and finding a port for it."""
+"""Creates the store of a job, and finds a port for it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def create_c10d_store(
     retries: int = 3,
     use_libuv: Optional[bool] = None,
 ) -> TCPStore:
-    """The store of a job: one process serves, the others find it, and all have come when it returns.
+    """Creates the store of a job: one process runs the server, and the others connect to it.
 
     Args:
-        is_server: whether this process serves.
-        server_addr: the server's host. The server itself listens on all addresses of its machine.
-        server_port: its port; -1 for any free one, which only a world of one can find.
-        world_size: how many processes use it.
-        timeout: how long to wait for everything together, in seconds.
-        wait_for_workers: whether to wait until all have come.
-        retries: how often to try a port that is taken.
-        use_libuv: ignored, as in torch. The store's `libuvBackend` is false if the environment variable USE_LIBUV is not 1;
-            that changes nothing else.
+        is_server: whether this process runs the server.
+        server_addr: the server's host. The server listens on all addresses of its machine.
+        server_port: the server's port. With -1, the server picks a free port, which requires a `world_size` of 1.
+        world_size: the number of processes that use the store.
+        timeout: the time for the whole call, in seconds.
+        wait_for_workers: whether to wait until all processes have connected.
+        retries: the number of attempts if the port is in use.
+        use_libuv: ignored, as in torch. The store's `libuvBackend` is false if the environment variable USE_LIBUV is
+            set to a value other than 1. That has no other effect.
 
     Raises:
-        ValueError: several processes and no port.
-        DistNetworkError: the port is taken, or the server could not be reached.
-        DistStoreError: not all have come in time.
+        ValueError: `world_size` is greater than 1 and there is no port.
+        DistNetworkError: the port is in use, or the server could not be reached.
+        DistStoreError: not all processes connected in time.
     """
     if use_libuv is not None:
         import logging
@@ -62,14 +62,14 @@ def create_c10d_store(
 
 
 def get_free_port() -> int:
-    """A port that was free a moment ago on all addresses of this machine. Somebody may take it before you do."""
-    with get_socket_with_port() as held:
-        return held.getsockname()[1]
+    """Returns a port that is free on all addresses of this machine. Another process may take it before the caller."""
+    with get_socket_with_port() as bound:
+        return bound.getsockname()[1]
 
 
 def get_socket_with_port() -> socket.socket:
-    """A socket bound to a free port on all addresses of this machine: nobody can take the port until it is closed.
+    """Returns a socket that is bound to a free port on all addresses of this machine.
 
-    It does not listen.
+    No other process can take the port until the socket is closed. The socket does not listen.
     """
     return socket.socket(fileno=_rallypoint.reserve_port())

@@ -1,5 +1,5 @@
-"""Ordinary store code as people write it with torch.distributed. `test_python_dropin.py` runs it as it stands, and once more with
-nothing but the next line changed; the output must be the same."""
+"""Typical store code for torch.distributed. `test_python_dropin.py` runs it as it is, and again with only the next line
+changed. The output must be the same."""
 
 import torch.distributed as dist
 
@@ -8,12 +8,12 @@ import tempfile
 import threading
 
 
-def say(*what):
-    print(*what, flush=True)
+def show(*items):
+    print(*items, flush=True)
 
 
 def exchange(store, rank, world_size, results):
-    """Every rank writes what it has and reads what the others have."""
+    """Sets a value for this rank and reads the values of all ranks."""
     store.set(f"rank{rank}", f"hello from {rank}")
     store.wait([f"rank{other}" for other in range(world_size)], datetime.timedelta(seconds=30))
     results[rank] = [store.get(f"rank{other}").decode() for other in range(world_size)]
@@ -23,7 +23,7 @@ def exchange(store, rank, world_size, results):
 
 
 def elect(store, rank):
-    """The first to write leads."""
+    """Returns the leader, which is the first rank that writes the key."""
     return store.compare_set("leader", "", str(rank)).decode()
 
 
@@ -38,9 +38,9 @@ for thread in threads:
 for thread in threads:
     thread.join()
 for rank in range(world_size):
-    say(rank, results[rank])
-say(elect(server, 0), elect(server, 1))
-say(sorted(server.list_keys()), server.num_keys())
+    show(rank, results[rank])
+show(elect(server, 0), elect(server, 1))
+show(sorted(server.list_keys()), server.num_keys())
 
 # A work queue.
 for job in range(5):
@@ -48,67 +48,67 @@ for job in range(5):
 done = []
 while server.queue_len("jobs"):
     done.append(int(server.queue_pop("jobs")))
-say(done)
+show(done)
 try:
     server.queue_pop("jobs", block=False)
 except dist.QueueEmptyError as error:
-    say("no more jobs", isinstance(error, dist.DistStoreError), isinstance(error, RuntimeError))
+    show("no more jobs", isinstance(error, dist.DistStoreError), isinstance(error, RuntimeError))
 
-# A time-out, caught as people catch it.
+# A timeout, caught as programs usually do.
 try:
-    server.wait(["nobody sets this"], datetime.timedelta(milliseconds=100))
+    server.wait(["never set"], datetime.timedelta(milliseconds=100))
 except dist.DistStoreError as error:
-    say("timed out:", str(error).split(" (")[0].splitlines()[0])
+    show("timed out:", str(error).split(" (")[0].splitlines()[0])
 except RuntimeError:
-    say("not the error that was expected")
+    show("not the error that was expected")
 
 # Everything else.
 server.multi_set(["a", "b"], ["1", "2"])
-say(server.multi_get(["a", "b"]), server.has_extended_api())
+show(server.multi_get(["a", "b"]), server.has_extended_api())
 server.append("a", "+")
-say(server.get("a"), server.delete_key("a"), server.delete_key("a"), server.check(["a"]), server.check(["b"]))
-say(server.clone().get("b"), type(server.clone()).__name__, server.timeout)
+show(server.get("a"), server.delete_key("a"), server.delete_key("a"), server.check(["a"]), server.check(["b"]))
+show(server.clone().get("b"), type(server.clone()).__name__, server.timeout)
 server.set_timeout(datetime.timedelta(seconds=5))
-say(server.timeout, server.host, server.port > 0)
+show(server.timeout, server.host, server.port > 0)
 try:
     dist.TCPStore("127.0.0.1", server.port, is_master=True)
 except dist.DistNetworkError as error:
-    say("taken:", "EADDRINUSE" in str(error))
+    show("taken:", "EADDRINUSE" in str(error))
 try:
     dist.TCPStore("127.0.0.1", 0, world_size=2, is_master=True, timeout=datetime.timedelta(seconds=1))
 except dist.DistStoreError as error:
-    say(str(error).partition(" waiting ")[2].split(" (")[0].splitlines()[0])
+    show(str(error).partition(" waiting ")[2].split(" (")[0].splitlines()[0])
 try:
     server.set("k", 1)
 except TypeError:
-    say("a value is str or bytes")
+    show("a value is str or bytes")
 
 with tempfile.TemporaryDirectory() as folder:
     first, second = dist.FileStore(f"{folder}/store", 2), dist.FileStore(f"{folder}/store", 2)
     first.set("k", "v")
-    say(second.get("k"), second.add("n", 2), first.add("n", 3), first.path == f"{folder}/store")
+    show(second.get("k"), second.add("n", 2), first.add("n", 3), first.path == f"{folder}/store")
     del first, second
 
 local = dist.HashStore()
-part = dist.PrefixStore("outer", dist.PrefixStore("inner", local))
-part.set("k", "v")
-say(local.get("inner/outer/k"), part.underlying_store.underlying_store is local)
+prefixed = dist.PrefixStore("outer", dist.PrefixStore("inner", local))
+prefixed.set("k", "v")
+show(local.get("inner/outer/k"), prefixed.underlying_store.underlying_store is local)
 
 
 class Upper(dist.Store):
-    """A store of one's own."""
+    """A store written in Python."""
 
     def __init__(self):
         super().__init__()
-        self.held = {}
+        self.values = {}
 
     def set(self, key, value):
-        self.held[key] = value.upper()
+        self.values[key] = value.upper()
 
     def get(self, key):
-        return self.held[key]
+        return self.values[key]
 
 
 own = Upper()
 dist.PrefixStore("p", own).set("k", "quiet")
-say(own.held, dist.PrefixStore("p", own).get("k"))
+show(own.values, dist.PrefixStore("p", own).get("k"))

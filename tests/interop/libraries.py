@@ -1,4 +1,4 @@
-"""The rendezvous API twice: torch's and ours, under the same names, so that one test can be played on both."""
+"""Torch's rendezvous API and ours under the same names, so that one test can run with both."""
 
 import importlib
 import pickle
@@ -7,13 +7,13 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from joining import JOIN, Joining
+from join_call import JOIN_TIMEOUT, JoinCall
 
 pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
 
 
 class Library:
-    """One of the two. Its modules are attributes: `api`, `dynamic`, `c10d`, `static`, `registry`, `utils`, `store`, `ports`."""
+    """One of the two libraries. Its modules are attributes, by the short names in `_MODULES`."""
 
     _MODULES = {
         "rdzv": "rendezvous",
@@ -37,23 +37,23 @@ class Library:
 
     @property
     def dist(self):
-        """Where its stores are."""
+        """The module with the library's stores."""
         return importlib.import_module(self._dist)
 
     def server(self):
-        """A store that this process serves."""
-        return self.dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=JOIN))
+        """Returns a store whose server runs in this process."""
+        return self.dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=JOIN_TIMEOUT))
 
     def client(self, server):
-        """Another client of it."""
+        """Returns another client of the server."""
         return self.dist.TCPStore(
-            "127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN)
+            "127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN_TIMEOUT)
         )
 
-    def parameters(self, **changed):
-        """Parameters that are right, except for what is changed."""
-        given = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "job", "min_nodes": 1, "max_nodes": 1}
-        return self.api.RendezvousParameters(**{**given, **changed})
+    def parameters(self, **changes):
+        """Returns valid parameters with some changes."""
+        defaults = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "job", "min_nodes": 1, "max_nodes": 1}
+        return self.api.RendezvousParameters(**{**defaults, **changes})
 
     def __repr__(self):
         return self.name
@@ -65,7 +65,7 @@ BOTH = (TORCH, OURS)
 
 
 class Node:
-    """One node in a thread of its own, with a client of its own on `server`, over the library's `c10d` backend or another."""
+    """One node with a client of its own on `server`, and with the library's `c10d` backend or another one."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Node:
         backend=None,
         store=None,
         addr="127.0.0.1",
-        join=JOIN,
+        join=JOIN_TIMEOUT,
         last_call=30,
         close=30,
         **options,
     ):
         self.library = library
-        # It serves for as long as somebody has it.
+        # The server runs as long as this reference exists.
         self._server = server
         store = store or library.client(server)
         self.backend = backend or library.c10d.C10dRendezvousBackend(store, run_id)
@@ -93,43 +93,43 @@ class Node:
         )
 
     def start(self):
-        """Begins to join; `joined` waits for it."""
-        self._joining = Joining(self.handler.next_rendezvous)
+        """Starts to join on another thread. `joined` waits for the result."""
+        self._joining = JoinCall(self.handler.next_rendezvous)
         return self
 
-    def joined(self, within=JOIN):
-        """What `next_rendezvous` returned, or raises what it raised."""
+    def joined(self, within=JOIN_TIMEOUT):
+        """Returns the result of `next_rendezvous`, or raises its exception."""
         return self._joining.result(within)
 
     def is_waiting(self):
         return self._joining.is_waiting()
 
-    def die(self):
-        """Shows no longer that it is alive."""
+    def stop_heartbeats(self):
+        """Stops the heartbeats, so that other nodes take this one for dead."""
         if self.library is TORCH:
             self.handler._stop_heartbeats()
         else:
             self.handler._node.stop_heartbeats()
 
     def state(self):
-        """The shared state, as torch reads it."""
-        held = self.backend.get_state()
-        return held and pickle.loads(held[0])
+        """Returns the shared state, unpickled by torch's classes."""
+        current = self.backend.get_state()
+        return current and pickle.loads(current[0])
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.die()
+        self.stop_heartbeats()
 
 
-def run_id():
-    """A job that nobody else has."""
+def new_run_id():
+    """Returns a unique run id."""
     return f"job-{uuid.uuid4().hex[:8]}"
 
 
 def memory_backend(library):
-    """A backend written in Python, of the library's own kind, whose tokens are objects that are compared by identity."""
+    """Returns a backend written in Python for the library. Its tokens are objects that are compared by identity."""
 
     class MemoryBackend(library.dynamic.RendezvousBackend):
         def __init__(self):
@@ -144,17 +144,17 @@ def memory_backend(library):
 
         def get_state(self):
             with self._lock:
-                return self._answer("get_state")
+                return self._current_state("get_state")
 
         def set_state(self, state, token=None):
             with self._lock:
                 has_set = token is self._token
                 if has_set:
                     self._state, self._token = bytes(state), object()
-                answer = self._answer("set_state")
-                return None if answer is None else (*answer, has_set)
+                current = self._current_state("set_state")
+                return None if current is None else (*current, has_set)
 
-        def _answer(self, name):
+        def _current_state(self, name):
             self.calls.append((name, threading.current_thread().name))
             if self.failure is not None:
                 raise self.failure

@@ -1,4 +1,4 @@
-"""A worker that waits for a signal and writes down which one came."""
+"""A worker that waits for a signal and reports which one it received."""
 
 import json
 import os

@@ -1,14 +1,14 @@
-"""A call that waits for others, on a thread of its own, while the test goes on."""
+"""Calls that wait for other nodes, on threads of their own."""
 
 import queue
 import threading
 
-JOIN = 60
-"""Seconds to get into a round; all wait for all."""
+JOIN_TIMEOUT = 60
+"""Seconds that a node may take to join a round."""
 
 
-class Joining:
-    """One call of `next_rendezvous`, or of what is in its place."""
+class JoinCall:
+    """A call of `next_rendezvous` or of a similar function, on a thread of its own."""
 
     def __init__(self, call):
         self._result = queue.Queue()
@@ -17,14 +17,14 @@ class Joining:
     def _run(self, call):
         try:
             self._result.put(call())
-        except BaseException as error:  # noqa: BLE001  the thread that asks for it gets it
+        except BaseException as error:  # noqa: BLE001  `result` raises it
             self._result.put(error)
 
     def is_waiting(self):
         return self._result.empty()
 
-    def result(self, within=JOIN):
-        """What the call returned, or raises what it raised; once."""
+    def result(self, within=JOIN_TIMEOUT):
+        """Waits for the call and returns its result, or raises its exception. Can be called once."""
         result = self._result.get(timeout=within)
         if isinstance(result, BaseException):
             raise result

@@ -1,4 +1,4 @@
-"""A worker that writes down what it finds: environment, arguments, folder, session, signals."""
+"""A worker that reports its environment, arguments, folder, session and signal handlers."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import signal
 import sys
 
 default = {name for name in ("SIGPIPE", "SIGXFSZ", "SIGTERM") if signal.getsignal(getattr(signal, name)) == signal.SIG_DFL}
-told = {
+report = {
     "environment": dict(os.environ),
     "arguments": sys.argv[1:],
     "name": __name__,
@@ -17,4 +17,4 @@ told = {
     "ignored": sorted(name for name in ("SIGHUP", "SIGTERM", "SIGINT") if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN),
 }
 name = f"{os.environ['RANK']}-{os.environ['TORCHELASTIC_RESTART_COUNT']}.json"
-(pathlib.Path(os.environ["OUT"]) / name).write_text(json.dumps(told))
+(pathlib.Path(os.environ["OUT"]) / name).write_text(json.dumps(report))

@@ -1,13 +1,13 @@
-"""What a process writes, read while it runs, so that it never waits for the test."""
+"""Reads the output of a process while it runs, so that the process never blocks on a full pipe."""
 
 import threading
 
 
-class Reading:
-    """Threads that hand over the lines of a process's streams, and after the last of each an empty one."""
+class OutputReader:
+    """Threads that pass each line of a process's streams to a callback, and an empty line at the end of each stream."""
 
     def __init__(self, process, *streams):
-        """Each of the streams comes with what takes its lines."""
+        """Starts to read. Each of `streams` is a stream and its callback."""
         self._process = process
         self._threads = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
         for thread in self._threads:
@@ -19,8 +19,8 @@ class Reading:
             take(line)
         take("")
 
-    def ended(self, within):
-        """The exit code, once all that was written has been handed over."""
+    def exit_code(self, within):
+        """Waits for the process to exit and for all lines to be passed on. Returns the exit code."""
         code = self._process.wait(within)
         for thread in self._threads:
             thread.join(within)

@@ -1,8 +1,7 @@
-"""Torchrun many times for one import of torch: reads what to run from standard input, a line of JSON each, and forks. What runs
-in the fork is torchrun's own main, as its console script calls it.
+"""Runs torchrun many times with one import of torch: forks a process for each line of JSON on standard input.
 
-A request names the arguments, environment and folder of a run, and the files for its output, its process id and, at the end, its exit
-code.
+The forked process calls torchrun's own `main`, as the console script does. A request has the arguments, environment and
+folder of a run, and the files for its output, its process id and its exit code.
 """
 
 import json
@@ -14,14 +13,14 @@ from torch.distributed.run import main
 
 
 def write(path, text):
-    """Whoever waits for the file must find all of it."""
+    """Writes a file atomically, so that a reader that waits for it finds all of it."""
     with open(f"{path}.part", "w") as file:
         file.write(str(text))
     os.rename(f"{path}.part", path)
 
 
-def watch(request):
-    """Forks once more and waits; returns in the process that is to be torchrun."""
+def supervise(request):
+    """Forks again. The parent waits and writes the exit code; the child, which becomes torchrun, returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
@@ -33,13 +32,13 @@ def watch(request):
 
 
 def serve():
-    """Returns in each process that is to be torchrun, with what it is to run."""
+    """Forks a process for each request. Returns the request in the process that becomes torchrun."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         if os.fork() == 0:
-            watch(request)
+            supervise(request)
             return request
     sys.exit(0)
 

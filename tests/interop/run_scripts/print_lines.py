@@ -1,4 +1,4 @@
-"""A worker that writes some lines to both streams, each with one write: torch's tee tears what comes in two."""
+"""A worker that writes lines to both streams. Each line is one write, because torch's tee splits partial lines."""
 
 import os
 
