@@ -1,4 +1,4 @@
-"""Every code block of README.md and docs/ runs, as `blocks.py` describes. Generated pages (docs/reference) are not run."""
+"""Every code block of the READMEs and of docs/ runs, as `blocks.py` describes. Generated pages (docs/reference) are not run."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ from terminals import Terminals
 
 pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
 
-PAGES = [ROOT / "README.md", ROOT / "crates" / "python" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("crates/*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.parent.name != "reference"]
 
 HOST = re.compile(r"\bnode0\b")
