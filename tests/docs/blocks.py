@@ -8,11 +8,13 @@ A comment stands directly above its block, and may have several parts, separated
 |---|---|
 | none | the block runs in terminal 1, and the next block waits for its end |
 | `terminal N` | the block runs in terminal N, and the next block of another terminal doesn't wait for it |
-| `server` | the block runs in a terminal of its own until the end of the page, where Ctrl-C stops it |
+| `server` | the block runs in a terminal of its own until the end of the page, where Ctrl-C stops it; the next block waits for its output |
 | `nodes N` | the block runs in N terminals at the same time |
 | `exit N` | the block ends with this exit code, not with 0 |
 | `file NAME` | the block is the content of a file, and does not run |
 | `not run: REASON` | the block is only checked: the syntax, and the flags of `rallypoint` command lines |
+
+A `text` or `json` block after a block that runs is its output: each line must have been printed, in any order, and `…` is any text.
 """
 
 import dataclasses

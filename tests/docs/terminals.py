@@ -16,6 +16,9 @@ BLOCK_TIMEOUT = 120
 STOP_TIMEOUT = 20
 """Seconds that a server may take to end after Ctrl-C."""
 
+CHANGES_A_JOB = ("RALLYPOINT_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "VIRTUAL_ENV", "CONDA_PREFIX")
+"""Beginnings of variables that a page doesn't inherit."""
+
 SCRIPT = """\
 set -euo pipefail
 if [ -e {state} ]; then . {state}; cd "$PWD"; fi
@@ -55,7 +58,7 @@ class Running:
     def missing(self):
         """Returns the expected lines that the block hasn't printed. The order is not checked: workers print when they run."""
         printed = [line.strip() for line in self.output().splitlines()]
-        return [line for line in self.block.output if not any(pattern(line).fullmatch(seen) for seen in printed)]
+        return [line for line in self.block.output if line.strip() and not any(pattern(line).fullmatch(seen) for seen in printed)]
 
     def await_output(self):
         """Waits until the block has printed all that the page shows."""
@@ -128,7 +131,7 @@ class Terminals:
         torchrun.write_text('#!/bin/sh\nexec python -m torch.distributed.run "$@"\n')
         torchrun.chmod(0o755)
         paths = [torchrun.parent, pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
-        inherited = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(CHANGES_A_JOB)}
         self.environment = inherited | {
             "PATH": os.pathsep.join(map(str, paths)),
             "HOME": str(folder),
@@ -139,6 +142,7 @@ class Terminals:
         }
         self.running = {}
         self.servers = []
+        self.started = []
 
     def run(self, block):
         """Starts a block, and waits for its end if it runs in terminal 1."""
@@ -148,6 +152,7 @@ class Terminals:
         if block.terminal in self.running:
             self.running.pop(block.terminal).finish(self.running.values())
         started = Running(block, self.commands(block), self.folder, self.environment)
+        self.started.append(started)
         if block.server:
             self.servers.append(started)
             started.await_output()
@@ -155,8 +160,6 @@ class Terminals:
             self.running[block.terminal] = started
             if block.terminal == 1:
                 started.finish(self.running.values())
-            else:
-                started.await_output()
 
     def commands(self, block):
         """Returns the scripts of a block, one for each terminal that it runs in."""
@@ -184,7 +187,7 @@ class Terminals:
             server.stop()
 
     def kill(self):
-        for started in [*self.running.values(), *self.servers]:
+        for started in self.started:
             started.kill()
 
 

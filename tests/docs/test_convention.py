@@ -8,7 +8,11 @@ from test_pages import run
 
 def page(*blocks):
     """Returns a page of blocks. A block is its language, its text, and perhaps the comment above it."""
-    return "\n\n".join((f"<!-- test: {comment[0]} -->\n" if comment else "") + f"```{language}\n{text}\n```" for language, text, *comment in blocks)
+    parts = []
+    for language, text, *comment in blocks:
+        parts += [f"<!-- test: {each} -->" for each in comment]
+        parts.append(f"```{language}\n{text}\n```\n")
+    return "\n".join(parts)
 
 
 GOOD = {
@@ -29,7 +33,14 @@ GOOD = {
         ("text", "listening on 0.0.0.0:29400"),
         ("sh", "rallypoint store --endpoint node0:29400 ping"),
     ],
-    "a script that needs GPUs is only checked": [("sh", "srun rallypoint run --nproc-per-node gpu \\\n  train.py --epochs 3", "not run: needs Slurm, GPUs")],
+    "output of another terminal may depend on a later block": [
+        ("sh", "until [ -e two ]; do sleep 0.01; done; echo done", "terminal 2"),
+        ("text", "done"),
+        ("sh", "touch two"),
+    ],
+    "a script that needs GPUs is only checked": [
+        ("sh", "srun rallypoint run --nproc-per-node gpu \\\n  train.py --epochs 3", "not run: needs Slurm, GPUs"),
+    ],
 }
 
 BAD = [
