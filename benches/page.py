@@ -79,7 +79,8 @@ def store(data: dict) -> str:
     measured = {row["title"]: row for row in data["workloads"]}
     names = (
         """Torch's server looks up the name of every client. Here it finds no name server and reads a local file, which makes it faster.
-        The server *torch with DNS lookups* has a name server on the same machine, which replies immediately; that is the least that lookups cost."""
+        The server *torch with DNS lookups* has a name server on the same machine, which replies
+        immediately; that is the least that lookups cost."""
         if data["names_from_files"]
         else "Torch's server looks up the name of every client at this machine's name server."
     )
@@ -90,11 +91,11 @@ def store(data: dict) -> str:
         smallest and the largest ratio are in brackets. Above 1 our server is faster. *Target* is the ratio that we require of
         ourselves. A latency is the time from the first byte of the requests that are in flight to the last byte of their replies.
 
-        The servers run on one processor, and the load on another one. The load is `rallypoint bench`; for Redis it is `redis-benchmark` with the
-        same numbers of connections, requests in flight, keys and bytes ({data["redis_version"] or "not on this machine"}). *Limit* is a server
-        that parses requests and sends fixed replies (`benches/limit_server.rs`). Operations without a reply (`set`, `multi_set`) end with
-        the reply to a PING behind them, on every server. Other processes used {data["other_load"][0]:.1%} of a processor meanwhile (median), and
-        {data["other_load"][1]:.0%} at most. {names}"""),
+        The servers run on one processor, and the load on another one. The load is `rallypoint bench`; for Redis it is
+        `redis-benchmark` with the same numbers of connections, requests in flight, keys and bytes ({data["redis_version"] or "not on this machine"}).
+        *Limit* is a server that parses requests and sends fixed replies (`benches/limit_server.rs`). Operations without a reply (`set`, `multi_set`) end with
+        the reply to a PING behind them, on every server. Other processes used {data["other_load"][0]:.1%} of a processor
+        meanwhile (median), and {data["other_load"][1]:.0%} at most. {names}"""),
     ]
     reached = {}
     for group in dict.fromkeys(workload.group for workload in WORKLOADS):
@@ -146,7 +147,7 @@ def rendezvous(data: dict) -> str:
             [
                 *(f"{nodes:,}", bound + figure(row["torch"], seconds), figure(row["ours"], seconds)),
                 *(times_faster(row["ratio"], row["torch_gave_up"]), target),
-                *(bound + figure(row["torch_writes"], lambda value: f"{value:.0f}"), figure(row["ours_writes"], lambda value: f"{value:.0f}")),
+                *(bound + figure(row["torch_writes"], "{:.0f}".format), figure(row["ours_writes"], "{:.0f}".format)),
                 ", ".join(map(seconds, row["woken"])),
             ]
         )
@@ -155,7 +156,8 @@ def rendezvous(data: dict) -> str:
     text = f"""{about(data)} The time until N nodes, which all begin at the same moment, are in a round of N nodes. The nodes are threads of
     one process, and the store is `rallypoint serve` for both, on the same machine. Torch's threads share Python's interpreter lock, and its
     nodes poll the store once per second. *Woken* is how long after one of our nodes begins to re-form the round half of the others, and the
-    last of them, know it. Further targets: {MAX_WRITES_PER_NODE} compare-and-sets per node, and {seconds(MAX_WAKE_SECONDS)} until the last node is woken."""
+    last of them, know it. Further targets: {MAX_WRITES_PER_NODE} compare-and-sets per node, and
+    {seconds(MAX_WAKE_SECONDS)} until the last node is woken."""
     image = "![Time until N nodes are in a round, torch and Rallypoint](images/benchmark-rendezvous.svg)"
     return "\n\n".join(["## Rendezvous", image, fill(text), table(head, lines), *missed(reached)])
 
@@ -167,7 +169,8 @@ def launcher(data: dict) -> str:
         starts.append(
             [
                 *(f"{row['workers']}", figure(row["torch"], seconds), figure(row["ours"], seconds)),
-                *(times_faster(row["ratio"]), times_faster([share]), f"{row['torch_mib']:.0f} MiB", f"{row['ours_mib']:.1f} MiB", f"{mib} MiB"),
+                *(times_faster(row["ratio"]), times_faster([share])),
+                *(f"{row['torch_mib']:.0f} MiB", f"{row['ours_mib']:.1f} MiB", f"{mib} MiB"),
             ]
         )
         reached[f"start of {row['workers']}"] = row["ratio"][0] <= share and row["ours_mib"] <= mib
@@ -175,12 +178,12 @@ def launcher(data: dict) -> str:
         target = RESTARTS[row["case"]]
         restarts.append([row["case"], figure(row["torch"], seconds), figure(row["ours"], seconds), seconds(target)])
         reached[f"restart, {row['case']}"] = row["ours"][0] <= target
-    text = f"""{about(data)} Memory is the peak of the agent. `rallypoint run` has a second process, which guards the agent; both together have
-    {figure(data["both_processes_mib"])} MiB with one worker.
+    text = f"""{about(data)} Memory is the peak of the agent. `rallypoint run` has a second process, which guards the agent; both
+    together have {figure(data["both_processes_mib"])} MiB with one worker.
 
     The time of `--standalone --nproc-per-node N --no-python /bin/true`, from start to end:"""
-    deaths = """The time from the death of a worker (SIGKILL) until all of its successors have printed a line. `rallypoint run` has `--max-restart-backoff 0`,
-    because the benchmark kills workers shortly after their start."""
+    deaths = """The time from the death of a worker (SIGKILL) until all of its successors have printed a line. `rallypoint run`
+    has `--max-restart-backoff 0`, because the benchmark kills workers shortly after their start."""
     image = "![Time to start workers and to recover from a worker's death, torchrun and Rallypoint](images/benchmark-launcher.svg)"
     memory = ["torchrun, memory", "ours", "target"]
     return "\n\n".join(
@@ -199,14 +202,16 @@ def python(data: dict) -> str:
         lines = []
         for row in data[key]:
             target = PYTHON[row["operation"]][place]
-            lines.append([f"`{row['operation']}`", seconds(row["torch"]), seconds(row["ours"]), f"{figure(row['ratio'])} ×", f"{target:g} ×" if target else "–"])
+            line = [f"`{row['operation']}`", seconds(row["torch"]), seconds(row["ours"]), f"{figure(row['ratio'])} ×"]
+            lines.append([*line, f"{target:g} ×" if target else "–"])
             reached[f"`{row['operation']}` {title.lower().strip(':')}"] = not target or row["ratio"][0] >= target
         parts += [title, table(["operation", "torch's client", "ours", "faster by", "target"], lines)]
     reached["`set` of our client"] = data["set_by_add"][0] <= MAX_SET_BY_ADD
     reached["`import rallypoint`"] = data["import"][0] <= MAX_IMPORT_SECONDS
-    text = f"""{about(data)} One Python process has a connection of torch's client and one of ours to the same server, which runs on another processor.
-    Batches of calls alternate. `get` reads a present key. Torch's `set` does not wait for a reply, so its time includes a `check` that does;
-    our `set` is acknowledged, and takes {figure(data["set_by_add"])} times as long as our `add`. `import rallypoint` takes {figure(data["import"], seconds)}."""
+    text = f"""{about(data)} One Python process has a connection of torch's client and one of ours to the same server, which runs
+    on another processor. Batches of calls alternate. `get` reads a present key. Torch's `set` does not wait for a reply, so its time includes a `check` that does;
+    our `set` is acknowledged, and takes {figure(data["set_by_add"])} times as long as our `add`. `import rallypoint`
+    takes {figure(data["import"], seconds)}."""
     return "\n\n".join(["## Python client", fill(text), *parts, *missed(reached)])
 
 
@@ -251,7 +256,8 @@ def plot_launcher(data: dict) -> str:
         ],
         "from the death of a worker to its successor": [(row["case"], [(kind, row[kind]) for kind in BOTH]) for row in data["restarts"]],
     }
-    return svg.bars("Time to start workers, and to replace a worker that died", groups, 1e-3, 5, seconds, {"torch": "torchrun", "ours": "rallypoint run"})
+    title = "Time to start workers, and to replace a worker that died"
+    return svg.bars(title, groups, 1e-3, 5, seconds, {"torch": "torchrun", "ours": "rallypoint run"})
 
 
 PLOTS = {"store": plot_store, "rendezvous": plot_rendezvous, "launcher": plot_launcher}
