@@ -1,192 +1,281 @@
-"""Formats measurements as docs/benchmarks.md, including the targets that were missed. It measures nothing."""
+"""Writes docs/benchmarks.md and its plots from the results. It measures nothing, and says which targets were missed."""
 
-import platform
 import textwrap
-from pathlib import Path
-from statistics import median
 
-from targets import IDLE_CONNECTIONS, MAX_IDLE_KIB, MAX_REST_MIB, Workload
+import results
+import svg
+from targets import (
+    IDLE_CONNECTIONS,
+    MAX_IDLE_KIB,
+    MAX_IMPORT_SECONDS,
+    MAX_REST_MIB,
+    MAX_SET_BY_ADD,
+    MAX_WAKE_SECONDS,
+    MAX_WRITES_PER_NODE,
+    NODES,
+    PYTHON,
+    RESTARTS,
+    STARTS,
+    WORKLOADS,
+)
+
+PAGE = results.ROOT / "docs" / "benchmarks.md"
+IMAGES = results.ROOT / "docs" / "images"
+BOTH = {"torch": "torch", "ours": "rallypoint"}
+
+
+def short(number: float) -> str:
+    """Returns a number with three digits."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+
+
+def seconds(time: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if time >= size * 0.9999:
+            return f"{time / size:.3g} {unit}"
+    return f"{time * 1e6:.3g} µs"
+
+
+def figure(found: list[float] | None, show=short) -> str:
+    """Returns a median, with the smallest and the largest in brackets if there are several rounds."""
+    if not found:
+        return "–"
+    middle, *ends = found
+    return show(middle) + (f" ({show(ends[0])}–{show(ends[1])})" if ends else "")
+
+
+def times_faster(ratio: list[float] | None, at_least: bool = False) -> str:
+    """Returns how many times faster we are, from our time divided by torch's."""
+    if not ratio:
+        return "–"
+    middle, *ends = [1 / value for value in ratio]
+    return ("more than " if at_least else "") + figure([middle, *reversed(ends)], lambda value: f"{value:.0f}") + " ×"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def fill(text: str) -> str:
+    """Returns paragraphs at the width of the other documents."""
+    return "\n\n".join(textwrap.fill(" ".join(part.split()), 120, break_on_hyphens=False) for part in text.strip().split("\n\n"))
+
+
+def missed(targets: dict[str, bool]) -> list[str]:
+    """Returns a paragraph that names the targets that were missed, if any."""
+    names = [name for name, is_reached in targets.items() if not is_reached]
+    return [f"Targets that were missed: {', '.join(names)}."] if names else []
+
+
+def about(data: dict) -> str:
+    rounds = f"the median of {data['rounds']} rounds" if data["rounds"] > 1 else "one round"
+    return f"{data['machine']}, torch {data['torch_version']}, {rounds}."
+
+
+# The sections of the page. Each returns its Markdown, given its part of the results.
+
+
+def store(data: dict) -> str:
+    measured = {row["title"]: row for row in data["workloads"]}
+    names = (
+        """Torch's server looks up the name of every client. Here it finds no name server and reads a local file, which makes it faster.
+        The server *torch with DNS lookups* has a name server on the same machine, which replies
+        immediately; that is the least that lookups cost."""
+        if data["names_from_files"]
+        else "Torch's server looks up the name of every client at this machine's name server."
+    )
+    parts = [
+        "## Store server",
+        "![Throughput of our server divided by torch's, by workload, on a logarithmic scale](images/benchmark-store.svg)",
+        fill(f"""{about(data)} Each workload runs on every server, one right after the other, and a ratio is taken within a round. The
+        smallest and the largest ratio are in brackets. Above 1 our server is faster. *Target* is the ratio that we require of
+        ourselves. A latency is the time from the first byte of the requests that are in flight to the last byte of their replies.
+
+        The servers run on one processor, and the load on another one. The load is `rallypoint bench`; for Redis it is
+        `redis-benchmark` with the same numbers of connections, requests in flight, keys and bytes ({data["redis_version"] or "not on this machine"}).
+        *Limit* is a server that parses requests and sends fixed replies (`benches/limit_server.rs`). Operations without a reply (`set`, `multi_set`) end with
+        the reply to a PING behind them, on every server. Other processes used {data["other_load"][0]:.1%} of a processor
+        meanwhile (median), and {data["other_load"][1]:.0%} at most. {names}"""),
+    ]
+    reached = {}
+    for group in dict.fromkeys(workload.group for workload in WORKLOADS):
+        rows = [(workload, measured[workload.title]) for workload in WORKLOADS if workload.group == group and workload.title in measured]
+        if not rows:
+            continue
+        has_limit, has_redis = (any(getattr(workload, name) for workload, _ in rows) for name in ("limit", "redis"))
+        head = ["workload", "torch, per s", "ours, per s", "ours ÷ torch", "target", "p99 torch", "p99 ours"]
+        head += ["ours ÷ limit"] * has_limit + ["ours ÷ Redis", "Redis ÷ torch"] * has_redis
+        lines = []
+        for workload, row in rows:
+            rival = "" if workload.rival == "torch" else f", {workload.rival}"
+            line = [f"`{workload.name}`{rival}", short(row["torch"]), short(row["ours"]), figure(row["ratio"])]
+            line += [f"{workload.target:g}" if workload.target else "–", seconds(row["p99_torch"]), seconds(row["p99_ours"])]
+            line += [figure(row["of_limit"])] * has_limit
+            line += [figure(row[name]) for name in ("to_redis", "redis_to_torch")] * has_redis
+            lines.append(line)
+            reached[f"`{workload.title}`"] = is_reached(workload, row)
+        parts += [f"### {group[0].upper()}{group[1:]}", table(head, lines)]
+    rest, idle = data["rest_mib"], data["idle_kib"]
+    memory = [
+        ["at rest", f"{rest['torch']:.1f} MiB, with Python", f"{rest['ours']:.1f} MiB", f"{MAX_REST_MIB} MiB"],
+        [f"per idle connection, of {IDLE_CONNECTIONS:,}", f"{idle['torch']:.2f} KiB", f"{idle['ours']:.2f} KiB", f"{MAX_IDLE_KIB} KiB"],
+    ]
+    reached |= {"memory at rest": rest["ours"] <= MAX_REST_MIB, "memory of a connection": idle["ours"] <= MAX_IDLE_KIB}
+    parts += ["### Memory", table(["", "torch", "ours", "target"], memory), *missed(reached)]
+    if data["errors"]:
+        parts += ["### Errors", "\n".join(f"- {error}" for error in data["errors"])]
+    return "\n\n".join(parts)
+
+
+def is_reached(workload, row: dict) -> bool:
+    return not workload.target or (
+        row["ratio"][0] >= workload.target
+        and (not workload.p99 or row["p99_ours"] <= row["p99_torch"])
+        and (not workload.limit or row["of_limit"][0] >= workload.limit)
+        and (not row["to_redis"] or row["to_redis"][0] >= 1)
+    )
+
+
+def rendezvous(data: dict) -> str:
+    head = ["nodes", "torch", "ours", "faster by", "target", "compare-and-sets, torch", "ours", "woken: half, last"]
+    lines, reached = [], {}
+    for row in data["sizes"]:
+        nodes, bound = row["nodes"], "more than " * row["torch_gave_up"]
+        share, limit = NODES.get(nodes, (None, None))
+        target = times_faster([share]) if share else seconds(limit) if limit else "–"
+        lines.append(
+            [
+                *(f"{nodes:,}", bound + figure(row["torch"], seconds), figure(row["ours"], seconds)),
+                *(times_faster(row["ratio"], row["torch_gave_up"]), target),
+                *(bound + figure(row["torch_writes"], "{:.0f}".format), figure(row["ours_writes"], "{:.0f}".format)),
+                ", ".join(map(seconds, row["woken"])),
+            ]
+        )
+        fast = (not share or row["ratio"][0] <= share) and (not limit or row["ours"][0] <= limit)
+        reached[f"{nodes:,} nodes"] = fast and row["ours_writes"][0] <= MAX_WRITES_PER_NODE * nodes and row["woken"][1] <= MAX_WAKE_SECONDS
+    text = f"""{about(data)} The time until N nodes, which all begin at the same moment, are in a round of N nodes. The nodes are threads of
+    one process, and the store is `rallypoint serve` for both, on the same machine. Torch's threads share Python's interpreter lock, and its
+    nodes poll the store once per second. *Woken* is how long after one of our nodes begins to re-form the round half of the others, and the
+    last of them, know it. Further targets: {MAX_WRITES_PER_NODE} compare-and-sets per node, and
+    {seconds(MAX_WAKE_SECONDS)} until the last node is woken."""
+    image = "![Time until N nodes are in a round, torch and Rallypoint](images/benchmark-rendezvous.svg)"
+    return "\n\n".join(["## Rendezvous", image, fill(text), table(head, lines), *missed(reached)])
+
+
+def launcher(data: dict) -> str:
+    starts, restarts, reached = [], [], {}
+    for row in data["starts"]:
+        share, mib = STARTS[row["workers"]]
+        starts.append(
+            [
+                *(f"{row['workers']}", figure(row["torch"], seconds), figure(row["ours"], seconds)),
+                *(times_faster(row["ratio"]), times_faster([share])),
+                *(f"{row['torch_mib']:.0f} MiB", f"{row['ours_mib']:.1f} MiB", f"{mib} MiB"),
+            ]
+        )
+        reached[f"start of {row['workers']}"] = row["ratio"][0] <= share and row["ours_mib"] <= mib
+    for row in data["restarts"]:
+        target = RESTARTS[row["case"]]
+        restarts.append([row["case"], figure(row["torch"], seconds), figure(row["ours"], seconds), seconds(target)])
+        reached[f"restart, {row['case']}"] = row["ours"][0] <= target
+    text = f"""{about(data)} Memory is the peak of the agent. `rallypoint run` has a second process, which guards the agent; both
+    together have {figure(data["both_processes_mib"])} MiB with one worker.
+
+    The time of `--standalone --nproc-per-node N --no-python /bin/true`, from start to end:"""
+    deaths = """The time from the death of a worker (SIGKILL) until all of its successors have printed a line. `rallypoint run`
+    has `--max-restart-backoff 0`, because the benchmark kills workers shortly after their start."""
+    image = "![Time to start workers and to recover from a worker's death, torchrun and Rallypoint](images/benchmark-launcher.svg)"
+    memory = ["torchrun, memory", "ours", "target"]
+    return "\n\n".join(
+        [
+            *("## Launcher", image, fill(text)),
+            table(["workers", "torchrun", "ours", "faster by", "target", *memory], starts),
+            *(fill(deaths), table(["case", "torchrun", "ours", "target"], restarts)),
+            *missed(reached),
+        ]
+    )
+
+
+def python(data: dict) -> str:
+    parts, reached = [], {}
+    for place, (title, key) in enumerate({"On our server:": "on_ours", "On torch's server:": "on_torch"}.items()):
+        lines = []
+        for row in data[key]:
+            target = PYTHON[row["operation"]][place]
+            line = [f"`{row['operation']}`", seconds(row["torch"]), seconds(row["ours"]), f"{figure(row['ratio'])} ×"]
+            lines.append([*line, f"{target:g} ×" if target else "–"])
+            reached[f"`{row['operation']}` {title.lower().strip(':')}"] = not target or row["ratio"][0] >= target
+        parts += [title, table(["operation", "torch's client", "ours", "faster by", "target"], lines)]
+    reached["`set` of our client"] = data["set_by_add"][0] <= MAX_SET_BY_ADD
+    reached["`import rallypoint`"] = data["import"][0] <= MAX_IMPORT_SECONDS
+    text = f"""{about(data)} One Python process has a connection of torch's client and one of ours to the same server, which runs
+    on another processor. Batches of calls alternate. `get` reads a present key. Torch's `set` does not wait for a reply, so its time includes a `check` that does;
+    our `set` is acknowledged, and takes {figure(data["set_by_add"])} times as long as our `add`. `import rallypoint`
+    takes {figure(data["import"], seconds)}."""
+    return "\n\n".join(["## Python client", fill(text), *parts, *missed(reached)])
+
+
+SECTIONS = {"store": store, "rendezvous": rendezvous, "launcher": launcher, "python": python}
 
 HEAD = """\
 # Benchmarks
 
-Written by `benches/compare`. Do not edit by hand.
+<!-- Written by benches/plot from benches/results.json. Do not edit. -->
 
-Ratios compare the throughput of our server with that of another server within one round. The tables show the median of
-{rounds}, with the minimum and the maximum in parentheses. Above 1, our server is faster. *Target* is the required ratio
-to torch's server. The latency of a batch of requests is measured from the first byte sent to the last reply received.
-Operations per second and latencies are medians, too.
-
-{machine}. All servers run on one processor, one at a time, and the load on another. The load is `rallypoint bench`,
-except for Redis: `redis-benchmark` with the same numbers of connections, requests in flight, keys and bytes
-({redis}). The *limit* is `benches/limit_server.rs`, which parses requests and replies with fixed bytes, without a
-store. A request without a reply (`set`, `multi_set`) is complete when a PING after it is answered. Every server gets
-one PING per batch. {disturbance}
-
-Torch's server is `TCPStore(..., use_libuv=True)` of torch {torch}. It looks up the name of every client that connects.
-{names}
-
-To repeat the benchmark, run `benches/compare`; see `--help`. It needs Linux, a Rust toolchain, Python 3 and `taskset`.
-"""
-
-NAMES_FROM_FILES_NOTE = """Here it reads only a local file and sends no query, which makes it faster. The server *with
-DNS lookups* sends queries to a name server on the same machine that replies immediately, which is the minimum cost of a
-query. The load spends about as much time on a connection as the servers do, and both run on this machine, so the ratio
-shows only part of the difference between servers."""
+Rallypoint and torch on the same machine, interleaved. Measure again with `benches/compare` (store server, half an hour),
+`benches/rendezvous`, `benches/launcher` and `benches/python` (Python client); each needs Linux, a Rust toolchain and Python 3, and replaces
+its section of this page."""
 
 
-def replace_section(output: str, title: str, text: str) -> None:
-    """Replaces the section with this title in a file, or appends it. With `-`, prints the section."""
+# The plots. Each returns an SVG.
+
+
+def plot_store(data: dict) -> str:
+    measured = {row["title"]: row["ratio"] for row in data["workloads"]}
+    groups: dict[str, list] = {}
+    for workload in WORKLOADS:
+        if workload.title in measured:
+            label = workload.name + ("" if workload.rival == "torch" else " *")
+            groups.setdefault(workload.group, []).append((label, [("ours", measured[workload.title])]))
+    title = "Throughput of our store server ÷ torch's (* torch with DNS lookups)"
+    return svg.bars(title, groups, 0.5, 500, lambda value: f"{value:.3g} ×", {})
+
+
+def plot_rendezvous(data: dict) -> str:
+    series = {
+        "torch": [(row["nodes"], row["torch"][0], row["torch_gave_up"]) for row in data["sizes"] if row["torch"]],
+        "ours": [(row["nodes"], row["ours"][0], False) for row in data["sizes"]],
+    }
+    return svg.lines("Time until N nodes are in a round", series, (1.3, 1300), (2e-3, 60), seconds, BOTH, "nodes")
+
+
+def plot_launcher(data: dict) -> str:
+    groups = {
+        "start N workers and end": [
+            (f"{row['workers']} worker{'s' * (row['workers'] > 1)}", [(kind, row[kind]) for kind in BOTH]) for row in data["starts"]
+        ],
+        "from the death of a worker to its successor": [(row["case"], [(kind, row[kind]) for kind in BOTH]) for row in data["restarts"]],
+    }
+    title = "Time to start workers, and to replace a worker that died"
+    return svg.bars(title, groups, 1e-3, 5, seconds, {"torch": "torchrun", "ours": "rallypoint run"})
+
+
+PLOTS = {"store": plot_store, "rendezvous": plot_rendezvous, "launcher": plot_launcher}
+
+
+def files() -> dict:
+    """Returns the text of the page and of each plot, by path."""
+    data = results.load()
+    found = {IMAGES / f"benchmark-{name}.svg": draw(data[name]) for name, draw in PLOTS.items()}
+    found[PAGE] = "\n\n".join([HEAD, *(write(data[name]) for name, write in SECTIONS.items())]) + "\n"
+    return found
+
+
+def publish(section: str, data: dict, output: str) -> None:
+    """Keeps the results of a benchmark and writes the page, or prints the section if the output is `-`."""
     if output == "-":
-        print(text)
+        print(SECTIONS[section](data))
         return
-    page = Path(output)
-    before, _, rest = page.read_text().partition(f"\n{title}\n")
-    _, separator, after = rest.partition("\n## ")
-    page.write_text(f"{before.rstrip()}\n\n{text.rstrip()}\n{separator}{after}")
-
-
-def ratios_of(workload: Workload, rounds: list[dict], ours: str, other: str, figure: str = "rate") -> list[float]:
-    values = []
-    for results in rounds:
-        results = results.get(workload.title, {})
-        a, b = (results.get(name, {}).get(figure) for name in (ours, other))
-        if a and b:
-            values.append(a / b)
-    return values
-
-
-def fill(text: str) -> str:
-    """Wraps paragraphs at 120 columns."""
-    return "\n\n".join(textwrap.fill(part, 120) for part in text.strip().split("\n\n")) + "\n"
-
-
-def short(number: float) -> str:
-    return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
-
-
-def spread(values: list[float]) -> str:
-    if not values:
-        return "–"
-    return f"{short(median(values))} ({short(min(values))}–{short(max(values))})"
-
-
-def thousands(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else short(rate)
-
-
-def microseconds(time: float | None) -> str:
-    if time is None:
-        return "–"
-    return f"{time / 1e6:.2f} s" if time >= 1e6 else f"{time / 1e3:.1f} ms" if time >= 1e4 else f"{time:.0f} µs"
-
-
-def line(workload: Workload, results: dict) -> str:
-    """Returns a progress line for one workload of one round, with the server's processor time per operation."""
-    parts = [f"{workload.title:<28}"]
-    for name, result in results.items():
-        cpu = f" ({result['cpu']:.3g} µs)" if "cpu" in result else ""
-        others = f" [others {result['others']:.0%}]" if result.get("others", 0) > 0.05 else ""
-        error = f" ERROR {result['error']}" if result["error"] else ""
-        parts.append(f"{name} {thousands(result['rate'])}/s{cpu}{others}{error}")
-    values = ratios_of(workload, [{workload.title: results}], "rallypoint", workload.rival)
-    return "  ".join(parts + [f"x{short(values[0])}" if values else "no ratio"])
-
-
-def machine() -> str:
-    model, count = "", 0
-    for row in Path("/proc/cpuinfo").read_text().splitlines():
-        if row.startswith("model name"):
-            model, count = row.split(":", 1)[1].strip(), count + 1
-    memory = int(Path("/proc/meminfo").read_text().split()[1]) / (1 << 20)
-    kernel = ".".join(platform.release().split(".")[:2])
-    plural = "s" if count != 1 else ""
-    return f"One machine with {count} processor{plural} ({model}), {memory:.0f} GiB of memory, Linux {kernel}"
-
-
-def verdict(workload: Workload, rounds: list[dict]) -> str:
-    if workload.target is None:
-        return "–"
-    values = ratios_of(workload, rounds, "rallypoint", workload.rival)
-    missed = [] if values and median(values) >= workload.target else ["target"]
-    if workload.p99:
-        values = ratios_of(workload, rounds, "rallypoint", workload.rival, "p99")
-        missed += [] if values and median(values) <= 1 else ["p99"]
-    values = ratios_of(workload, rounds, "rallypoint", "limit") if workload.limit else []
-    missed += ["limit"] if values and median(values) < workload.limit else []
-    values = ratios_of(workload, rounds, "rallypoint", "redis") if workload.redis else []
-    missed += ["redis"] if values and median(values) < 1 else []
-    return "yes" if not missed else "no: " + ", ".join(missed)
-
-
-def table(workloads: list[Workload], rounds: list[dict]) -> str:
-    limit = any(workload.limit for workload in workloads)
-    redis = any(workload.redis for workload in workloads)
-    head = ["workload", "torch ops/s", "ours ops/s", "ours ÷ torch", "target", "p99 torch", "p99 ours"]
-    head += [f"ours ÷ limit (≥ {workloads[0].limit})"] if limit else []
-    head += ["ours ÷ Redis", "Redis ÷ torch"] if redis else []
-    rows = [head + ["reached"], ["---"] * (len(head) + 1)]
-    for workload in workloads:
-        rival = "" if workload.rival == "torch" else f", {workload.rival}"
-        row = [f"`{workload.name}`{rival}"]
-        for server in (workload.rival, "rallypoint"):
-            rates = values_of(workload, rounds, server, "rate")
-            row.append(thousands(median(rates)) if rates else "–")
-        target = "–" if workload.target is None else f"{workload.target:g}"
-        row += [spread(ratios_of(workload, rounds, "rallypoint", workload.rival)), target]
-        for server in (workload.rival, "rallypoint"):
-            times = values_of(workload, rounds, server, "p99")
-            row.append(microseconds(median(times)) if times else "–")
-        row += [spread(ratios_of(workload, rounds, "rallypoint", "limit"))] if limit else []
-        row += [spread(ratios_of(workload, rounds, "rallypoint", "redis"))] if redis else []
-        row += [spread(ratios_of(workload, rounds, "redis", "torch"))] if redis else []
-        rows.append(row + [verdict(workload, rounds)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def values_of(workload: Workload, rounds: list[dict], server: str, figure: str) -> list[float]:
-    values = [results.get(workload.title, {}).get(server, {}).get(figure) for results in rounds]
-    return [number for number in values if number]
-
-
-def describe_disturbance(rounds: list[dict]) -> str:
-    others = [result["others"] for results in rounds for servers in results.values() for result in servers.values()]
-    return (
-        "A measurement during which other programs used more than 5 % of a processor was repeated. During the "
-        f"measurements that count, they used {median(others):.1%} at the median and {max(others):.0%} at most."
-    )
-
-
-def write(workloads: list[Workload], data: dict) -> str:
-    rounds = data["rounds"]
-    head = HEAD.format(
-        rounds=f"{len(rounds)} rounds" if len(rounds) > 1 else "one round",
-        machine=machine(),
-        torch=data["torch"],
-        redis=data["redis"] or "not installed on this machine",
-        names=NAMES_FROM_FILES_NOTE if data["names_from_files"] else "Here it queries this machine's name server.",
-        disturbance=describe_disturbance(rounds),
-    )
-    parts = [fill(head)]
-    for group in dict.fromkeys(workload.group for workload in workloads):
-        parts.append(f"## {group[0].upper()}{group[1:]}\n")
-        parts.append(table([workload for workload in workloads if workload.group == group], rounds) + "\n")
-    rest, idle = data["rest_mib"], data["idle_kib"]
-    parts.append("## Memory\n")
-    parts.append("| | torch | ours | at most |\n| --- | --- | --- | --- |")
-    parts.append(f"| at rest, MiB | {rest['torch']:.1f} (with Python) | {rest['rallypoint']:.1f} | {MAX_REST_MIB} |")
-    count = f"{IDLE_CONNECTIONS:,}"
-    parts.append(
-        f"| an idle connection, of {count}, KiB | {idle['torch']:.2f} | {idle['rallypoint']:.2f} | {MAX_IDLE_KIB} |\n"
-    )
-    errors = [
-        f"- {title}, {server}, round {number + 1}: {result['error']}"
-        for number, round in enumerate(rounds)
-        for title, results in round.items()
-        for server, result in results.items()
-        if result["error"]
-    ]
-    if errors:
-        parts.append("## Errors\n")
-        parts.append("\n".join(errors) + "\n")
-    return "\n".join(parts)
+    results.save(section, data)
+    for path, text in files().items():
+        path.write_text(text)

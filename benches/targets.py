@@ -64,3 +64,22 @@ MAX_IDLE_KIB = 4
 """Maximum additional memory per idle connection."""
 IDLE_CONNECTIONS = 10_000
 """The number of idle connections."""
+
+NODES = {2: (0.1, None), 256: (0.1, None), 1000: (None, 2.0)}
+"""Nodes: the largest part of torch's time, and the largest number of seconds, that a round may take."""
+MAX_WRITES_PER_NODE = 3
+"""Compare-and-sets that a round may take for each node."""
+MAX_WAKE_SECONDS = 0.05
+"""Seconds within which a change of the round must have woken the last node."""
+
+STARTS = {1: (1 / 50, 16), 8: (1 / 40, 16), 32: (1 / 20, 24)}
+"""Workers: the largest part of torchrun's time, and the largest number of MiB, that a start may take."""
+RESTARTS = {"one node, the first time": 0.03, "one node, after that": 0.03, "two nodes": 0.3}
+"""Seconds that a restart may take."""
+
+PYTHON = {"add": (1.0, 1.0), "check": (1.0, 1.0), "compare_set": (1.0, 1.0), "get": (1.5, None), "set": (None, None)}
+"""Operation: how many times faster our client must be on our server, and on torch's."""
+MAX_SET_BY_ADD = 1.0
+"""How many times as long as an `add` an acknowledged `set` of our client may take."""
+MAX_IMPORT_SECONDS = 0.05
+"""Seconds that `import rallypoint` may take."""

@@ -1,0 +1,86 @@
+"""Reads the code blocks of a Markdown page, with the comment that says how to test each of them.
+
+A comment stands directly above its block, and may have several parts, separated by commas:
+
+    <!-- test: terminal 2, exit 1 -->
+
+| part | meaning |
+|---|---|
+| none | the block runs in terminal 1, and the next block waits for its end |
+| `terminal N` | the block runs in terminal N, and the next block of another terminal doesn't wait for it |
+| `server` | the block runs in a terminal of its own until the end of the page, where Ctrl-C stops it; the next block waits for its output |
+| `nodes N` | the block runs in N terminals at the same time |
+| `exit N` | the block ends with this exit code, not with 0 |
+| `file NAME` | the block is the content of a file, and does not run |
+| `not run: REASON` | the block is only checked: the syntax, and the flags of `rallypoint` command lines |
+
+A `text` or `json` block after a block that runs is its output: each line must have been printed, in any order, and `…` is any text.
+"""
+
+import dataclasses
+import re
+import textwrap
+
+PART = re.compile(
+    r"terminal (?P<terminal>\d+)|(?P<server>server)|nodes (?P<nodes>\d+)|exit (?P<exit>\d+)|file (?P<file>\S+)|not run: (?P<reason>.+)"
+)
+
+RUN = {"sh", "python"}
+OUTPUT = {"text", "json"}
+NOT_CHECKED = {"", "dockerfile", "ini", "toml", "yaml"}
+LANGUAGES = RUN | OUTPUT | NOT_CHECKED | {"rust"}
+
+
+@dataclasses.dataclass
+class Block:
+    """One code block. The fields after `text` are the parts of its comment."""
+
+    line: int
+    language: str
+    text: str
+    terminal: int = 1
+    server: bool = False
+    nodes: int = 1
+    exit: int = 0
+    file: str | None = None
+    reason: str | None = None
+    output: list[str] = dataclasses.field(default_factory=list)
+    """The lines of the block of output that follows it."""
+
+    @property
+    def runs(self):
+        return self.language in RUN and not self.file and not self.reason
+
+
+def read(page):
+    """Returns the blocks of a page, given its text."""
+    found = []
+    pattern = re.compile(
+        r"(?:^ *<!-- test: (?P<parts>.*?) -->\s*)?^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```\s*?$",
+        re.MULTILINE | re.DOTALL,
+    )
+    for match in pattern.finditer(page):
+        line = page.count("\n", 0, match.start("indent")) + 1
+        block = Block(line, match["language"].strip(), textwrap.dedent(match["text"]), **parts(match["parts"], line))
+        if block.language not in LANGUAGES:
+            raise ValueError(f"line {line}: unknown language {block.language!r}; known are {', '.join(sorted(LANGUAGES))}")
+        # Output belongs to the block directly before it.
+        if block.language in OUTPUT and not block.reason and found and found[-1].runs:
+            found[-1].output = block.text.splitlines()
+        found.append(block)
+    comments = len(re.findall("<!-- test:", page))
+    if comments != sum(1 for match in pattern.finditer(page) if match["parts"]):
+        raise ValueError("a `<!-- test: … -->` comment has no code block directly below it")
+    return found
+
+
+def parts(comment, line):
+    """Returns the fields that a comment sets."""
+    fields = {}
+    for part in re.split(r", (?=terminal |server|nodes |exit |file |not run:)", comment) if comment else []:
+        match = PART.fullmatch(part)
+        if not match:
+            raise ValueError(f"line {line}: unknown part {part!r} of a test comment")
+        (name, value), *_ = ((name, value) for name, value in match.groupdict().items() if value)
+        fields[name] = int(value) if value.isdecimal() else True if name == "server" else value
+    return fields

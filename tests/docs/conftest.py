@@ -1,0 +1,17 @@
+"""Tests of the documentation: every code block runs (`test_pages.py`), and the robustness page names the tests (`test_robustness.py`).
+
+How to run, from the root of the repository:
+
+    cargo build
+    "$(scripts/python-venv)/bin/python" -m pytest -n 4 tests/docs
+
+The binary is `$RALLYPOINT_BIN`, else the newest build in `target`.
+"""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "interop")]
+pytest.register_assert_rewrite("terminals")

@@ -1,0 +1,113 @@
+"""Every code block of the READMEs and of docs/ runs, as `blocks.py` describes. Generated pages (docs/reference) are not run."""
+
+import contextlib
+import itertools
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+
+import pytest
+from binaries import ROOT, binary
+from blocks import read
+from terminals import Terminals
+
+pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
+
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("crates/*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if page.parent.name != "reference"]
+
+HOST = re.compile(r"\bnode0\b")
+PORT = re.compile(r"\b(?:29\d{3}|8080)\b")
+SUBCOMMANDS = {"bench", "completions", "join", "run", "serve", "store"}
+
+
+@contextlib.contextmanager
+def free_ports(count):
+    """Yields ports that no other process gets meanwhile. A server may still listen on them."""
+    with contextlib.ExitStack() as sockets:
+        held = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in held:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [str(each.getsockname()[1]) for each in held]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_run(page, tmp_path):
+    run(page.read_text(), tmp_path)
+
+
+def run(text, folder):
+    """Runs the blocks of a page, given its text."""
+    documented = sorted(set(PORT.findall(text)))
+    with free_ports(len(documented) + 1) as (master_port, *ports):
+        replaced = dict(zip(documented, ports, strict=True))
+        text = PORT.sub(lambda match: replaced[match[0]], HOST.sub("127.0.0.1", text))
+        shutil.copytree(ROOT / "examples", folder / "examples")
+        # The port of a job whose command line names none.
+        terminals = Terminals(folder, PET_MASTER_PORT=master_port)
+        try:
+            for block in read(text):
+                check(block)
+                if block.runs or block.file:
+                    terminals.run(block)
+            terminals.finish()
+        finally:
+            terminals.kill()
+
+
+def check(block):
+    """Checks what can be checked without running a block."""
+    if block.language == "python":
+        compile(block.text, f"line {block.line}", "exec")
+    if block.language == "sh":
+        subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+        if block.reason:
+            for words in rallypoint_commands(block.text):
+                parsed = subprocess.run([binary(), *words], capture_output=True, text=True, timeout=20, check=False)
+                assert parsed.returncode == 0, f"line {block.line}: {shlex.join(words)}\n{parsed.stderr}"
+    if block.language == "rust":
+        assert is_documented(block.text), f"line {block.line}: copy this example to the documentation of a crate, where it is tested"
+
+
+def rallypoint_commands(text):
+    """Returns the arguments of each `rallypoint` in a script, with `--help` in place of the worker's command line.
+
+    The program checks each flag before it comes to `--help`, and then does nothing.
+    """
+    text = re.sub(r"(^|\s)# .*$", "", text.replace("\\\n", " "), flags=re.MULTILINE)
+    lexer = shlex.shlex(text.replace("\n", " ;\n"), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words, found = [], []
+    for word in [*lexer, ";"]:
+        if not set(word) <= set("();<>|&"):
+            words.append(word)
+            continue
+        for index, pair in enumerate(itertools.pairwise(words)):
+            if pair[0].endswith("rallypoint") and pair[1] in SUBCOMMANDS:
+                found.append(up_to_script(words[index + 1 :]))
+        words = []
+    return found
+
+
+def up_to_script(words):
+    for index, word in enumerate(words):
+        if word in ("--", "…") or word.endswith((".py", ".sh")):
+            return [*words[:index], "--help"]
+        if word in ("--no-python", "-m", "--module"):
+            return [*words[: index + 1], "--help"]
+    return [*words, "--help"]
+
+
+def is_documented(example):
+    """Returns whether a doc comment contains an example. `cargo test` runs those."""
+    wanted = [line.strip() for line in example.splitlines() if line.strip()]
+    for source in (ROOT / "crates").rglob("src/**/*.rs"):
+        comments = re.findall(r"^ *//[/!] ?(.*)$", source.read_text(), re.MULTILINE)
+        # The page may leave lines out.
+        lines = iter([line.strip() for line in comments])
+        if all(line in lines for line in wanted):
+            return True
+    return False
