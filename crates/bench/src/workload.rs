@@ -124,7 +124,7 @@ impl FromStr for Workload {
 fn parse_size(text: &str, size: &str, size_unit: SizeUnit) -> Result<usize, String> {
     let (size, max, what) = match size_unit {
         SizeUnit::ValueBytes => {
-            (usize::read(size).ok(), MAX_VALUE_BYTES, "bytes, such as 4096, 64KiB or 8MiB")
+            (usize::parse(size).ok(), MAX_VALUE_BYTES, "bytes, such as 4096, 64KiB or 8MiB")
         }
         SizeUnit::Keys => (size.parse().ok(), MAX_KEYS, "keys"),
         _ => (size.parse().ok(), 65_536, "clients"),

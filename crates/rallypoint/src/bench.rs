@@ -53,7 +53,7 @@ pub(crate) struct BenchArgs {
         long,
         value_name = "TIME",
         default_value = "60s",
-        value_parser = Duration::read,
+        value_parser = Duration::parse,
         help_heading = "Connection"
     )]
     timeout: Duration,

@@ -69,7 +69,7 @@ fn code_of(outcome: &Outcome, stays: bool) -> u8 {
     }
     match outcome.verdict {
         Verdict::RoundOver if command_code != 0 => exit_code::ROUND_OVER,
-        Verdict::Signalled(signal) if outcome.starts == 0 && !stays => exit_code::of_signal(signal.0),
+        Verdict::Signaled(signal) if outcome.starts == 0 && !stays => exit_code::of_signal(signal.0),
         Verdict::Spare if outcome.starts > 0 => {
             tracing::info!("the rendezvous was closed");
             0

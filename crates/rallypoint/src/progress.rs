@@ -70,8 +70,8 @@ impl Observer for Progress {
         }
     }
 
-    fn gathering(&self, gathering: &Gathering<'_>) {
-        let Gathering { joined, world_size, left, .. } = gathering;
+    fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
+        let StaticWaiting { joined, world_size, left, .. } = waiting;
         let summary = format!("{joined} of {world_size} nodes are here");
         let wait_end = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
         self.report("static rendezvous", summary.clone(), format!("{summary}{wait_end}"), &wait_end);

@@ -202,7 +202,7 @@ fn print_limits(limits: &Limits, as_json: bool) -> ExitCode {
 
 /// Parses the argument of --expire-idle-jobs.
 fn parse_idle_time(text: &str) -> Result<Duration, String> {
-    match Duration::read(text)? {
+    match Duration::parse(text)? {
         Duration::ZERO => Err("must be more than 0, for example 30min".into()),
         time => Ok(time),
     }
@@ -211,10 +211,10 @@ fn parse_idle_time(text: &str) -> Result<Duration, String> {
 /// Answers health checks with the figures of the server. They come from its event loop, so a server that hangs is not
 /// healthy.
 fn start_health_server(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
-    let (query_stats, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
+    let (query_stats, instance, start) = (server.stats_query(), server.instance().to_owned(), Instant::now());
     HealthServer::start(listener, move |timeout| {
         let stats = query_stats(timeout)?;
-        let is_full = stats.connections >= stats.most_connections || stats.out_of_files > 0;
+        let is_full = stats.connections >= stats.max_connections || stats.out_of_files > 0;
         Some(json!({
             "status": if is_full { "full" } else { "serving" },
             "instance": instance,

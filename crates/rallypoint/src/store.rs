@@ -51,7 +51,7 @@ pub(crate) struct StoreArgs {
         long,
         value_name = "TIME",
         default_value = "10s",
-        value_parser = Duration::read,
+        value_parser = Duration::parse,
         global = true,
         help_heading = "Connection"
     )]
@@ -271,7 +271,7 @@ fn perform(store: &TcpStore, operation: Operation, deadline: &Deadline) -> Resul
             let outcome = store.compare_exchange(&key, &expected, &desired)?;
             match outcome {
                 Exchange::Stored => Outcome::Done { key },
-                Exchange::Held(value) => Outcome::OtherValue { key, value },
+                Exchange::Mismatch(value) => Outcome::OtherValue { key, value },
                 Exchange::Absent => Outcome::Absent { key },
             }
         }

@@ -32,7 +32,7 @@ fn error(output: &Output) -> String {
 }
 
 /// Starts a run of 20 s.
-fn start(endpoint: &str, args: &[&str]) -> (Guarded, Lines, Lines) {
+fn start(endpoint: &str, args: &[&str]) -> (ChildGuard, Lines, Lines) {
     let mut command = command(&[&["--endpoint", endpoint, "--seconds", "20"], args].concat());
     let mut running = ChildGuard::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let (stdout, stderr) = (running.stdout.take().unwrap(), running.stderr.take().unwrap());

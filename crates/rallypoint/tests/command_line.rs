@@ -44,7 +44,7 @@ fn every_command_that_logs_refuses_a_wrong_log_level() {
 
 #[test]
 fn the_log_level_flag_wins_over_the_variable() {
-    let port = rallypoint_testkit::held_port();
+    let port = rallypoint_testkit::reserve_port();
     let endpoint = format!("127.0.0.1:{port}");
     for (flag, variable, is_logged) in [("info", "off", true), ("Error", "info", false)] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));

@@ -38,7 +38,7 @@ impl Serve {
     }
 
     fn spawn(mut command: Command) -> Serve {
-        let mut child = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let mut child = ChildGuard::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let stdout = child.stdout.take().map(BufReader::new);
         Serve { child, stdout }
     }
@@ -135,7 +135,7 @@ fn the_server_prints_its_address_and_exits_with_0_on_sigterm_and_sigint() {
         assert!(log.contains("--listen 0.0.0.0"), "no hint how to listen on all addresses: {log}");
         assert_eq!(
             client.end(),
-            End { last_words: vec![], torn: false },
+            End { received: vec![], is_reset: false },
             "the server closes its connections"
         );
     }
@@ -258,7 +258,7 @@ fn a_server_can_restart_immediately_on_the_same_port() {
 
 #[test]
 fn a_server_keeps_running_when_its_standard_output_is_closed() {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, held_port()));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserve_port()));
     let mut serve = Serve::start(&["--listen", &address.to_string()]);
     serve.stdout = None;
     eventually("the server answers", || is_served(address));

@@ -170,7 +170,7 @@ fn a_node_logs_why_it_cannot_reach_the_store_while_it_waits_and_when_it_fails() 
 
 #[test]
 fn a_store_command_logs_why_it_cannot_reach_the_store_while_it_waits() {
-    let port = held_port();
+    let port = reserve_port();
     let endpoint = format!("127.0.0.1:{port}");
     let output =
         start(&["store", "-e", &endpoint, "--timeout", "4s", "get", "k"]).wait_with_output().unwrap();

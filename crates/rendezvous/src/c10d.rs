@@ -126,7 +126,8 @@ impl C10dBackend {
     /// Returns the names of our own keys for one round.
     fn keys_of_round(&self, round: u64) -> Vec<String> {
         let phases = [false, true].map(|complete| keys::phase_over(&self.run_id, Phase { round, complete }));
-        let other_keys = [keys::announcements(&self.run_id, round), keys::next_round_wanted(&self.run_id, round)];
+        let other_keys =
+            [keys::announcements(&self.run_id, round), keys::next_round_wanted(&self.run_id, round)];
         phases.into_iter().chain(other_keys).collect()
     }
 

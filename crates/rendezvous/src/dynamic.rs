@@ -28,7 +28,7 @@ use crate::observer::Observer;
 use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
 use crate::store_info::is_address;
-use bootstrap::{Bootstrap, JoinedRound};
+use bootstrap::{Bootstrap, NewRound};
 use driver::Driver;
 use keep_alive::KeepAlive;
 use local_id::next_local_id;
@@ -251,11 +251,11 @@ impl DynamicRendezvousHandler {
         );
         self.compare_terms(state);
         let start = Instant::now();
-        let joined_round =
-            JoinedRound { handler: self, round: state.round, rank_0: &participants[0], store: &*store };
+        let new_round =
+            NewRound { handler: self, round: state.round, rank_0: &participants[0], store: &*store };
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let use_agent_store = DynamicRendezvousHandler::use_agent_store();
-        let Some(bootstrap_store_info) = bootstrap.build(&joined_round, rank, use_agent_store)? else {
+        let Some(bootstrap_store_info) = bootstrap.build(&new_round, rank, use_agent_store)? else {
             // If this node joined again, it would train alone next to a job that can't accept it.
             if self.driver.has_lost_torch_rank_0(state.round, &participants[0]) {
                 let (run_id, rank_0) = (run_id.into(), participants[0].to_string());
@@ -337,7 +337,7 @@ impl DynamicRendezvousHandler {
                 return Ok((state, joined));
             }
         };
-        self.driver.handle_answer(start);
+        self.driver.handle_success(start);
         self.cache().last_read = Some((Instant::now(), Arc::clone(&state), joined.clone()));
         Ok((state, joined))
     }

@@ -242,7 +242,7 @@ fn hint(reason: &Reason) -> &'static str {
             "\nhint: the round accepts new nodes when one of its nodes rejoins or leaves; restart one of them, or allow more \
              time with --rdzv-conf join_timeout=SECONDS"
         }
-        Reason::TooLong => {
+        Reason::OperationTimeout => {
             " to leave the last round\nhint: check whether the store is slow, or allow more time with --rdzv-conf \
              join_timeout=SECONDS"
         }

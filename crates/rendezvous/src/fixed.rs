@@ -114,7 +114,7 @@ impl StaticRendezvousHandler {
         }
         if timeout <= 0 {
             errors.push(format!("timeout ({timeout}) must be positive."));
-        } else if Duration::from_secs(timeout as u64) > Settings::LONGEST {
+        } else if Duration::from_secs(timeout as u64) > Settings::MAX_TIMEOUT {
             errors.push(format!("timeout ({timeout}s) is longer than a century."));
         }
         let text = parameters.endpoint.trim();
@@ -321,7 +321,7 @@ impl StaticRendezvousHandler {
         let stored =
             match claims.compare_exchange(key, b"", desired.as_bytes()).map_err(|e| self.failed(e))? {
                 Exchange::Stored => return Ok(()),
-                Exchange::Held(stored) => String::from_utf8_lossy(&stored).into_owned(),
+                Exchange::Mismatch(stored) => String::from_utf8_lossy(&stored).into_owned(),
                 Exchange::Absent => return Ok(()),
             };
         let (stored_claim, by) = stored.split_once('\n').unwrap_or((&stored, "another node"));

@@ -98,7 +98,7 @@ impl JoinArgs {
             Ok(())
         });
         errors.extend(rank.err().map(|refusal| refusal.text));
-        if let Some(address) = local_addr.as_deref().filter(|address| is_address_of_another(address)) {
+        if let Some(address) = local_addr.as_deref().filter(|address| is_remote_address(address)) {
             errors.push(format!("--local-addr {address}: this machine does not have that address"));
         }
         let (min, max) = parse_nodes(&nnodes).unwrap_or_else(|text| {

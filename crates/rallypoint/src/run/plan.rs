@@ -315,7 +315,9 @@ fn watch(
     Ok(WatchConfig {
         file_timer: environment.variable("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() == Some("1"),
         timer_file: (environment.0)("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
-        uninterruptible: seconds.filter(|s| *s > 0.0 && *s <= MAX_SECONDS).map(Duration::from_secs_f64),
+        uninterruptible_timeout: seconds
+            .filter(|s| *s > 0.0 && *s <= MAX_SECONDS)
+            .map(Duration::from_secs_f64),
         health_check,
     })
 }

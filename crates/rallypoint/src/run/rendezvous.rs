@@ -186,7 +186,7 @@ fn host_of(endpoint: &str) -> &str {
 
 /// Refuses an IP address that this machine does not have. Host names are accepted.
 fn check_local_address(flag: &str, host: &str) -> Result<(), Refusal> {
-    match is_address_of_another(host) {
+    match is_remote_address(host) {
         true => Err(Refusal::value(format!("{flag} {host}: this machine does not have that address"))),
         false => Ok(()),
     }

@@ -36,7 +36,7 @@ pub(crate) const PRINT_RANKS: &str =
 
 #[test]
 fn two_nodes_with_uneven_workers_form_one_world_and_finish_together() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exit 0");
     let first_node = start_node(&port, "2", &["--nproc-per-node", "1"], &script);
     let second_node = start_node(&port, "2", &["--nproc-per-node", "3"], &script);
@@ -58,7 +58,7 @@ fn two_nodes_with_uneven_workers_form_one_world_and_finish_together() {
 
 #[test]
 fn both_nodes_restart_immediately_and_count_the_restart_when_a_worker_dies() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let first_node = start_node(&port, "2", &["--max-restarts", "3"], &script);
     let second_node = start_node(&port, "2", &["--max-restarts", "3"], &script);
@@ -102,7 +102,7 @@ pub(crate) fn wait_for_host(port: &Port) {
 #[test]
 fn a_final_failure_ends_the_job_on_all_nodes_and_all_report_it() {
     for host_fails in [false, true] {
-        let port = Port::held();
+        let port = Port::reserve();
         let script = format!("{PRINT_RANKS} exec sleep 600");
         let host = start_node(&port, "2", &[], &script);
         wait_for_host(&port);
@@ -128,7 +128,7 @@ fn a_node_that_closes_the_rendezvous_because_its_workers_cannot_start_is_named_b
     let program = dir.path().join("program");
     std::fs::write(&program, "#!/nonexistent/interpreter\n").unwrap();
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let port = Port::held();
+    let port = Port::reserve();
     let first_node = start_node(&port, "2", &[], "exec sleep 600");
     wait_for_host(&port);
     let second_node = start_node_with_command(&port, "2", CONF, &[], &[program.to_str().unwrap()]);
@@ -157,7 +157,7 @@ fn two_elastic_nodes(port: &Port, more: &[&str]) -> (Agent, Agent) {
 
 #[test]
 fn a_new_node_joins_and_a_node_that_leaves_is_not_waited_for() {
-    let port = Port::held();
+    let port = Port::reserve();
     let (first, second) = two_elastic_nodes(&port, &["--max-restarts", "0"]);
     second.signal(Signal::TERM);
     assert_eq!(second.ended().status.code(), Some(1));
@@ -168,7 +168,7 @@ fn a_new_node_joins_and_a_node_that_leaves_is_not_waited_for() {
 
 #[test]
 fn a_node_killed_with_its_workers_is_detected_without_a_failing_worker() {
-    let port = Port::held();
+    let port = Port::reserve();
     let (first, second) = two_elastic_nodes(&port, &[]);
     kill_node(&second);
     first.wait_for_lines("ranks 0/1", 2);
@@ -177,7 +177,7 @@ fn a_node_killed_with_its_workers_is_detected_without_a_failing_worker() {
 #[test]
 fn a_node_whose_outer_process_is_killed_is_lost_and_does_not_count_as_failed() {
     for _ in 0..2 {
-        let port = Port::held();
+        let port = Port::reserve();
         let (first, second) = two_elastic_nodes(&port, &["--max-restarts", "0"]);
         second.signal(Signal::KILL);
         first.wait_for_lines("ranks 0/1", 2);
@@ -186,7 +186,7 @@ fn a_node_whose_outer_process_is_killed_is_lost_and_does_not_count_as_failed() {
 
 #[test]
 fn both_remaining_nodes_detect_a_node_that_dies_after_one_of_them_has_finished() {
-    let port = Port::held();
+    let port = Port::reserve();
     // With three nodes only the first one finishes; with two nodes both do.
     let done = format!("{PRINT_RANKS} exit 0");
     let works = format!("{PRINT_RANKS} [ $WORLD_SIZE = 2 ] || exec sleep 600");
@@ -215,7 +215,7 @@ fn both_remaining_nodes_detect_a_node_that_dies_after_one_of_them_has_finished()
 
 #[test]
 fn a_finished_node_succeeds_only_after_a_dead_node_was_replaced() {
-    let port = Port::held();
+    let port = Port::reserve();
     let first = start_node(&port, "2", &[], &format!("{PRINT_RANKS} exit 0"));
     wait_for_host(&port);
     let second = start_node(&port, "2", &[], &format!("{PRINT_RANKS} exec sleep 600"));
@@ -232,7 +232,7 @@ fn a_finished_node_succeeds_only_after_a_dead_node_was_replaced() {
 #[test]
 fn a_finished_node_fails_if_lost_nodes_are_not_replaced() {
     for host_dies in [false, true] {
-        let port = Port::held();
+        let port = Port::reserve();
         let (done, works) = (format!("{PRINT_RANKS} exit 0"), format!("{PRINT_RANKS} exec sleep 600"));
         let conf = CONF.replace("join_timeout=60", "join_timeout=10");
         let start = |script: &str| start_node_with(&port, "2", &conf, &[], script);
@@ -254,7 +254,7 @@ fn a_finished_node_fails_if_lost_nodes_are_not_replaced() {
 /// With torch's defaults: three heartbeats of 5 s.
 #[test]
 fn all_nodes_detect_a_killed_node_within_the_default_times_and_log_which_node_and_why() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let join = || start_node_with(&port, "2:3", "last_call_timeout=1,join_timeout=60", &[], &script);
     let host = join();
@@ -282,7 +282,7 @@ fn all_nodes_detect_a_killed_node_within_the_default_times_and_log_which_node_an
 
 #[test]
 fn a_spare_exits_with_0_when_the_job_succeeds() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{PRINT_RANKS} while [ ! -e \"$GO\" ]; do sleep 0.02; done");
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
@@ -303,7 +303,7 @@ fn a_spare_exits_with_0_when_the_job_succeeds() {
 
 #[test]
 fn a_signal_makes_a_waiting_node_leave() {
-    let port = Port::held();
+    let port = Port::reserve();
     let waiting = start_node(&port, "2", &[], "true");
     eventually("the node waits", || waiting.err().contains("waiting"));
     waiting.signal(Signal::TERM);

@@ -40,7 +40,7 @@ fn events_have_the_names_and_the_order_of_torch() {
 
 #[test]
 fn a_health_check_reports_the_state_of_the_agent() {
-    let port = Port::held();
+    let port = Port::reserve();
     let endpoint = port.endpoint();
     let script = "echo ready; sleep 600";
     let arguments = ["--standalone", "--health-check", &endpoint, "--no-python", "sh", "-c", script];
@@ -61,7 +61,7 @@ fn a_health_check_reports_the_state_of_the_agent() {
 #[test]
 fn a_node_of_a_static_job_logs_what_it_waits_for() {
     for (rank, what) in [("0", "1 of 2 nodes are here"), ("1", "no answer yet from rank 0 at 127.0.0.1:")] {
-        let port = Port::held().number.to_string();
+        let port = Port::reserve().number.to_string();
         let agent = Agent::start_with_default_log_level(&[
             "--nnodes",
             "2",

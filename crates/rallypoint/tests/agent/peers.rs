@@ -23,7 +23,7 @@ fn starts(node: &Agent) -> Vec<String> {
 #[test]
 fn a_node_with_one_killed_process_is_removed_by_its_other_process() {
     for process in ["outer", "agent"] {
-        let port = Port::held();
+        let port = Port::reserve();
         let script = format!("{PRINT_RANKS} exec sleep 600");
         let join = || start_node_with(&port, "2:3", DEFAULT_HEARTBEATS, &[], &script);
         let host = join();
@@ -47,7 +47,7 @@ fn a_node_with_one_killed_process_is_removed_by_its_other_process() {
 #[test]
 fn a_waiting_node_with_one_killed_process_is_not_in_the_round() {
     for process in ["outer", "agent", "outer", "agent"] {
-        let port = Port::held();
+        let port = Port::reserve();
         let join =
             || start_node_with(&port, "3", DEFAULT_HEARTBEATS, &[], &format!("{PRINT_RANKS} exec sleep 600"));
         let host = join();
@@ -70,7 +70,7 @@ fn a_waiting_node_with_one_killed_process_is_not_in_the_round() {
 
 #[test]
 fn a_waiting_node_takes_over_when_the_host_is_killed() {
-    let port = Port::held();
+    let port = Port::reserve();
     let conf = "last_call_timeout=1,join_timeout=60,read_timeout=2";
     let join = || start_node_with(&port, "3", conf, &[], &format!("{PRINT_RANKS} exec sleep 600"));
     let host = join();
@@ -86,7 +86,7 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
 /// Training processes fail immediately when the connection to a peer breaks, long before the peer is known to be lost.
 #[test]
 fn workers_that_fail_because_a_peer_was_lost_use_no_restart() {
-    let port = Port::held();
+    let port = Port::reserve();
     let dir = tempfile::tempdir().unwrap();
     let lost = dir.path().join("lost");
     // Fails like a collective operation: when the peer is lost, in the first round only.
@@ -109,7 +109,7 @@ fn workers_that_fail_because_a_peer_was_lost_use_no_restart() {
 
 #[test]
 fn a_worker_failure_with_live_peers_ends_the_job_immediately() {
-    let port = Port::held();
+    let port = Port::reserve();
     let join =
         || start_node_with(&port, "2", DEFAULT_HEARTBEATS, &[], &format!("{PRINT_RANKS} exec sleep 600"));
     let (first_node, second_node) = (join(), join());
@@ -128,7 +128,7 @@ fn a_worker_failure_with_live_peers_ends_the_job_immediately() {
 /// Such a node used to make the job restart 35 to 67 times per second.
 #[test]
 fn a_node_with_another_maximum_is_refused_and_the_job_goes_on() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let first_node = start_node(&port, "2:2", &[], &script);
     wait_for_host(&port);
@@ -145,7 +145,7 @@ fn a_node_with_another_maximum_is_refused_and_the_job_goes_on() {
 
 #[test]
 fn a_different_command_or_restart_budget_causes_a_warning() {
-    let port = Port::held();
+    let port = Port::reserve();
     let first_node = start_node(&port, "2", &["--max-restarts", "1"], &format!("{PRINT_RANKS} exit 0"));
     wait_for_host(&port);
     eventually("the node waits", || first_node.err().contains("1 of at least 2"));
@@ -168,7 +168,7 @@ fn a_different_command_or_restart_budget_causes_a_warning() {
 /// The node may belong to another job that has the same run id by mistake.
 #[test]
 fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
-    let port = Port::held();
+    let port = Port::reserve();
     let dir = tempfile::tempdir().unwrap();
     let done = dir.path().join("done");
     let script = format!("{PRINT_RANKS} until [ -e {} ]; do sleep 0.05; done", done.display());
@@ -192,7 +192,7 @@ fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
 /// Otherwise both nodes would train and write the same checkpoints.
 #[test]
 fn a_stopped_node_ends_its_workers_after_a_spare_has_replaced_it() {
-    let port = Port::held();
+    let port = Port::reserve();
     let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let stuck = start_node(&port, "1", &[], &script);
@@ -221,7 +221,7 @@ fn restarts_back_off_while_workers_fail_immediately() {
 
 #[test]
 fn a_dropped_node_does_not_count_itself_as_waiting() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let join = || start_node(&port, "1:2", &[], &script);
     let host = join();
@@ -241,7 +241,7 @@ fn a_dropped_node_does_not_count_itself_as_waiting() {
 
 #[test]
 fn a_spare_takes_over_from_a_lost_host() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let host = start_node(&port, "1", &[], &script);
     host.wait_for_lines("ranks", 1);

@@ -144,7 +144,7 @@ fn a_duplicate_node_rank_is_named_on_every_node() {
 
 #[test]
 fn different_numbers_of_nodes_are_named_on_every_node() {
-    let port = Port::held();
+    let port = Port::reserve();
     let nodes = [(0, "2", "127.0.0.2"), (1, "3", "127.0.0.3")].map(|(rank, nodes, address)| {
         start_node(&port, rank, nodes, &["--local-addr", address], "echo it ran")
     });
@@ -159,7 +159,7 @@ fn different_numbers_of_nodes_are_named_on_every_node() {
 
 #[test]
 fn a_node_rank_out_of_range_is_refused_before_any_process_starts() {
-    let ended = start_node(&Port::held(), 2, "2", &[], "echo it ran").ended();
+    let ended = start_node(&Port::reserve(), 2, "2", &[], "echo it ran").ended();
     assert_eq!((ended.status.code(), ended.out.as_str()), (Some(1), ""));
     assert!(ended.err.contains("the node rank 2 is out of range for 2 nodes"), "{}", ended.err);
 }
@@ -167,7 +167,7 @@ fn a_node_rank_out_of_range_is_refused_before_any_process_starts() {
 #[test]
 fn a_signal_ends_a_node_that_waits_for_other_nodes() {
     for rank in [0, 1] {
-        let waiting = start_node(&Port::held(), rank, "2", &[], "true");
+        let waiting = start_node(&Port::reserve(), rank, "2", &[], "true");
         eventually("the agent has started", || waiting.agent_pid().is_some());
         if rank == 0 {
             eventually("the node waits", || waiting.err().contains("waiting"));
@@ -182,7 +182,7 @@ fn a_signal_ends_a_node_that_waits_for_other_nodes() {
 
 #[test]
 fn a_node_fails_when_the_node_of_rank_0_and_its_store_are_killed() {
-    let port = Port::held();
+    let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let [first, second] = [0, 1].map(|rank| start_node(&port, rank, "2", &[], &script));
     first.wait_for_lines("ranks", 2);

@@ -17,7 +17,7 @@ use crate::node::{Node, command, run, server, text};
 /// store.
 #[test]
 fn a_waiting_node_takes_over_when_the_host_is_killed() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.wait_for_log("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "read_timeout=2"]);
@@ -32,7 +32,7 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
 
 #[test]
 fn a_waiting_node_whose_store_was_lost_fails_after_the_join_timeout() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.wait_for_log("1 of at least 3 nodes are here");
     let conf = ["--rdzv-conf", "is_host=0,join_timeout=6,read_timeout=2"];
@@ -49,7 +49,7 @@ fn a_waiting_node_whose_store_was_lost_fails_after_the_join_timeout() {
 /// The error names the round, because its state is lost.
 #[test]
 fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "2", &[]);
     host.wait_for_log("1 of at least 2 nodes are here");
     let conf = ["--rdzv-conf", "is_host=0,read_timeout=2,store_outage_timeout=3"];
@@ -90,7 +90,7 @@ fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
 
 #[test]
 fn a_signal_ends_a_node_that_reconnects_to_its_store() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.wait_for_log("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "is_host=0,read_timeout=2"]);
@@ -170,7 +170,7 @@ fn a_node_started_by_nohup_ignores_sighup() {
 
 #[test]
 fn a_static_node_logs_that_rank_0_does_not_answer_and_how_many_nodes_are_present() {
-    let port = held_port();
+    let port = reserve_port();
     let fixed = |rank: &'static str| Node::at(port, "3", &["--rdzv-backend", "static", "--node-rank", rank]);
     let mut second = fixed("1");
     second.wait_for_log(&format!(

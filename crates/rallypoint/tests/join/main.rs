@@ -144,7 +144,7 @@ fn a_signal_ends_a_node_that_has_not_reached_its_store() {
 
 #[test]
 fn a_silent_store_does_not_delay_a_node_that_got_a_signal() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "4", &[]);
     host.wait_for_log("1 of at least 4 nodes are here");
     let (mut patient, mut impatient) = (Node::at(port, "4", &[]), Node::at(port, "4", &[]));
@@ -177,7 +177,7 @@ fn a_signal_reaches_all_processes_of_the_command() {
 /// These nodes have no workers, so other nodes don't wait for them. The host stays until every node knows the end.
 #[test]
 fn nodes_without_a_command_exit_with_0_and_do_not_delay_the_end_of_the_job() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.wait_for_log("hosts the TCP store");
     let other = Node::at(port, "3", &[]);
@@ -373,7 +373,7 @@ fn an_unresolvable_and_an_unreachable_endpoint_have_different_errors() {
     let stderr = text(&unresolvable.stderr);
     assert!(stderr.contains("could not resolve host \"no-such-host.invalid\""), "{stderr}");
     // A port without a listener, and a node that must not host.
-    let port = held_port();
+    let port = reserve_port();
     let unreachable =
         run(&["--rdzv-endpoint", &format!("127.0.0.1:{port}"), "--rdzv-conf", "read_timeout=1,is_host=0"]);
     assert_eq!(unreachable.status.code(), Some(5));
@@ -383,7 +383,7 @@ fn an_unresolvable_and_an_unreachable_endpoint_have_different_errors() {
 
 #[test]
 fn the_first_node_at_the_endpoint_hosts_the_store() {
-    let port = held_port();
+    let port = reserve_port();
     let endpoint = format!("127.0.0.1:{port}");
     let arguments = ["--rdzv-endpoint", &endpoint, "--nnodes", "3", "--", "true"];
     let nodes: Vec<_> = (0..3)

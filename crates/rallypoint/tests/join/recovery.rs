@@ -11,7 +11,7 @@ use crate::node::{Node, command, server};
 
 #[test]
 fn the_next_round_after_a_lost_store_has_the_full_join_timeout() {
-    let port = held_port();
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
     host.wait_for_log("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "join_timeout=60,read_timeout=2"]);
@@ -44,7 +44,7 @@ fn a_node_whose_log_has_no_reader_stays_in_its_round_and_leaves_on_a_signal() {
     full.write_all(&[b'x'; 65_536]).unwrap();
     let conf = "keep_alive_interval=1,keep_alive_max_attempt=3";
     let arguments = ["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2", "--rdzv-conf", conf];
-    let mut silent = Guarded::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
+    let mut silent = ChildGuard::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
     // Longer than the time after which a node without heartbeats is dropped.
     std::thread::sleep(Duration::from_secs(5));
     let other = Node::start(&server, "2", &["--rdzv-conf", conf]);

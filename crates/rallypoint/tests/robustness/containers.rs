@@ -104,14 +104,15 @@ fn embedded_server_process() {
 /// Sends requests until one is refused. Returns whether one was.
 fn until_refused(server: &Server, max_requests: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
     let mut client = server.connect();
-    (0..max_requests)
-        .any(|n| client.try_send(&request(n)).is_err() || client.try_ask(Request::Ping { nonce: 1 }).is_err())
+    (0..max_requests).any(|n| {
+        client.try_send(&request(n)).is_err() || client.try_request(Request::Ping { nonce: 1 }).is_err()
+    })
 }
 
 /// Deletes all keys.
 fn clear(server: &Server) {
     let mut client = server.connect();
-    let Reply::Keys(keys) = client.ask(Request::ListKeys) else { panic!("no list of keys") };
+    let Reply::Keys(keys) = client.request(Request::ListKeys) else { panic!("no list of keys") };
     for chunk in keys.chunks(1_000) {
         let deletes: Vec<u8> = chunk.iter().flat_map(|key| message(Request::DeleteKey { key })).collect();
         client.send(&deletes);
@@ -144,7 +145,7 @@ fn fill_the_store(server: &Server) {
         let mut client = server.connect();
         let deleted = client.num_keys() / 2;
         for n in 0..deleted {
-            client.tell(Request::DeleteKey { key: format!("/{}", 2 * n).as_bytes() });
+            client.send_request(Request::DeleteKey { key: format!("/{}", 2 * n).as_bytes() });
         }
         client.bytes(8 * deleted as usize);
     }
@@ -170,7 +171,7 @@ fn fill_the_store(server: &Server) {
         }
         if n % 150 == 0 {
             let mut reader = server.connect();
-            reader.tell(Request::ListKeys);
+            reader.send_request(Request::ListKeys);
             slow_readers.push(reader);
         }
         client.number(Request::DeleteKey { key: format!("/{n:05}{long}").as_bytes() });
@@ -234,7 +235,7 @@ fn fill(server: &mut Server) {
         fill_the_store(server);
         let clients = use_all_limits(server);
         // A regular close would be queued behind unread data.
-        clients.into_iter().for_each(Client::tear);
+        clients.into_iter().for_each(Client::reset);
         eventually(Duration::from_secs(10), "all connections are closed", || server.connections() == 0);
     }
     clear(server);

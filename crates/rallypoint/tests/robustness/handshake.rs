@@ -198,7 +198,7 @@ fn c05_http_tls_and_ssh_clients_are_disconnected_and_use_no_file() {
         let mut client = server.dial();
         client.send(&bytes);
         eventually(Duration::from_secs(5), "the server closes the file", || server.connections() == 0);
-        assert_eq!(client.end().last_words, b"");
+        assert_eq!(client.end().received, b"");
     }
     assert!(server.disconnects().iter().all(|line| line.contains("not a c10d store client")));
     server.assert_healthy();

@@ -123,7 +123,7 @@ fn r09_requests_with_the_maximum_number_of_keys_delay_no_other_client() {
         let mut other = server.connect();
         for set in sets.iter().rev() {
             client.send(set);
-            let Reply::Values(seen) = other.ask(Request::MultiGet { keys }) else { panic!() };
+            let Reply::Values(seen) = other.request(Request::MultiGet { keys }) else { panic!() };
             assert!(seen.iter().all(|value| *value == seen[0]), "a client saw half of a multi_set");
             client.ping();
             assert_eq!(client.request(Request::Check { keys }), Reply::Checked(true));
@@ -278,8 +278,8 @@ fn fuzz(server: &Server, seed: u64, frames: usize, pause: Duration) {
         // The server often closes the connection first.
         let _ = client.try_send(&rng.frame());
         match rng.below(4) {
-            0 => client.tear(),
-            1 => client.finish_sending(),
+            0 => client.reset(),
+            1 => client.shutdown_write(),
             2 => drop(client),
             // Up to 64 connections stay open with an incomplete request.
             _ => {

@@ -45,7 +45,7 @@ fn r04_incomplete_requests_share_a_limit_and_stalled_ones_are_closed() {
     // All clients send until the server stops reading.
     while start.elapsed() < Duration::from_secs(1) {
         for (client, sent) in &mut clients {
-            *sent += client.send_what_is_taken(&upload[*sent..]);
+            *sent += client.send_nonblocking(&upload[*sent..]);
         }
         peak = peak.max(server.memory_growth());
     }
@@ -74,8 +74,8 @@ fn r05_unread_replies_use_no_memory_and_pause_reading() {
     server.wait_until_idle();
     let before = server.process().memory();
     let mut slow_readers = server.connect();
-    (0..100).for_each(|_| slow_readers.tell(Request::Get { key: b"/k" }));
-    slow_readers.tell(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
+    (0..100).for_each(|_| slow_readers.send_request(Request::Get { key: b"/k" }));
+    slow_readers.send_request(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
     server.wait_until_idle();
     let cost = server.process().memory().saturating_sub(before);
     assert!(cost < 16 * MIB, "{cost}");
@@ -127,7 +127,7 @@ fn r05_a_client_above_the_hard_output_limit_is_closed_sooner() {
     client.send_request(Request::QueuePush { key: b"/q", value: item[..].into() });
     client.ping();
     let start = Instant::now();
-    client.tell(Request::QueuePop { key: b"/q" });
+    client.send_request(Request::QueuePop { key: b"/q" });
     eventually(Duration::from_secs(5), "the connection is closed", || server.connections() == 0);
     assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
     assert!(server.only_disconnect().contains("took none"), "{}", server.only_disconnect());
@@ -143,7 +143,7 @@ fn r05_requests_deferred_behind_a_wait_use_bounded_memory() {
             let mut client = server.connect();
             client.start_waiting(&["/absent"]);
             // Requests of one byte. The kernel buffers a part of those that the server does not read.
-            client.send_what_is_taken(&[Op::NumKeys as u8].repeat(MIB));
+            client.send_nonblocking(&[Op::NumKeys as u8].repeat(MIB));
             client
         })
         .collect();
@@ -152,7 +152,7 @@ fn r05_requests_deferred_behind_a_wait_use_bounded_memory() {
     println!("10 MiB of one-byte requests: {} KiB", growth / KIB);
     assert!(growth < 48 * MIB, "{growth}");
     // A regular close would be queued behind unread data.
-    clients.into_iter().for_each(Client::tear);
+    clients.into_iter().for_each(Client::reset);
     server.assert_healthy();
 }
 

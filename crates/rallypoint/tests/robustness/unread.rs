@@ -37,7 +37,7 @@ fn unread_key_lists_delay_no_other_client() {
         let mut writer = server.connect();
         for _ in 0..18 {
             let mut client = server.connect();
-            client.tell(Request::ListKeys);
+            client.send_request(Request::ListKeys);
             writer.set(&format!("/new/{}", slow_readers.len()), "");
             slow_readers.push(client);
             // A pause, because concurrent lists share the processor.
@@ -74,7 +74,7 @@ fn unread_key_lists_of_changing_keys_share_the_reply_limit() {
     let mut peak = 0;
     for names in names.chunks(250) {
         let mut client = server.connect();
-        client.tell(Request::ListKeys);
+        client.send_request(Request::ListKeys);
         slow_readers.push(client);
         server.wait_until_idle();
         for name in names {
@@ -119,7 +119,7 @@ fn values_referenced_only_by_replies_share_the_reply_limit() {
         writer.set("/k", &value);
         writer.ping();
         let mut client = server.connect();
-        client.tell(Request::Get { key: b"/k" });
+        client.send_request(Request::Get { key: b"/k" });
         slow_readers.push(client);
         server.wait_until_idle();
         assert!(
@@ -157,7 +157,7 @@ fn unread_replies_share_a_limit_and_the_longest_idle_client_is_closed() {
         pusher.send_request(Request::QueuePush { key: b"/q", value: item[..].into() });
         pusher.ping();
         let mut client = server.connect();
-        client.tell(Request::QueuePop { key: b"/q" });
+        client.send_request(Request::QueuePop { key: b"/q" });
         slow_readers.push(client);
         server.wait_until_idle();
         assert!(

@@ -171,7 +171,7 @@ fn v08_the_value_limit_applies_to_the_result_of_appends() {
     let value = client.value("/k");
     assert_eq!(value.len(), 8 * MIB);
     // A value of the maximum size is accepted in other requests.
-    let reply = client.ask(Request::CompareSet {
+    let reply = client.request(Request::CompareSet {
         key: b"/k",
         expected: value[..].into(),
         desired: (&b"v"[..]).into(),
@@ -290,7 +290,7 @@ fn a_refused_request_closes_only_its_own_connection() {
     let set = message(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
     let mut bad = server.connect();
     bad.send(&[ping, add, set].concat());
-    assert_eq!(bad.end(), End { last_words: 3u32.to_le_bytes().to_vec(), torn: false });
+    assert_eq!(bad.end(), End { received: 3u32.to_le_bytes().to_vec(), is_reset: false });
     eventually(Duration::from_secs(5), "the connection is closed", || server.connections() == 1);
     assert!(!client.is_present("/behind"));
     drop(client);

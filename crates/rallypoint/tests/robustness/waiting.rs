@@ -47,7 +47,7 @@ fn w02_a_get_after_a_wait_returns_the_current_value_if_there_is_one() {
     waiter.assert_woken();
     assert_eq!(waiter.value("/k"), b"second");
     // The key is present at the wait and deleted before the GET.
-    assert_eq!(waiter.ask(Request::Wait { keys: KeyList::new(&list(&["/k"])) }), Reply::Stop);
+    assert_eq!(waiter.request(Request::Wait { keys: KeyList::new(&list(&["/k"])) }), Reply::Stop);
     other.number(Request::DeleteKey { key: b"/k" });
     assert_eq!(waiter.value("/k"), b"second");
     drop((waiter, other));
@@ -99,7 +99,7 @@ fn w04_an_aborted_multi_set_stores_nothing() {
     let frame = message(Request::MultiSet { pairs: PairList::new(&entries) });
     writer.send(&frame[..frame.len() - 1]);
     other.ping();
-    writer.tear();
+    writer.reset();
     eventually(Duration::from_secs(5), "the writer has disconnected", || server.connections() == 1);
     assert_eq!(other.num_keys(), 1, "only the key of the health probe");
     drop(other);
@@ -127,7 +127,7 @@ fn w05_a_waiter_that_dies_while_its_key_is_set_affects_neither_the_setter_nor_ot
         } else {
             drop(dying)
         }
-        setter.tell(Request::Set { key: key.as_bytes(), value: (&b"v"[..]).into() });
+        setter.send_request(Request::Set { key: key.as_bytes(), value: (&b"v"[..]).into() });
         kill_process(pid, Signal::CONT).expect("the child has ended");
         setter.ping();
         waiters.iter_mut().for_each(Client::assert_woken);
@@ -164,9 +164,9 @@ fn w07_a_push_does_not_wake_a_client_that_waits_for_another_key() {
     client.start_waiting(&["/B"]);
     other.send_request(push);
     other.ping();
-    client.cancel_what_still_waits();
+    client.cancel_wait();
     // The same with the item left in the queue.
-    client.ask(Request::QueuePop { key: b"/q" });
+    client.request(Request::QueuePop { key: b"/q" });
     client.start_waiting(&["/q"]);
     other.send_request(push);
     client.assert_woken();
@@ -309,7 +309,7 @@ fn w11_awaited_keys_have_a_limit_per_client_and_in_total() {
     waiting.iter_mut().for_each(|client| client.start_waiting(&keys[..10]));
     refused(&keys[..6]);
     // Canceled waits make room for other clients.
-    waiting[0].cancel_what_still_waits();
+    waiting[0].cancel_wait();
     waiting.push(server.connect());
     waiting[2].start_waiting(&keys[..10]);
     // A refused wait registers nothing, and present keys don't count.

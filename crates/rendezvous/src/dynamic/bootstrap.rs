@@ -35,7 +35,7 @@ pub(super) struct Bootstrap {
 }
 
 /// A round that this node has joined, while the address of the workers' store is unknown.
-pub(super) struct JoinedRound<'a> {
+pub(super) struct NewRound<'a> {
     pub(super) handler: &'a DynamicRendezvousHandler,
     pub(super) round: u64,
     pub(super) rank_0: &'a NodeDesc,
@@ -43,7 +43,7 @@ pub(super) struct JoinedRound<'a> {
     pub(super) store: &'a dyn Store,
 }
 
-impl JoinedRound<'_> {
+impl NewRound<'_> {
     fn is_intact(&self) -> Result<bool> {
         self.handler.is_round_intact(self.round, self.rank_0)
     }
@@ -63,7 +63,7 @@ impl Bootstrap {
     /// With `serve`, rank 0 runs a server there.
     pub(super) fn build(
         &mut self,
-        round: &JoinedRound<'_>,
+        round: &NewRound<'_>,
         rank: u64,
         serve: bool,
     ) -> Result<Option<RendezvousStoreInfo>> {
@@ -73,7 +73,7 @@ impl Bootstrap {
         }
     }
 
-    fn publish(&mut self, round: &JoinedRound<'_>, serve: bool) -> Result<Option<RendezvousStoreInfo>> {
+    fn publish(&mut self, round: &NewRound<'_>, serve: bool) -> Result<Option<RendezvousStoreInfo>> {
         let addr = &round.rank_0.addr;
         let run_id = || round.handler.run_id().into();
         let port = match serve {
@@ -98,8 +98,8 @@ impl Bootstrap {
 
     /// Reads what rank 0 publishes. If rank 0 has published in an earlier round and publishes nothing now, it runs
     /// torch, and the earlier address is still valid.
-    fn read(&mut self, round: &JoinedRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
-        let JoinedRound { rank_0, store, handler, .. } = *round;
+    fn read(&mut self, round: &NewRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
+        let NewRound { rank_0, store, handler, .. } = *round;
         let previous =
             self.last_published.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
         let timeout = match previous {

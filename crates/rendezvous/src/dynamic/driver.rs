@@ -100,8 +100,8 @@ impl Driver {
     }
 
     /// Returns the time until this node has to write to the state of its round.
-    pub(super) fn until_duty(&self) -> Duration {
-        self.member().until_duty(self.now())
+    pub(super) fn until_keep_alive(&self) -> Duration {
+        self.member().until_keep_alive(self.now())
     }
 
     /// Returns the round that this node is in.
@@ -110,13 +110,13 @@ impl Driver {
     }
 
     /// Returns the membership in `state`. `joined` is the round that this node was in before `state` was read.
-    pub(super) fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
+    pub(super) fn membership(&self, joined: Option<&JoinedRound>, state: &State) -> Membership {
         self.member().membership(joined, state)
     }
 
     /// Returns the expected hosts that are not in the last state.
     pub(super) fn missing(&self) -> MissingHosts {
-        self.expected_hosts.missing(self.latest().iter().flat_map(|state| state.members()))
+        self.expected_hosts.missing(self.latest().iter().flat_map(|state| state.all_nodes()))
     }
 
     /// Returns the state that any thread has read or written last.
@@ -190,9 +190,9 @@ impl Driver {
     }
 
     /// Records that the store has replied to a call that started at `start`.
-    pub(super) fn handle_answer(&self, start: MonoTime) {
+    pub(super) fn handle_success(&self, start: MonoTime) {
         self.record_round_trip(start);
-        let notice = self.member().outage.handle_answer(self.now());
+        let notice = self.member().outage.handle_success(self.now());
         notice.iter().for_each(|notice| self.log(notice, None));
     }
 
@@ -287,7 +287,7 @@ impl Driver {
                 }
                 Operation::End(End::Error) => return Err(error.unwrap_or_else(no_error)),
                 Operation::End(end) => return Ok(end),
-                Operation::Pause { most: timeout, wake } => {
+                Operation::Pause { timeout, wake } => {
                     self.report(&pursuit, pursuit_start);
                     Outcome::Paused { is_woken: self.pause(goal, timeout, wake) }
                 }
@@ -324,7 +324,7 @@ impl Driver {
     /// Pauses. Returns whether a signal ended the pause.
     fn pause(&self, goal: Goal, timeout: Duration, wake: Option<Phase>) -> bool {
         match wake {
-            Some(phase) => return self.wait(Signal::Over(phase), timeout),
+            Some(phase) => return self.wait(Signal::PhaseOver(phase), timeout),
             None if goal.waits() => self.sleep(timeout),
             // An interrupted node that leaves must still pause between attempts.
             None => drop(sleep(timeout, self.cancellation.as_ref())),

@@ -29,7 +29,7 @@ impl KeepAlive {
         let (stop_on_drop, ended) = channel::<()>();
         let cancellation = driver.cancellation.clone();
         let thread = std::thread::Builder::new().name("rdzv-keep-alive".into()).spawn(move || {
-            let pause = || driver.until_duty().max(MIN_HEARTBEAT_INTERVAL);
+            let pause = || driver.until_keep_alive().max(MIN_HEARTBEAT_INTERVAL);
             while ended.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
                 send_heartbeat(&driver);
                 driver.publish_again();

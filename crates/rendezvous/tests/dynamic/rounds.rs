@@ -340,7 +340,7 @@ fn membership_lists_a_node_that_left_as_lost_and_one_that_rejoins_as_returned() 
     let seen = || nodes[0].membership().unwrap();
     assert!(seen().is_intact() && seen().world_size() == 3);
     let again = join(&nodes[1]);
-    eventually("the rejoining node waits", || seen().returned == [nodes[1].node().clone()]);
+    eventually("the rejoining node waits", || seen().rejoining == [nodes[1].node().clone()]);
     nodes[2].leave().unwrap();
     eventually("the other node is lost", || seen().lost.is_some());
     let seen = seen();

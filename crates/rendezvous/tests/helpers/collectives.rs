@@ -166,7 +166,7 @@ fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
         arrived.fetch_add(1, SeqCst);
         // With and without a rank, because torch allows both.
         let rank = (rank % 2 == 0).then_some(rank);
-        barrier(store, &Barrier::new("b", 5).timeout(SOON).rank(rank)).unwrap();
+        barrier(store, &Barrier::new("b", 5).timeout(CALL_TIMEOUT).rank(rank)).unwrap();
         assert_eq!(arrived.load(SeqCst), 5);
     });
 }

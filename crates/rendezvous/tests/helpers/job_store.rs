@@ -18,7 +18,7 @@ fn create(rank: u64, options: &C10dStoreOptions) -> Result<TcpStore> {
 
 #[test]
 fn four_processes_connect_at_a_given_port() {
-    let port = Port::held();
+    let port = Port::reserve();
     let options = options(Some(port.number), 4);
     std::thread::scope(|scope| {
         // The server starts last, and the ranks that start earlier wait for it.
@@ -87,7 +87,7 @@ fn a_port_that_becomes_free_in_time_is_used() {
     let options = options(Some(port), 1).retries(1000_u32);
     std::thread::scope(|scope| {
         let creation = scope.spawn(|| create(0, &options).unwrap());
-        goes_on_for(Duration::from_millis(100), &creation);
+        assert_blocked_for(Duration::from_millis(100), &creation);
         drop(taken);
         assert_eq!(creation.join().unwrap().port(), port);
     });
@@ -97,7 +97,7 @@ fn a_port_that_becomes_free_in_time_is_used() {
 fn a_server_that_times_out_reports_how_many_workers_joined() {
     let timeout = Duration::from_millis(700);
     let error = fails_in_time(timeout, || {
-        let port = Port::held();
+        let port = Port::reserve();
         let options = options(Some(port.number), 4).timeout(timeout);
         std::thread::scope(|scope| {
             let (server, worker) = (scope.spawn(|| create(0, &options)), scope.spawn(|| create(1, &options)));
@@ -142,7 +142,7 @@ fn a_worker_without_a_server_times_out() {
 
 #[test]
 fn without_wait_for_workers_no_process_waits() {
-    let port = Port::held();
+    let port = Port::reserve();
     let options = options(Some(port.number), 4).wait_for_workers(false);
     let server = create(0, &options).unwrap();
     let worker = create(1, &options).unwrap();
