@@ -58,11 +58,11 @@ pub(crate) struct Checks {
     pub(crate) is_state_lost: bool,
     /// When the heartbeat of each node last changed in the store.
     pub(crate) heartbeat_changed_at: BTreeMap<NodeDesc, Duration>,
-    /// Since when each node on the wait list has been there.
+    /// When each node on the wait list was added to it.
     pub(crate) wait_started_at: BTreeMap<NodeDesc, Duration>,
-    /// Since when the wait list has not been empty.
+    /// When the first node was added to the wait list, unless the list is empty.
     pub(crate) waiting_since: Option<Duration>,
-    /// Since when nodes are missing in the complete round.
+    /// When the first node left the complete round, unless all nodes are in it.
     pub(crate) losing_since: Option<Duration>,
     /// When a round was last completed or restored.
     pub(crate) last_round_at: Option<Duration>,

@@ -40,7 +40,7 @@ pub struct Config {
     pub torch_one_in: u64,
     /// The number of rendezvous on the store, each with its own nodes.
     pub jobs: usize,
-    /// Whether the store contains bytes of the codec instead of the states themselves.
+    /// Whether the tokens of the store are encoded states. If not, they are numbers.
     pub uses_codec: bool,
     /// Whether nodes can read announcements. If not, each node has to write for itself, as with a backend without
     /// announcements.

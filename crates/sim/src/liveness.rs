@@ -27,7 +27,7 @@ impl World {
         !node.is_torch && node.is_active() && self.fault_free_since(node) <= since
     }
 
-    /// Returns `time` plus a tolerance: 1 % for clock drift, and the maximum latency of some messages.
+    /// Returns `time` plus a tolerance: 1 % for clock drift, and the maximum latency of this number of messages.
     fn with_tolerance(&self, time: Duration, messages: u32) -> Duration {
         time.mul_f64(1.011) + Duration::from_micros(self.config.max_latency_us) * messages
     }
@@ -84,9 +84,8 @@ impl World {
         for (waiting, from) in &self.jobs[job].checks.wait_started_at {
             let node = self.nodes.iter().find(|node| node.me == *waiting);
             if *from <= since && node.is_some_and(|node| self.is_fault_free(node, since)) {
-                return Err(
-                    self.violation("R12", format!("{waiting} waits since {from:?} and was not admitted"))
-                );
+                return Err(self
+                    .violation("R12", format!("{waiting} has waited since {from:?} and was not admitted")));
             }
             self.summary.timed_checks[3] += 1;
         }
@@ -203,7 +202,13 @@ impl World {
         let is_joining = target.joining_since == since
             && target.working_since.is_none()
             && self.is_fault_free(target, since);
-        require!(self.now, "R13", !is_joining || target.was_spare, "{} joins since {since:?}", target.me);
+        require!(
+            self.now,
+            "R13",
+            !is_joining || target.was_spare,
+            "{} has been joining since {since:?}",
+            target.me
+        );
         self.summary.timed_checks[4] += 1;
         Ok(())
     }
@@ -241,8 +246,9 @@ impl World {
             });
             if let Some(witness) = witness {
                 let late = self.now - dead_since > limit;
-                let text =
-                    || format!("{me} is dead since {dead_since:?} and {} has not removed it", witness.me);
+                let text = || {
+                    format!("{me} has been dead since {dead_since:?} and {} has not removed it", witness.me)
+                };
                 require!(self.now, "R10", !late, "{}", text());
                 self.summary.timed_checks[1] += 1;
             }
@@ -269,7 +275,7 @@ impl World {
                 self.now,
                 "R12",
                 !is_unaware,
-                "{} has not noticed that a node waits since {since:?}",
+                "{} has not noticed that a node has waited since {since:?}",
                 node.me
             );
             self.summary.timed_checks[3] += 1;
@@ -326,7 +332,7 @@ impl World {
     /// Returns whether a round must be stable.
     ///
     /// Rounds with torch nodes need not be stable while there are more than `max_nodes` nodes: torch nodes stay on the
-    /// wait list of a full round and make it re-form. Nor within 60 s after `disturbed_at`.
+    /// wait list of a full round and make it re-form. They need not be stable within 60 s after `disturbed_at` either.
     fn must_be_stable(&self, job: usize) -> bool {
         let are_few = self.live_nodes(job).count() as u64 <= self.config.max_nodes;
         let is_calm = self.disturbed_at.is_none_or(|at| at + Duration::from_secs(60) < self.now);

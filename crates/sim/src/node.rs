@@ -132,7 +132,7 @@ pub(crate) struct Node {
     pub(crate) last_fault_at: Duration,
     pub(crate) died_at: Option<Duration>,
     pub(crate) was_exiting: bool,
-    /// Since when the worker of the node runs, if it does.
+    /// When the worker of the node started, if it runs.
     pub(crate) working_since: Option<Duration>,
     /// When the last join started.
     pub(crate) joining_since: Duration,
