@@ -116,7 +116,7 @@ pub enum RendezvousError {
         operation: &'static str,
         /// The timeout.
         limit: Duration,
-        /// The setting that has the timeout.
+        /// The setting with this timeout, or `fixed`.
         setting: &'static str,
     },
     /// Not all nodes of a static rendezvous have joined in time.
@@ -155,7 +155,7 @@ pub enum RendezvousError {
         /// The requested backend.
         wanted: String,
     },
-    /// A third-party backend failed.
+    /// A backend failed in another way, for example a third-party backend.
     #[error("the rendezvous backend {backend:?} failed: {source}")]
     Backend {
         /// The name of the backend.
