@@ -19,6 +19,9 @@ STOP_TIMEOUT = 20
 CHANGES_A_JOB = ("RALLYPOINT_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "VIRTUAL_ENV", "CONDA_PREFIX")
 """Beginnings of variables that a page doesn't inherit."""
 
+CHANGES_THE_MACHINE = ("apt-get", "cargo", "docker", "pip", "podman", "sudo", "systemctl", "uv", "uvx")
+"""Programs that a page can't run."""
+
 SCRIPT = """\
 set -euo pipefail
 if [ -e {state} ]; then . {state}; cd "$PWD"; fi
@@ -126,11 +129,7 @@ class Terminals:
 
     def __init__(self, folder, **variables):
         self.folder = folder
-        (folder / "bin").mkdir()
-        torchrun = folder / "bin" / "torchrun"
-        torchrun.write_text('#!/bin/sh\nexec python -m torch.distributed.run "$@"\n')
-        torchrun.chmod(0o755)
-        paths = [torchrun.parent, pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
+        paths = [programs(folder / "bin"), pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(CHANGES_A_JOB)}
         self.environment = inherited | {
             "PATH": os.pathsep.join(map(str, paths)),
@@ -189,6 +188,17 @@ class Terminals:
     def kill(self):
         for started in self.started:
             started.kill()
+
+
+def programs(folder):
+    """Returns a folder with a `torchrun` of this Python, and with programs that refuse to change the machine."""
+    refuse = "echo 'a page must not run this; write `not run: REASON` above the block' >&2; exit 1"
+    scripts = dict.fromkeys(CHANGES_THE_MACHINE, refuse) | {"torchrun": 'exec python -m torch.distributed.run "$@"'}
+    folder.mkdir()
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return folder
 
 
 def pattern(line):

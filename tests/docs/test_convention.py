@@ -52,6 +52,7 @@ BAD = [
     ("exit code 7, not 0", [("sh", "exit 7", "terminal 2"), ("sh", "sleep 60")]),
     ("the server ended before the page did", [("sh", "true", "server"), ("sh", "sleep 0.5")]),
     ("unexpected argument '--nosuch'", [("sh", "rallypoint run --nosuch 2 train.py", "not run: needs two hosts")]),
+    ("a page must not run this", [("sh", "pip install rallypoint")]),
     ("unknown part 'background'", [("sh", "true", "background")]),
     ("unknown language 'bash'", [("bash", "true")]),
     ("no code block directly below", [("sh", "true\n```\n\n<!-- test: server -->\n\nText.\n\n```sh\ntrue")]),
