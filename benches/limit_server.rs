@@ -1,7 +1,8 @@
-//! The limit: a server that reads requests, finds where each ends, and answers with fixed bytes. It is not a store: it
-//! keeps nothing, checks nothing, limits nothing. What it reaches is what sockets and the parsing of requests allow.
+//! A server that only finds the end of each request and answers with fixed bytes. It stores, checks and limits nothing,
+//! so its throughput is what sockets and request parsing allow.
 //!
-//! `limit_server [VALUE_BYTES]` prints `listening on HOST:PORT`; every value it answers with is that many times `v`.
+//! `limit_server [VALUE_BYTES]` prints `listening on HOST:PORT`. Every value in its replies is `v`, repeated
+//! VALUE_BYTES times.
 
 use std::io::{self, Read, Write};
 
@@ -10,12 +11,12 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 const LISTENER: Token = Token(usize::MAX);
-const SCRATCH: usize = 256 * 1024;
+const READ_BYTES: usize = 256 * 1024;
 
 struct Connection {
     stream: TcpStream,
-    /// The beginning of a request whose end has not come.
-    held: Vec<u8>,
+    /// An incomplete request.
+    partial: Vec<u8>,
     replies: Vec<u8>,
 }
 
@@ -29,7 +30,7 @@ fn main() -> io::Result<()> {
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
     println!("listening on {}", listener.local_addr()?);
     let mut connections = Slab::new();
-    let mut scratch = vec![0; SCRATCH];
+    let mut scratch = vec![0; READ_BYTES];
     loop {
         poll.poll(&mut events, None)?;
         for event in &events {
@@ -39,7 +40,7 @@ fn main() -> io::Result<()> {
                     let slot = connections.vacant_entry();
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     poll.registry().register(&mut stream, Token(slot.key()), interest)?;
-                    slot.insert(Connection { stream, held: Vec::new(), replies: Vec::new() });
+                    slot.insert(Connection { stream, partial: Vec::new(), replies: Vec::new() });
                 }
             } else if let Some(connection) = connections.get_mut(event.token().0)
                 && !serve(connection, &mut scratch, &value)
@@ -50,19 +51,19 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Reads, answers, sends. False once the connection is over.
+/// Reads requests and writes replies. Returns `false` if the connection has ended.
 fn serve(connection: &mut Connection, scratch: &mut [u8], value: &[u8]) -> bool {
     loop {
         match connection.stream.read(scratch) {
             Ok(0) => return false,
             Ok(len) => {
-                if connection.held.is_empty() {
+                if connection.partial.is_empty() {
                     let used = answer_all(&scratch[..len], value, &mut connection.replies);
-                    connection.held.extend_from_slice(&scratch[used..len]);
+                    connection.partial.extend_from_slice(&scratch[used..len]);
                 } else {
-                    connection.held.extend_from_slice(&scratch[..len]);
-                    let used = answer_all(&connection.held, value, &mut connection.replies);
-                    connection.held.drain(..used);
+                    connection.partial.extend_from_slice(&scratch[..len]);
+                    let used = answer_all(&connection.partial, value, &mut connection.replies);
+                    connection.partial.drain(..used);
                 }
                 if len < scratch.len() {
                     break;
@@ -82,7 +83,7 @@ fn serve(connection: &mut Connection, scratch: &mut [u8], value: &[u8]) -> bool 
     true
 }
 
-/// Answers the whole requests in `bytes`; how many bytes they take.
+/// Answers the complete requests in `bytes` and returns their length.
 fn answer_all(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> usize {
     let mut used = 0;
     while let Some(len) = answer(&bytes[used..], value, replies) {
@@ -91,7 +92,7 @@ fn answer_all(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> usize {
     used
 }
 
-/// Answers the request at the front of `bytes`; its length, `None` if it isn't whole.
+/// Answers the first request in `bytes` and returns its length, or `None` if it is incomplete.
 fn answer(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> Option<usize> {
     let number = |at: usize| {
         Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().expect("eight bytes")) as usize)

@@ -1,4 +1,4 @@
-//! Any bytes as what several connections of a server do. What must hold is in the library beside this.
+//! Fuzzes the actions of several connections of a server. The checks are in `rallypoint_fuzz::hub`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rallypoint_fuzz::hub(data));

@@ -1,4 +1,4 @@
-//! Any bytes as FileStore's file. What must hold is in the library beside this.
+//! Fuzzes FileStore's file. The checks are in `rallypoint_fuzz::record_reader`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rallypoint_fuzz::record_reader(data));

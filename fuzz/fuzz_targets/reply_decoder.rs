@@ -1,4 +1,4 @@
-//! Any bytes as a server's replies. What must hold is in the library beside this.
+//! Fuzzes a server's stream of replies. The checks are in `rallypoint_fuzz::reply_decoder`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rallypoint_fuzz::reply_decoder(data));

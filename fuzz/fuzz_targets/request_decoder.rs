@@ -1,4 +1,4 @@
-//! Any bytes as a client's stream. What must hold is in the library beside this.
+//! Fuzzes a client's stream of requests. The checks are in `rallypoint_fuzz::request_decoder`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rallypoint_fuzz::request_decoder(data));

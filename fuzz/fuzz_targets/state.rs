@@ -1,4 +1,4 @@
-//! Any bytes as the state of a rendezvous. What must hold is in the library beside this.
+//! Fuzzes the state of a rendezvous. The checks are in `rallypoint_fuzz::state`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rallypoint_fuzz::state(data));

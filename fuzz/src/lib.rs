@@ -1,7 +1,7 @@
-//! What must hold for any bytes: no panic, the same result however they are cut, and what was read is what was written.
+//! The checks of the fuzz targets: for any bytes, no panic, the same result for every split, and lossless encoding.
 //!
-//! The fuzz targets call these with bytes a fuzzer makes up, the tests of the core with the seed corpus. A failure is a
-//! panic.
+//! The fuzz targets call these functions with the bytes of a fuzzer. The tests of the core call them with the seed
+//! corpus. A function panics if its check fails.
 
 #[path = "../../crates/core/tests/support/loopback.rs"]
 mod loopback;
@@ -16,10 +16,10 @@ use rallypoint_core::{Limits, WireError};
 
 use loopback::Loopback;
 
-/// Lengths of pieces: each byte alone, some that fall inside lengths and strings, and all at once.
+/// The piece lengths of the splits. Pieces of 7 and 64 bytes end within lengths and strings.
 const PIECES: [usize; 4] = [1, 7, 64, usize::MAX];
 
-/// Limits that short inputs reach too.
+/// Returns limits that short inputs reach.
 fn limits() -> Limits {
     let mut limits = Limits::default();
     (limits.key_len, limits.value_len, limits.keys_per_request, limits.frame_len) = (64, 256, 32, 1024);
@@ -28,61 +28,66 @@ fn limits() -> Limits {
     limits
 }
 
-/// What `read` makes of the bytes, which must not depend on where they are cut.
-fn however_cut<T: PartialEq + std::fmt::Debug>(
+/// Calls `read` with several splits of the data. Returns the result, which must be the same for every split.
+fn for_every_split<T: PartialEq + std::fmt::Debug>(
     data: &[u8],
     read: impl Fn(&mut dyn Iterator<Item = &[u8]>) -> T,
 ) -> T {
     let [first, others @ ..] = PIECES.map(|piece| read(&mut data.chunks(piece)));
     for other in others {
-        assert_eq!(first, other, "the cut makes a difference");
+        assert_eq!(first, other, "the result depends on the split");
     }
     first
 }
 
-/// A client's stream, from VALIDATE on or not.
+/// Checks the decoder of requests and a server with the stream of one client.
 pub fn request_decoder(data: &[u8]) {
     for limits in [Limits::default(), limits()] {
-        let (frames, error) = however_cut(data, |pieces| requests(pieces, &limits));
-        assert!(data.starts_with(&frames.concat()), "what came out is what went in");
+        let (frames, error) = for_every_split(data, |pieces| requests(pieces, &limits));
+        assert!(data.starts_with(&frames.concat()), "encoding changed the bytes");
         assert!(error.is_some() || frames.concat().len() <= data.len());
-        however_cut(data, |pieces| serve(pieces, &limits));
+        for_every_split(data, |pieces| serve(pieces, &limits));
     }
 }
 
-/// Which part of a message is found to be too long, and by how much, depends on how much of it has arrived.
+/// Removes the details of `TooLong`, which depend on the split: the operand that is found to be too long, and its
+/// length.
 fn without_detail(error: WireError) -> WireError {
     match error {
-        WireError::TooLong { .. } => WireError::TooLong { what: "message", key: None, len: 0, limit: 0 },
+        WireError::TooLong { .. } => WireError::TooLong { what: "frame", key: None, len: 0, limit: 0 },
         error => error,
     }
 }
 
-/// All whole requests, as bytes, and what ended them.
+/// Decodes requests. Returns them encoded again, and the error at their end.
 fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Vec<u8>>, Option<WireError>) {
     let mut decoder = RequestDecoder::default();
-    let (mut frames, mut fed, mut taken) = (Vec::new(), 0, 0);
+    let (mut frames, mut received, mut decoded) = (Vec::new(), 0, 0);
     for mut input in pieces {
-        fed += input.len();
+        received += input.len();
         loop {
             match decoder.next(&mut input, limits) {
                 Ok(Some(frame)) => {
-                    let mut again = Vec::new();
-                    frame.request().encode(&mut again);
-                    assert!(again.len() <= limits.frame_len.max(limits.key_len + 17));
-                    taken += again.len();
-                    frames.push(again);
+                    let mut reencoded = Vec::new();
+                    frame.request().encode(&mut reencoded);
+                    assert!(reencoded.len() <= limits.frame_len.max(limits.key_len + 17));
+                    decoded += reencoded.len();
+                    frames.push(reencoded);
                 }
                 Ok(None) => break,
                 Err(error) => return (frames, Some(without_detail(error))),
             }
         }
-        assert_eq!(decoder.received().unwrap_or(0), fed - taken, "every byte is in a request or held");
+        assert_eq!(
+            decoder.received().unwrap_or(0),
+            received - decoded,
+            "every byte is in a request or buffered"
+        );
     }
     (frames, None)
 }
 
-/// What a server with this one client answers, and whether it hangs up.
+/// Runs a server with one client. Returns the bytes of the replies, and whether the server closed the connection.
 fn serve(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<u8>, bool) {
     let mut net = server(limits);
     let Some(client) = net.open() else { return (Vec::new(), true) };
@@ -102,8 +107,10 @@ fn server(limits: &Limits) -> Loopback {
     )
 }
 
-/// A server with several connections. The data says, in commands of two bytes and what follows them, which connection sends,
-/// ends, fails, stops reading, or that time passes.
+/// Checks the hub with several connections.
+///
+/// The data is a sequence of commands of two bytes: a connection sends the bytes that follow, ends its stream, fails or
+/// changes its receive window, or time passes.
 pub fn hub(data: &[u8]) {
     const CONNECTIONS: usize = 4;
     let mut net = server(&limits());
@@ -117,7 +124,7 @@ pub fn hub(data: &[u8]) {
             Some(id) => id,
             None => {
                 let Some(id) = net.open() else { return };
-                // Most connections begin well, so that the data reaches the engine.
+                // Most connections start with a handshake, so that the data reaches the engine.
                 if command & 0x80 == 0 {
                     net.send(id, b"\x00\xce\xf7\x85\x3c");
                 }
@@ -134,7 +141,7 @@ pub fn hub(data: &[u8]) {
             4 => net.end(id),
             5 => net.fail(id),
             6 => net.set_window(id, amount),
-            _ => net.pass(Duration::from_millis(100 * amount as u64)),
+            _ => net.advance(Duration::from_millis(100 * amount as u64)),
         }
         net.hub.check_invariants();
     }
@@ -147,7 +154,7 @@ pub fn hub(data: &[u8]) {
     );
 }
 
-/// A server's stream of replies of one kind, which the first byte chooses.
+/// Checks the decoder of replies with a stream of one kind, which the first byte selects.
 pub fn reply_decoder(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let kind = match choice % 8 {
@@ -161,12 +168,12 @@ pub fn reply_decoder(data: &[u8]) {
         _ => ReplyKind::Keys,
     };
     for limits in [Limits::default(), limits()] {
-        let (read, _) = however_cut(data, |pieces| replies(kind, pieces, &limits));
-        assert!(data.starts_with(&read), "what came out is what went in");
+        let (read, _) = for_every_split(data, |pieces| replies(kind, pieces, &limits));
+        assert!(data.starts_with(&read), "encoding changed the bytes");
     }
 }
 
-/// All whole replies, encoded again, and what ended them.
+/// Decodes replies. Returns them encoded again, and the error at their end.
 fn replies(
     kind: ReplyKind,
     pieces: &mut dyn Iterator<Item = &[u8]>,
@@ -177,36 +184,36 @@ fn replies(
     for mut input in pieces {
         loop {
             match decoder.next(kind, &mut input, limits) {
-                // No values at all take no bytes, and would come for ever.
+                // A list of 0 values takes no bytes, so the loop would never end.
                 Ok(Some(_)) if kind == ReplyKind::Values(0) => return (read, None),
                 Ok(Some(reply)) => reply.encode(&mut read),
                 Ok(None) => break,
                 Err(error) => return (read, Some(without_detail(error))),
             }
         }
-        assert!(input.is_empty(), "`None` means that the input is used up");
+        assert!(input.is_empty(), "`None` means that the decoder has consumed the input");
     }
     (read, None)
 }
 
-/// A file that processes share.
+/// Checks the parser of FileStore's records.
 pub fn record_reader(data: &[u8]) {
-    let (records, position, damage) = however_cut(data, records);
+    let (records, position, damage) = for_every_split(data, records);
     assert!(position <= data.len());
 
-    // A value behind a deleted key is dropped, so the records may be shorter than what they were read from.
-    let mut again = Vec::new();
-    records.iter().for_each(|record| record.encode_into(&mut again));
-    assert!(again.len() <= position);
-    let (reread, end, no_damage) = however_cut(&again, self::records);
-    assert_eq!((&reread, end, no_damage), (&records, again.len(), None), "encoding undoes decoding");
+    // Parsing drops the value of a deleted key, so the encoded records may be shorter than the input.
+    let mut reencoded = Vec::new();
+    records.iter().for_each(|record| record.encode_into(&mut reencoded));
+    assert!(reencoded.len() <= position);
+    let (reread, end, no_damage) = for_every_split(&reencoded, self::records);
+    assert_eq!((&reread, end, no_damage), (&records, reencoded.len(), None), "encoding undoes decoding");
 
     let mut table = Table::new();
     records.into_iter().for_each(|record| record.apply_to(&mut table));
     assert!(damage.is_some() || user_keys(&table).count() <= data.len());
 }
 
-/// All whole records, how far they reach, and what ended them.
+/// Parses records. Returns them, the end of the last one, and the damage behind it.
 fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, usize, Option<String>) {
     let (mut records, mut bytes, mut position) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {
@@ -225,22 +232,22 @@ fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, usize, Opti
     (records, position, None)
 }
 
-/// The bytes of a rendezvous' state, and the value they are in a store.
+/// Checks the codecs of rendezvous states: the pickle, and the base64 around it.
 pub fn state(data: &[u8]) {
-    let mut narrow = Limits::default();
-    (narrow.state_bytes, narrow.state_nodes, narrow.state_extra, narrow.host_len) = (600, 2, 64, 16);
-    for limits in [Limits::default(), narrow] {
+    let mut tight = Limits::default();
+    (tight.state_bytes, tight.state_nodes, tight.state_extra, tight.host_len) = (600, 2, 64, 16);
+    for limits in [Limits::default(), tight] {
         if let Ok(state) = pickle::decode(data, &limits) {
-            pickle::encode(&state, &Limits::default()).expect("what is written reads the same");
+            pickle::encode(&state, &Limits::default()).expect("a decoded state can be encoded");
             assert!(
-                state.members().len() <= 4 * limits.state_nodes,
-                "no more nodes than the limit, in any of the lists"
+                state.all_nodes().len() <= 4 * limits.state_nodes,
+                "at most the maximum number of nodes in each list"
             );
         }
         let _ = cell::read(data, &limits);
         let encoded = cell::encode(data);
         if let Ok(decoded) = cell::decode(&encoded, &limits) {
-            assert_eq!(decoded, data, "base64 there and back");
+            assert_eq!(decoded, data, "base64 is lossless");
         }
     }
 }

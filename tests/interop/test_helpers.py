@@ -152,7 +152,7 @@ def test_an_incomplete_exchange_times_out_on_every_rank_and_ours_names_the_missi
     assert isinstance(outcomes[0], dist.DistStoreError)
     name, message = outcomes[2].args
     assert name == "Timeout"
-    assert "2 of 4 ranks came, missing: 1, 3" in message
+    assert "2 of 4 ranks arrived, missing: 1, 3" in message
 
 
 @pytest.mark.parametrize("ours", OUR_RANKS, ids=str)
@@ -202,7 +202,7 @@ def test_torchs_rank_0_names_the_missing_ranks_and_counts_ours_as_present(server
     # Torch's rank 0 sets its trace key only after its own timeout. Our rank waits for that key.
     name, message = outcomes[1].args
     assert name == "Timeout"
-    assert "2 of 4 ranks came, missing: 2, 3" in message
+    assert "2 of 4 ranks arrived, missing: 2, 3" in message
 
 
 def test_our_rank_0_names_the_missing_ranks_and_releases_torchs_ranks(server):
@@ -215,7 +215,7 @@ def test_our_rank_0_names_the_missing_ranks_and_releases_torchs_ranks(server):
     )
     name, message = outcomes[0].args
     assert name == "Timeout"
-    assert "3 of 4 ranks came, missing: 3" in message
+    assert "3 of 4 ranks arrived, missing: 3" in message
     for rank in (1, 2):
         assert isinstance(outcomes[rank], dist.DistStoreError)
         # They waited for the key that rank 0 sets after it has collected the trace keys.

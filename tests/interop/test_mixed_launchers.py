@@ -113,7 +113,7 @@ def test_our_node_fails_when_torchrun_has_failed(port):
         assert torchs.exit_code() == 1, torchs.text
         assert ours.exit_code() == 1, ours.text
         # Our agent reports the node that failed, and not the worker that it stopped itself.
-        culprit = f"the job was ended by another node, node 1 (127.0.0.2, pid {torchs.process.pid}), which did not tell why"
+        culprit = f"the job was ended by another node, node 1 (127.0.0.2, pid {torchs.process.pid}), which did not report why"
         assert culprit in ours.text, ours.text
         assert "Root Cause" not in ours.text, ours.text
 
@@ -152,7 +152,7 @@ def test_our_finished_node_rejoins_without_a_torchrun_that_was_killed(port):
         wait_until("our worker to finish", lambda: "workers of this node have finished" in ours.text, ours, torchs)
         wait_until("torchrun's worker to start", lambda: "begun" in torchs.text, ours, torchs)
         torchs.process.kill()
-        wait_until("our node to rejoin", lambda: "starting over: 1 node left or died" in ours.text, ours)
+        wait_until("our node to rejoin", lambda: "restarting the workers: 1 node left or died" in ours.text, ours)
         with launch_shell("ours", port, "echo begun", hosts=False) as successor:
             assert successor.exit_code() == 0, ours.text + successor.text
             assert ours.exit_code() == 0, ours.text

@@ -278,7 +278,7 @@ def test_the_elastic_barrier_names_the_missing_ranks_on_both_sides(harness, mine
     other = harness.client()
     wait_until("torch's rank to arrive", lambda: other.add("few//num_members", 0) == 1)
     message = fails("Timeout", mine.elastic_barrier, "few/", 1, 3, 1000)
-    assert "2 of 3 ranks came, missing: 2" in message
+    assert "2 of 3 ranks arrived, missing: 2" in message
     assert "2" in theirs.result() and "missing" in theirs.result().lower()
 
 

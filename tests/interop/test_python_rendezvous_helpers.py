@@ -95,7 +95,7 @@ def test_a_missing_rank_causes_a_timeout(lib):
 
 
 def test_a_timeout_lists_the_missing_ranks():
-    with pytest.raises(OURS.dist.DistStoreError, match="1 of 3 ranks came, missing: 1, 2"):
+    with pytest.raises(OURS.dist.DistStoreError, match="1 of 3 ranks arrived, missing: 1, 2"):
         OURS.store.synchronize(OURS.dist.HashStore(), b"x", 0, 3, "sync/", timeout=0.2)
 
 

@@ -285,7 +285,7 @@ def test_a_misspelled_option_of_a_static_rendezvous_gets_a_suggestion():
     # If no known option is similar, all of them are listed.
     with OurNode("127.0.0.1:1", "job", (2, 2), backend="static", rank=1, last_call=1) as node:
         assert node.exit_code() == 2
-    assert "option 'last_call'; known are rank, timeout" in "".join(node.log)
+    assert "option 'last_call'; known options: rank, timeout" in "".join(node.log)
 
 
 UNREACHABLE = 5

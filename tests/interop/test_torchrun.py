@@ -189,7 +189,7 @@ def test_torchrun_restarts_its_workers_without_our_node_whose_command_ends(tmp_p
     ):
         assert ours.joined(PROCESS_TIMEOUT).world_size == 2
         assert ours.exit_code(PROCESS_TIMEOUT) == 6
-        assert "other nodes have left round 0 and start over" in "".join(ours.log)
+        assert "other nodes have left round 0" in "".join(ours.log)
         assert torchs.exit_code() == 0, torchs.err
     server.stop()
 
@@ -209,6 +209,6 @@ def test_torchrun_that_waits_for_the_exit_barrier_is_not_reported_as_dead(tmp_pa
         assert ours.exit_code(PROCESS_TIMEOUT) == 0
         assert torchs.exit_code() == 0, torchs.err
     [line] = [line for line in ours.log if "was removed from the rendezvous" in line]
-    assert "so nothing need be wrong" in line and "INFO" in line, line
+    assert "so this is probably not a failure" in line and "INFO" in line, line
     assert "WARN" not in "".join(ours.log), ours.log
     server.stop()

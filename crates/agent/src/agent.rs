@@ -1,10 +1,10 @@
-//! The agent's loop: waits for workers, signals, other nodes and time at once, passes events to the supervisor, and carries out
-//! its orders. It decides nothing.
+//! The agent's loop: waits for workers, signals, other nodes and timeouts, passes events to the supervisor, and carries
+//! out its orders.
 
-mod ending;
+mod end;
 mod message;
 mod snapshot;
-mod starting;
+mod start;
 
 use std::io;
 use std::net::TcpListener;
@@ -39,7 +39,7 @@ use crate::processes::Processes;
 use crate::report::Failure;
 use crate::round_watch::{Observation, RoundWatch};
 use crate::signals::{Signals, drain, register};
-use crate::stuck::Stuck;
+use crate::stuck::StuckWorkers;
 use crate::timers::Timers;
 use message::Message;
 
@@ -57,7 +57,7 @@ pub trait LaunchObserver: Send + Sync {
         Ok(())
     }
 
-    /// The workers of the node are about to start in this world, which is described in one line.
+    /// The workers of the node are about to start. `world` describes the round in one line.
     fn formed(&self, world: &str);
 
     /// The agent ends.
@@ -66,14 +66,14 @@ pub trait LaunchObserver: Send + Sync {
 
 /// How long a node may take to leave after a signal. Leaving itself takes at most 5 s.
 const LEAVE_GRACE: Duration = Duration::from_secs(6);
-/// The same if there is nothing to leave.
+/// The same grace if the node is in no rendezvous.
 const NOTHING_TO_LEAVE_GRACE: Duration = Duration::from_millis(500);
 
-/// Runs the workers of this node to the end of the job. The program must call [`enter`](crate::enter) first in `main`, and the
-/// calling thread must be the main thread: the workers die with it.
+/// Runs the workers of this node until the end of the job.
 ///
-/// If the process was not started by [`start_agent`](crate::start_agent), processes that the workers have started are left
-/// behind.
+/// The program must call [`enter`](crate::enter) first in `main`. The calling thread must be the main thread, because
+/// the workers die with it. If the process was not started by [`start_agent`](crate::start_agent), processes that the
+/// workers have started may be left behind.
 pub fn run(config: LaunchConfig, observer: Arc<dyn LaunchObserver>) -> Outcome {
     let start = Instant::now();
     match Agent::new(config, observer, start) {
@@ -91,38 +91,38 @@ struct Agent {
     sender: Sender<Message>,
     receiver: Receiver<Message>,
     joiner: Arc<Joiner>,
-    /// When a node that was told to end is no longer waited for.
+    /// When the agent stops waiting for the joining thread to give up.
     give_up: Option<Instant>,
     observer: Arc<dyn LaunchObserver>,
     logs: Logs,
-    /// A signal has come, whatever came of it.
-    signalled: bool,
+    /// Whether a signal was received.
+    signaled: bool,
     /// The round of the last start.
     formation: Option<Arc<Formation>>,
-    /// How many starts there were in this round before this one.
+    /// The number of earlier starts in this round.
     epoch: u64,
     watching: Option<RoundWatch>,
-    /// The membership of the rendezvous that was seen last in this round, if something had changed.
+    /// The last membership of this round, if it has changed since the round started.
     membership: Option<Membership>,
-    /// Set while this node is counted as finished; whether it still waits for the other nodes.
+    /// Set while this node is counted as finished. Contains whether it still waits for the other nodes.
     finishing: Option<Arc<AtomicBool>>,
-    /// Calls to the store that the next round, or the end, waits for.
+    /// Calls to the store that must be complete before the next round or the end.
     calls: Vec<JoinHandle<()>>,
-    /// The workers of the last start: their process ids and error files, and who of them failed.
+    /// The process ids, error files and failures of the workers of the last start.
     pids: Vec<u32>,
     error_files: Vec<Option<PathBuf>>,
     failures: Vec<Failure>,
     last_exit: Option<Exit>,
-    /// What another node has told of.
-    elsewhere: Option<Failure>,
+    /// The failure that another node has announced.
+    peer_failure: Option<Failure>,
     error: Option<AgentError>,
     events: Events,
-    stuck: Option<Stuck>,
+    stuck: Option<StuckWorkers>,
     timers: Option<Timers>,
     _health: Option<HealthServer>,
     starts: u32,
-    /// When it last began to join.
-    joins_since: Instant,
+    /// When the last join started.
+    join_start: Instant,
     start: Instant,
 }
 
@@ -135,14 +135,14 @@ impl Agent {
             register(signal_hook::consts::SIGCHLD).map_err(AgentError::system("handle SIGCHLD"))?;
         let processes = Processes::new().map_err(AgentError::system("open a socket"))?;
         let events = Events::open(&config, start)?;
-        let asks = sender.clone();
-        let ask = move |timeout| {
+        let query_sender = sender.clone();
+        let query = move |timeout| {
             let (reply, replied) = channel();
-            asks.send(Message::Snapshot(reply));
+            query_sender.send(Message::Snapshot(reply));
             replied.recv_timeout(timeout).ok()
         };
         let health = config.watch.health_check.map(|at| {
-            let health = TcpListener::bind(at).and_then(|listener| HealthServer::start(listener, ask));
+            let health = TcpListener::bind(at).and_then(|listener| HealthServer::start(listener, query));
             health.map_err(AgentError::system(format!("listen for health checks at {at}")))
         });
         let health = health.transpose()?;
@@ -151,7 +151,7 @@ impl Agent {
         }
         let timers = config.watch.file_timer.then(|| Timers::new(config.watch.timer_file.as_deref()));
         Ok(Agent {
-            supervisor: Supervisor::new(starting::policy(&config)),
+            supervisor: Supervisor::new(start::policy(&config)),
             processes,
             signals,
             child_ended,
@@ -161,7 +161,7 @@ impl Agent {
             give_up: None,
             observer,
             logs: Logs::create(&config)?,
-            signalled: false,
+            signaled: false,
             formation: None,
             epoch: 0,
             watching: None,
@@ -172,14 +172,14 @@ impl Agent {
             error_files: Vec::new(),
             failures: Vec::new(),
             last_exit: None,
-            elsewhere: None,
+            peer_failure: None,
             error: None,
             events,
-            stuck: config.watch.uninterruptible.map(Stuck::new),
+            stuck: config.watch.uninterruptible_timeout.map(StuckWorkers::new),
             timers,
             _health: health,
             starts: 0,
-            joins_since: Instant::now(),
+            join_start: Instant::now(),
             start,
             config,
         })
@@ -189,13 +189,13 @@ impl Agent {
         loop {
             while let Some(order) = self.supervisor.poll_order(self.now()) {
                 tracing::debug!("{order:?}");
-                if let Order::End { verdict, parting } = order {
-                    return self.end(verdict, parting);
+                if let Order::End { verdict, on_end } = order {
+                    return self.end(verdict, on_end);
                 }
                 self.carry_out(order);
             }
             self.wait();
-            self.collect();
+            self.collect_events();
         }
     }
 
@@ -213,37 +213,37 @@ impl Agent {
                 match self.starts {
                     0 => {}
                     _ if self.config.runs_once => tracing::info!("joining again: {reason}"),
-                    _ => tracing::warn!("starting over: {reason}"),
+                    _ => tracing::warn!("restarting the workers: {reason}"),
                 }
                 self.join();
             }
             Order::StopJoining => {
                 let is_static = self.config.rendezvous.backend == "static";
-                let patience = match self.joiner.give_up() {
+                let grace = match self.joiner.give_up() {
                     true if !is_static => LEAVE_GRACE,
                     _ => NOTHING_TO_LEAVE_GRACE,
                 };
-                self.give_up = Some(Instant::now() + patience);
+                self.give_up = Some(Instant::now() + grace);
             }
             Order::Start { restarts } => self.start_workers(restarts),
             Order::Send(target, signal) => self.processes.send(target, signal),
-            Order::Announce { worker, is_final } => self.announce(worker, is_final),
-            Order::ReportPause(pause) => tracing::warn!(
+            Order::PublishFailure { worker, is_final } => self.announce(worker, is_final),
+            Order::ReportRestartDelay(pause) => tracing::warn!(
                 "the workers ran for less than {} s again; the next start is delayed by {:.1} s",
                 Policy::SHORT_RUN_INTERVAL.as_secs(),
                 pause.as_secs_f64()
             ),
             Order::ReportLost => self.report_lost(),
             Order::ReportWaiting(nodes) => self.report_waiting(nodes),
-            Order::ReportFailed => self.report_failed(),
+            Order::PublishNodeFailed => self.report_failed(),
             Order::Leave => self.leave(),
             Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
-            Order::End { .. } => unreachable!("the loop ends with it"),
+            Order::End { .. } => unreachable!("the loop ends with this order"),
         }
     }
 
-    /// Waits until something has happened, or it is time for something.
+    /// Waits for an event or the next timeout.
     fn wait(&mut self) {
         let ticks = self.stuck.is_some() && self.supervisor.is_running();
         let tick = ticks.then_some(self.config.monitor_interval);
@@ -265,65 +265,65 @@ impl Agent {
         }
     }
 
-    /// Passes everything that has happened to the supervisor. Messages come before the ends of workers that they may have caused.
-    fn collect(&mut self) {
+    /// Passes all new events to the supervisor. Messages come before the exits of workers that they may have caused.
+    fn collect_events(&mut self) {
         for message in self.receiver.take() {
-            self.read(message);
+            self.handle_message(message);
         }
         for signal in self.signals.take(Instant::now()) {
-            self.signalled = true;
+            self.signaled = true;
             if self.starts > 0 && !self.config.runs_once {
                 tracing::warn!("Received {signal} death signal, shutting down workers");
             }
-            self.supervisor.handle_event(Event::Signalled(Signal(signal)));
+            self.supervisor.handle_event(Event::Signaled(Signal(signal)));
         }
         if self.give_up.is_some_and(|at| at <= Instant::now()) {
             self.give_up = None;
-            self.supervisor.handle_event(Event::NotFormed { is_spare: false });
+            self.supervisor.handle_event(Event::JoinFailed { is_spare: false });
         }
         if drain(&self.child_ended) > 0 || self.starts > 0 {
             self.reap();
         }
         self.logs.check_disk_if_due();
         if let Some(stuck) = &mut self.stuck
-            && stuck.look(self.processes.running())
+            && stuck.check(self.processes.running())
         {
             self.supervisor.handle_event(Event::Stuck);
         }
     }
 
     fn reap(&mut self) {
-        let (ended, nothing_is_left) = self.processes.reap();
+        let (ended, no_process_is_left) = self.processes.reap();
         for worker in ended {
-            let event = self.ended(worker);
+            let event = self.handle_exit(worker);
             self.supervisor.handle_event(event);
         }
-        if nothing_is_left {
-            self.supervisor.handle_event(Event::Alone);
+        if no_process_is_left {
+            self.supervisor.handle_event(Event::AllProcessesExited);
         }
     }
 
-    fn read(&mut self, message: Message) {
+    fn handle_message(&mut self, message: Message) {
         let event = match message {
             Message::Joined(Ok(formation)) => {
                 let nodes = formation.round.participants.clone();
                 let (restarts, are_all_ours) = (formation.restarts, formation.torch_nodes.is_empty());
-                // A node that leaves is in no round.
+                // A node that is about to leave is in no round.
                 if self.give_up.is_none() {
-                    self.formed(formation);
+                    self.handle_formation(formation);
                 }
-                Event::Formed { restarts, nodes, are_all_ours }
+                Event::Joined { restarts, nodes, are_all_ours }
             }
             Message::Joined(Err(error)) => {
                 let error = self.error.insert(error);
                 if matches!(error, AgentError::Rendezvous(RendezvousError::Interrupted { .. })) {
                     tracing::info!("left the rendezvous on a signal");
                 }
-                self.events.took("RENDEZVOUS", self.joins_since.elapsed());
+                self.events.record_duration("RENDEZVOUS", self.join_start.elapsed());
                 let is_spare = matches!(error, AgentError::Rendezvous(RendezvousError::GracefulExit { .. }));
-                Event::NotFormed { is_spare }
+                Event::JoinFailed { is_spare }
             }
-            // These belong to a start that is over.
+            // The message belongs to an earlier start.
             Message::Observed(start, _)
             | Message::Finished(start, _)
             | Message::PeersAlive(start)
@@ -335,13 +335,13 @@ impl Agent {
             Message::PeersAlive(_) => Event::PeersAlive,
             Message::WorkingNodes(_, nodes) => Event::WorkingNodes(nodes),
             Message::Observed(_, observation) => match observation {
-                Observation::Membership(seen, reports) => {
-                    self.supervisor.handle_membership(&seen, reports.as_ref(), self.now());
-                    self.membership = Some(*seen);
+                Observation::Membership(membership, reports) => {
+                    self.supervisor.handle_membership(&membership, reports.as_ref(), self.now());
+                    self.membership = Some(*membership);
                     return;
                 }
                 Observation::StoreLost(error) => {
-                    // A node that waits for the others to finish notices it at the exit barrier.
+                    // A node that waits for the other nodes to finish notices it at the exit barrier.
                     if !self.supervisor.is_running() {
                         return;
                     }
@@ -351,21 +351,25 @@ impl Agent {
                 // This node has announced it itself.
                 Observation::Announced(
                     Announcement::Restart(Some(failure)) | Announcement::Failure(Some(failure)),
-                ) if self.formation.as_ref().is_some_and(|own| own.round.rank == failure.group_rank) => {
+                ) if self
+                    .formation
+                    .as_ref()
+                    .is_some_and(|formation| formation.round.rank == failure.group_rank) =>
+                {
                     return;
                 }
                 Observation::Announced(Announcement::Restart(failure)) => {
-                    self.hear("restarts its workers", failure.as_ref());
+                    self.log_peer_failure("restarts its workers", failure.as_ref());
                     Event::PeerRestarts
                 }
                 Observation::Announced(Announcement::Failure(failure)) => {
-                    self.hear("has failed for good", failure.as_ref());
-                    self.elsewhere = failure;
+                    self.log_peer_failure("has failed for good", failure.as_ref());
+                    self.peer_failure = failure;
                     Event::PeerFailed
                 }
             },
-            // The host of the store stays until all nodes have read that all have finished, so it has died.
-            Message::Finished(_, RoundEnd::Unheard) => {
+            // The host of the store stays until all nodes have read that all have finished, so it was lost.
+            Message::Finished(_, RoundEnd::StoreLost) => {
                 self.error = Some(AgentError::Unfinished);
                 Event::StoreLost
             }
@@ -379,7 +383,7 @@ impl Agent {
         self.supervisor.handle_event(event);
     }
 
-    fn hear(&self, what: &str, failure: Option<&Failure>) {
+    fn log_peer_failure(&self, what: &str, failure: Option<&Failure>) {
         match failure {
             Some(failure) => tracing::warn!(
                 "node {} ({}) {what}: its worker {} (rank {}) ended with {}",
@@ -393,35 +397,36 @@ impl Agent {
         }
     }
 
-    /// Announces a failure to the other nodes, in the background.
+    /// Announces a failure to the other nodes in the background.
     fn announce(&mut self, worker: LocalRank, is_final: bool) {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
         if let (Some(watching), Some(failure)) = (&self.watching, failure) {
-            let board = Arc::clone(&watching.board);
+            let announcements_store = Arc::clone(&watching.announcements_store);
             self.calls.push(std::thread::spawn(move || {
-                if let Err(error) = crate::announcements::announce(&*board, &failure, is_final) {
-                    tracing::warn!("the other nodes could not be told: {error}");
+                if let Err(error) = crate::announcements::announce(&*announcements_store, &failure, is_final)
+                {
+                    tracing::warn!("could not announce the failure to the other nodes: {error}");
                 }
             }));
         }
     }
 
     fn report_lost(&self) {
-        if let Some(seen) = &self.membership
-            && let (Some(round), Some(lost)) = (seen.round, &seen.lost)
+        if let Some(membership) = &self.membership
+            && let (Some(round), Some(lost)) = (membership.round, &membership.lost)
         {
             match self.config.runs_once {
-                // A node of torch's that has finished is silent, too.
-                true => tracing::info!("gone from round {round}: {lost}"),
-                false => tracing::warn!("gone from round {round}: {lost}"),
+                // Torch's nodes also send no heartbeats after they have finished.
+                true => tracing::info!("lost from round {round}: {lost}"),
+                false => tracing::warn!("lost from round {round}: {lost}"),
             }
         }
     }
 
     fn report_waiting(&self, nodes: u64) {
         let then = match self.config.nproc_per_node {
-            0 => "it begins when those with a command end or start over",
-            _ => "this node goes on until its command has ended",
+            0 => "it begins when the nodes with a command exit or rejoin",
+            _ => "this node stays until its command has exited",
         };
         tracing::info!("nodes wait for the next round ({nodes} now); {then}");
     }
@@ -437,14 +442,14 @@ impl Agent {
     fn leave(&mut self) {
         let (Some(handler), Some(formation)) = (self.handler().cloned(), &self.formation) else { return };
         tracing::warn!(
-            "other nodes have left round {} and start over; this node's command is told to end, and this node leaves (run it \
-             again to be in the next round)",
+            "other nodes have left round {} and join the next one; this node stops its command and leaves (run it \
+             again to join the next round)",
             formation.round.round
         );
         self.calls.push(std::thread::spawn(move || drop(handler.leave())));
     }
 
-    /// Finds out whether a node was lost, because that may be why this worker failed.
+    /// Checks whether a node was lost, because that may be the reason why this worker failed.
     fn check_peers(&self, worker: LocalRank) {
         let (sender, start) = (self.sender.clone(), self.starts);
         let (Some(watching), Some(formation)) = (&self.watching, &self.formation) else {
@@ -454,10 +459,11 @@ impl Agent {
             "worker {} failed and no restart is left; asking the other nodes whether one was lost",
             worker.0
         );
-        let (board, nodes) = (Arc::clone(&watching.board), formation.round.world_size);
+        let (announcements_store, nodes) =
+            (Arc::clone(&watching.announcements_store), formation.round.world_size);
         let are_all_ours = formation.torch_nodes.is_empty();
         std::thread::spawn(move || {
-            crate::announcements::await_alive(&*board, nodes, are_all_ours);
+            crate::announcements::await_alive(&*announcements_store, nodes, are_all_ours);
             sender.send(Message::PeersAlive(start));
         });
     }
@@ -481,7 +487,7 @@ impl Agent {
         self.finishing = Some(wanted);
     }
 
-    /// Waits no longer for the other nodes to finish. Returns whether this node was counted as finished.
+    /// Stops waiting for the other nodes to finish. Returns whether this node was counted as finished.
     fn stop_finishing(&mut self) -> bool {
         let finishing = self.finishing.take();
         finishing.is_some_and(|wanted| wanted.swap(false, Ordering::SeqCst))

@@ -1,41 +1,41 @@
-//! Announcements of our nodes to each other: a node restarts its workers, or has failed for good. They are in keys of the round's
-//! store that torch's agents never read.
+//! Announcements between our agents: a node restarts its workers, or the job has failed. Torch's agents never read
+//! these keys of the round's store.
 //!
-//! | key | what |
+//! | key | value |
 //! |---|---|
 //! | `rallypoint.agent/news` | set with every announcement |
 //! | `rallypoint.agent/restart` | the failure for which all nodes restart their workers |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
-//! | `rallypoint.agent/alive` | how many nodes have reported that they are alive; asked for by `news` without another key |
-//! | `rallypoint.agent/heard` | how many nodes have read the failure |
-//! | `rallypoint.agent/restarts/RANK` | how many restarts that node has counted |
+//! | `rallypoint.agent/alive` | the number of nodes that are alive, if `news` is set alone |
+//! | `rallypoint.agent/heard` | the number of nodes that have read the failure |
+//! | `rallypoint.agent/restarts/RANK` | the number of restarts that the node with this group rank has counted |
 
 use std::time::{Duration, Instant};
 
-use rallypoint_rendezvous::PatientWait;
+use rallypoint_rendezvous::KeyWait;
 use rallypoint_store::{Result, Store};
 
 use crate::report::Failure;
 
-const NEWS: &str = "rallypoint.agent/news";
+const ANNOUNCED: &str = "rallypoint.agent/news";
 const RESTART: &str = "rallypoint.agent/restart";
 const FAILURE: &str = "rallypoint.agent/failure";
 const ALIVE: &str = "rallypoint.agent/alive";
-const HEARD: &str = "rallypoint.agent/heard";
+const ACKNOWLEDGED: &str = "rallypoint.agent/heard";
 
-/// How long each call to the store may take.
+/// The timeout of each call to the store.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long nodes of ours may take to report that they are alive. A lost node is noticed after 15 s.
+/// How long our nodes may take to report that they are alive. A lost node is noticed after 15 s.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// The same if nodes of torch's, which never report, are in the round.
+/// The same timeout in a round with torch's nodes, which never report.
 const MIXED_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 const ALIVE_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the host of the store stays until all nodes have read its failure.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the host of the store waits until all nodes have read its failure.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval for checking whether announcements are still wanted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What another node has announced.
+/// An announcement of another node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Announcement {
     /// All nodes restart their workers because of this failure.
@@ -44,61 +44,62 @@ pub(crate) enum Announcement {
     Failure(Option<Failure>),
 }
 
-/// Announces that this node restarts its workers, or has failed for good.
+/// Announces that this node restarts its workers or, if `is_final`, that the job has failed.
 pub(crate) fn announce(store: &dyn Store, failure: &Failure, is_final: bool) -> Result<()> {
     let store = store.with_timeout(Some(CALL_TIMEOUT));
     let json = serde_json::to_vec(failure).unwrap_or_else(|_| b"null".to_vec());
     let key = if is_final { FAILURE } else { RESTART };
-    // The first announcement counts.
+    // Only the first announcement counts.
     store.compare_set(key, b"", &json)?;
-    store.set(NEWS, b"1")
+    store.set(ANNOUNCED, b"1")
 }
 
-/// Asks all nodes of the round to report that they are alive, and waits until they have or the timeout is over. A node that
-/// is lost meanwhile is noticed by its missing heartbeats.
+/// Asks all nodes of the round to report that they are alive, and waits until they have or the timeout is over. If a
+/// node is lost, its heartbeats end in the meantime.
 pub(crate) fn await_alive(store: &dyn Store, nodes: u64, are_all_ours: bool) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));
-    if let Err(error) = store.set(NEWS, b"1") {
+    if let Err(error) = store.set(ANNOUNCED, b"1") {
         return tracing::debug!("the other nodes could not be asked whether they are alive: {error}");
     }
-    let most = if are_all_ours { ALIVE_TIMEOUT } else { MIXED_ALIVE_TIMEOUT };
-    while start.elapsed() < most && !store.add(ALIVE, 0).is_ok_and(|alive| alive >= nodes as i64) {
+    let timeout = if are_all_ours { ALIVE_TIMEOUT } else { MIXED_ALIVE_TIMEOUT };
+    while start.elapsed() < timeout && !store.add(ALIVE, 0).is_ok_and(|alive| alive >= nodes as i64) {
         std::thread::sleep(ALIVE_POLL_INTERVAL);
     }
 }
 
-/// Publishes how many restarts this node has counted. Call it before this node publishes how many workers it has: a node that
-/// knows all ranks then finds it.
+/// Publishes the number of restarts that this node has counted. Call it before this node publishes its workers, so that
+/// a node that knows all ranks finds the number.
 pub(crate) fn publish_restarts(store: &dyn Store, rank: u64, restarts: u32) -> Result<()> {
     store.set(&restarts_of(rank), restarts.to_string().as_bytes())
 }
 
-/// Returns the most restarts that a node of ours has counted, and the ranks of torch's nodes, which publish nothing.
+/// Returns the highest number of restarts that one of our nodes has counted, and the group ranks of torch's nodes,
+/// which publish none.
 pub(crate) fn read_restarts(store: &dyn Store, nodes: u64) -> Result<(u32, Vec<u64>)> {
-    let (mut most, mut torch_nodes) = (0, Vec::new());
+    let (mut max_restarts, mut torch_nodes) = (0, Vec::new());
     for rank in 0..nodes {
         let key = restarts_of(rank);
         if store.check(&[&key])? {
             let count = String::from_utf8_lossy(&store.get(&key)?).parse().unwrap_or(0);
-            most = most.max(count);
+            max_restarts = max_restarts.max(count);
         } else {
             torch_nodes.push(rank);
         }
     }
-    Ok((most, torch_nodes))
+    Ok((max_restarts, torch_nodes))
 }
 
 fn restarts_of(rank: u64) -> String {
     format!("rallypoint.agent/restarts/{rank}")
 }
 
-/// Waits for announcements in a round and hands them on, until the job has failed or they are no longer wanted.
-pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: impl Fn(Announcement)) {
-    let mut key = NEWS;
+/// Passes announcements of a round to `deliver` until the job has failed or `is_wanted` returns false.
+pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, deliver: impl Fn(Announcement)) {
+    let mut key = ANNOUNCED;
     while is_wanted() {
         let start = Instant::now();
-        match PatientWait::new(store, &[key], CHECK_INTERVAL).poll(CHECK_INTERVAL) {
+        match KeyWait::new(store, &[key], CHECK_INTERVAL).poll(CHECK_INTERVAL) {
             Ok(true) => match read(store) {
                 Ok(None) => {
                     if let Err(error) = store.with_timeout(Some(CALL_TIMEOUT)).add(ALIVE, 1) {
@@ -107,19 +108,19 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
                     key = FAILURE;
                 }
                 Ok(Some(Announcement::Restart(failure))) => {
-                    hand_on(Announcement::Restart(failure));
+                    deliver(Announcement::Restart(failure));
                     key = FAILURE;
                 }
                 Ok(Some(failure)) => {
-                    hand_on(failure);
-                    // Only the host of the store waits for this, and not for long.
-                    let _ = store.with_timeout(Some(CALL_TIMEOUT)).add(HEARD, 1);
+                    deliver(failure);
+                    // Only the host of the store waits for this, for up to 2 s.
+                    let _ = store.with_timeout(Some(CALL_TIMEOUT)).add(ACKNOWLEDGED, 1);
                     return;
                 }
                 Err(error) => tracing::debug!("could not read an announcement: {error}"),
             },
             Ok(false) => {}
-            // The thread that watches the membership reports that the store is lost.
+            // The thread that polls the membership reports that the store is lost.
             Err(error) => {
                 tracing::debug!("cannot wait for announcements: {error}");
                 std::thread::sleep(CHECK_INTERVAL.saturating_sub(start.elapsed()));
@@ -128,7 +129,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, hand_on: i
     }
 }
 
-/// Reads the announcement; `None` if nodes are only asked to report that they are alive.
+/// Reads the announcement. Returns `None` if nodes are only asked to report that they are alive.
 fn read(store: &dyn Store) -> Result<Option<Announcement>> {
     let store = store.with_timeout(Some(CALL_TIMEOUT));
     let failure = |key| store.get(key).map(|json| serde_json::from_slice(&json).ok().flatten());
@@ -141,7 +142,7 @@ fn read(store: &dyn Store) -> Result<Option<Announcement>> {
     Ok(None)
 }
 
-/// Returns the failure that ended the job, if another node has announced one by now.
+/// Returns the failure that ended the job, if another node has announced one.
 pub(crate) fn final_failure(store: &dyn Store) -> Option<Failure> {
     match read(store) {
         Ok(Some(Announcement::Failure(failure))) => failure,
@@ -150,10 +151,12 @@ pub(crate) fn final_failure(store: &dyn Store) -> Option<Failure> {
 }
 
 /// Waits until `nodes` nodes have read the failure, or the timeout is over.
-pub(crate) fn linger(store: &dyn Store, nodes: u64) {
+pub(crate) fn await_acknowledgments(store: &dyn Store, nodes: u64) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));
-    while start.elapsed() < LINGER_TIMEOUT && store.add(HEARD, 0).is_ok_and(|heard| heard < nodes as i64) {
+    while start.elapsed() < ACKNOWLEDGE_TIMEOUT
+        && store.add(ACKNOWLEDGED, 0).is_ok_and(|acknowledged| acknowledged < nodes as i64)
+    {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -187,28 +190,28 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_is_heard_and_a_final_failure_after_it_and_the_first_of_each_counts() {
+    fn the_first_restart_and_the_first_final_failure_are_delivered() {
         let store = HashStore::new();
         announce(&store, &failure(1), false).unwrap();
         announce(&store, &failure(2), false).unwrap();
-        let heard = RefCell::new(Vec::new());
-        let hand_on = |announcement| {
+        let delivered = RefCell::new(Vec::new());
+        let deliver = |announcement| {
             announce(&store, &failure(3), true).unwrap();
-            heard.borrow_mut().push(announcement);
+            delivered.borrow_mut().push(announcement);
         };
-        listen(&store, || true, hand_on);
+        listen(&store, || true, deliver);
         assert_eq!(
-            heard.into_inner(),
+            delivered.into_inner(),
             [Announcement::Restart(Some(failure(1))), Announcement::Failure(Some(failure(3)))]
         );
         assert_eq!(final_failure(&store), Some(failure(3)));
         let start = Instant::now();
-        linger(&store, 1);
-        assert!(start.elapsed() < LINGER_TIMEOUT, "one node has heard");
+        await_acknowledgments(&store, 1);
+        assert!(start.elapsed() < ACKNOWLEDGE_TIMEOUT, "one node has acknowledged");
     }
 
     #[test]
-    fn the_most_restarts_count_and_a_node_that_publishes_none_does_not() {
+    fn the_highest_restart_count_is_read_and_silent_nodes_are_torchs() {
         let store = HashStore::new();
         assert_eq!(read_restarts(&store, 3).unwrap(), (0, vec![0, 1, 2]));
         publish_restarts(&store, 0, 1).unwrap();

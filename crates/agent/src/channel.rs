@@ -1,4 +1,4 @@
-//! Messages from threads that wait for something to the agent's loop, which waits with `poll`.
+//! A channel to a thread that waits with `poll`, such as the agent's loop.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -32,10 +32,10 @@ pub(crate) fn open<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
 }
 
 impl<T> Sender<T> {
-    /// Sends a message. It is dropped if the receiver is gone.
+    /// Sends a message. It is discarded if there is no receiver any more.
     pub(crate) fn send(&self, message: T) {
         let _ = self.messages.send(message);
-        // A full socket is readable, too.
+        // If the socket is full, it is already readable.
         let _ = (&*self.wakeup).write(&[1]);
     }
 }

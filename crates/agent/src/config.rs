@@ -1,5 +1,4 @@
-//! What an agent is to do: the workers it runs, who it meets, and what it does when something goes wrong. Plain data, already
-//! checked; where it came from (a command line, a program) is not its business.
+//! The configuration of an agent: plain data that has been checked.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -7,57 +6,60 @@ use std::time::Duration;
 
 use rallypoint_rendezvous::RendezvousParameters;
 
-/// All that an agent is told.
+/// The configuration of an agent.
 #[derive(Debug, Clone)]
 pub struct LaunchConfig {
-    /// What each worker runs.
+    /// The command of each worker.
     pub command: WorkerCommand,
-    /// How many workers this node runs.
+    /// The number of workers of this node.
     pub nproc_per_node: u32,
     /// The role of this node's workers.
     pub role: String,
-    /// How this node meets the others: backend, endpoint, run id, numbers of nodes, its own address.
+    /// The parameters of the rendezvous: backend, endpoint, run id, numbers of nodes, and the address of this node.
     pub rendezvous: RendezvousParameters,
-    /// Whether the workers belong to one round, as the command of `rallypoint join` does: they are never restarted, get
-    /// signals as they come, and how they end does not end the job of the other nodes. Then there may be no workers.
+    /// Whether the workers belong to one round, as the command of `rallypoint join` does. Such workers are never
+    /// restarted and get signals directly, and their exit does not end the job of the other nodes. There may be no
+    /// workers.
     pub runs_once: bool,
-    /// How often the workers may be started again after a failure.
+    /// How often the workers may be restarted after a failure.
     pub max_restarts: u32,
-    /// The longest pause before a restart, while workers keep ending within 10 s of their start.
+    /// The longest pause before a restart, while workers keep exiting within 10 s of their start.
     pub max_restart_backoff: Duration,
-    /// How long, at most, until what can only be seen by looking (a node that waits, a worker that hangs) is looked for.
+    /// Interval for polling the membership of the rendezvous and for detecting workers in uninterruptible sleep. Worker
+    /// exits are detected immediately.
     pub monitor_interval: Duration,
-    /// The signals that end the job in good order, by number.
+    /// The numbers of the signals that stop the workers and end the job.
     pub signals: Vec<i32>,
-    /// How long each worker may take to end before it is killed (`--shutdown-timeout`).
+    /// How long each worker may take to exit before it is killed (`--shutdown-timeout`).
     pub shutdown_grace: Duration,
-    /// Where the workers' output goes.
+    /// Where the output of the workers goes.
     pub logs: LogsConfig,
     /// Where events go.
     pub events: EventLog,
-    /// A file for the end report, as JSON; `-` is standard output.
+    /// A file for the end report, as JSON. `-` is standard output.
     pub report: Option<PathBuf>,
-    /// Where the job's first failure is copied to: `TORCHELASTIC_ERROR_FILE` of the agent's own environment.
+    /// The file to which the first failure of the job is written: `TORCHELASTIC_ERROR_FILE` in the agent's own
+    /// environment.
     pub error_file: Option<PathBuf>,
-    /// What torch's own watchers ask for.
+    /// Options for watching the workers and the agent.
     pub watch: WatchConfig,
-    /// Which processors each worker is bound to.
+    /// The processors that each worker is bound to.
     pub numa: Option<NumaBinding>,
-    /// Each worker sees one device only, as number 0.
+    /// Whether each worker sees one device only, as number 0.
     pub virtual_local_rank: bool,
-    /// All nodes have equally many workers of one role, so ranks are computed and not asked for
+    /// Whether all nodes have the same number of workers with one role, so that each node can compute the ranks itself
     /// (`TORCH_ELASTIC_WORKER_IDENTICAL`).
     pub identical_workers: bool,
-    /// Environment variables that the workers get beside the agent's own (`OMP_NUM_THREADS`).
+    /// Environment variables of the workers in addition to the agent's own (`OMP_NUM_THREADS`).
     pub extra_environment: Vec<(OsString, OsString)>,
 }
 
-/// What a worker runs.
+/// The command of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerCommand {
     /// The script, module or program.
     pub target: OsString,
-    /// What comes after it. `${local_rank}` in it becomes the local rank, unless the workers run once.
+    /// The arguments. `${local_rank}` is substituted, unless the workers run once.
     pub args: Vec<OsString>,
     /// How the target is run.
     pub mode: CommandMode,
@@ -78,7 +80,7 @@ pub enum CommandMode {
     },
     /// `TARGET ARGS`.
     Program,
-    /// The target is a script that runs inside of Python, as `runpy` runs it, and whose exceptions are recorded.
+    /// Runs the target with Python's `runpy` and records its exceptions.
     RunPath {
         /// The interpreter.
         interpreter: OsString,
@@ -97,22 +99,22 @@ impl CommandMode {
     }
 }
 
-/// Where the workers' output goes.
+/// Where the output of the workers goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogsConfig {
-    /// The folder under which this run makes its own.
+    /// The folder in which the run creates its own folder.
     pub dir: LogDir,
-    /// Which streams go to files, for each local rank.
+    /// The streams that go to files, for each local rank.
     pub redirects: PerRank<Streams>,
-    /// Which streams go to files and to the agent's own.
+    /// The streams that go to files and are shown, for each local rank.
     pub tee: PerRank<Streams>,
-    /// What is put before each line that is shown of a tee'd stream; torch's `[role0]:` if there is none.
+    /// The prefix of each shown line of a tee'd stream. If it is `None`, torch's `[role0]:`.
     pub prefix_template: Option<String>,
-    /// The local ranks whose output is shown; all, if there is no such list.
+    /// The local ranks whose output is shown. If it is `None`, all of them.
     pub shown_ranks: Option<Vec<u32>>,
-    /// Lines of tee'd standard output that contain one of these also go to a file of their own.
+    /// Lines of tee'd standard output that contain one of these strings also go to another file.
     pub stdout_filters: Vec<String>,
-    /// The same for standard error.
+    /// The same for tee'd standard error.
     pub stderr_filters: Vec<String>,
     /// Whether standard error that goes to no file passes through the agent, which keeps its last lines for the report.
     pub keeps_last_lines: bool,
@@ -121,25 +123,25 @@ pub struct LogsConfig {
 /// The folder of the logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogDir {
-    /// A new one in the system's folder for temporary files.
+    /// A new folder in the system's folder for temporary files.
     Temporary,
-    /// This one; made if it isn't there.
+    /// This folder. It is created if it does not exist.
     At(PathBuf),
-    /// None: nothing is written, and workers have no error file (`--log-dir /dev/null`).
+    /// No folder: nothing is written, and workers have no error file (`--log-dir /dev/null`).
     Nowhere,
 }
 
-/// One value for all local ranks, or one for each of some.
+/// One value for all local ranks, or a value for some of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PerRank<T> {
-    /// The same for all.
+    /// The same value for all local ranks.
     All(T),
-    /// For these; the others have the default.
+    /// Values for these local ranks. The others have the default.
     Some(std::collections::BTreeMap<u32, T>),
 }
 
 impl<T: Copy + Default> PerRank<T> {
-    /// The value for a local rank.
+    /// Returns the value for a local rank.
     pub fn of(&self, local_rank: u32) -> T {
         match self {
             PerRank::All(value) => *value,
@@ -148,7 +150,7 @@ impl<T: Copy + Default> PerRank<T> {
     }
 }
 
-/// Some of a worker's output streams.
+/// A selection of a worker's output streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Streams {
     /// Standard output.
@@ -163,40 +165,42 @@ pub enum EventLog {
     /// Nowhere.
     #[default]
     None,
-    /// To standard error, a line of JSON each.
+    /// Standard error, one line of JSON per event.
     Console,
-    /// To the end of this file.
+    /// Appended to this file.
     File(PathBuf),
 }
 
-/// What torch's watchers ask for in environment variables.
+/// Options for watching the workers and the agent, which torch reads from environment variables.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WatchConfig {
-    /// Workers may set timers through a pipe (`TORCHELASTIC_ENABLE_FILE_TIMER`).
+    /// Whether workers may set timers through a pipe (`TORCHELASTIC_ENABLE_FILE_TIMER`).
     pub file_timer: bool,
-    /// Where that pipe is (`TORCHELASTIC_TIMER_FILE`).
+    /// The path of that pipe (`TORCHELASTIC_TIMER_FILE`).
     pub timer_file: Option<PathBuf>,
-    /// A worker that can't be interrupted for so long is given up (`TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`).
-    pub uninterruptible: Option<Duration>,
-    /// Where the agent tells whether it lives, over HTTP (`--health-check`, `TORCHELASTIC_HEALTH_CHECK_PORT`).
+    /// How long a worker may be in uninterruptible sleep before the agent gives up
+    /// (`TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`).
+    pub uninterruptible_timeout: Option<Duration>,
+    /// The address at which the agent answers health checks over HTTP (`--health-check`,
+    /// `TORCHELASTIC_HEALTH_CHECK_PORT`).
     pub health_check: Option<std::net::SocketAddr>,
 }
 
-/// Which processors a worker is bound to, seen from its device.
+/// The processors that a worker is bound to, depending on its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumaBinding {
-    /// Those of the device's NUMA node.
+    /// The processors of the device's NUMA node.
     Node,
-    /// Those of its socket.
+    /// The processors of the device's socket.
     Socket,
-    /// A share of its NUMA node that no other worker has.
+    /// A part of the device's NUMA node that no other worker has.
     Exclusive,
-    /// Those that share the largest cache.
+    /// The processors of the device's NUMA node that share the largest cache.
     CoreComplex,
 }
 
 impl LaunchConfig {
-    /// A job on this machine alone: a command run directly, torch's defaults for everything else.
+    /// Creates a configuration with torch's defaults for everything else.
     pub fn new(
         command: WorkerCommand,
         nproc_per_node: u32,

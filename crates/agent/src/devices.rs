@@ -1,4 +1,4 @@
-//! How many devices this machine has, found in the kernel's files, without torch and without a driver's library.
+//! Counts the devices of this machine by reading the kernel's files, without torch and without a driver's library.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -7,28 +7,32 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{AgentError, Result};
 
-/// A device that workers compute on.
+/// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gpu {
-    /// Where it is on the bus, as in `/sys/bus/pci/devices`; unknown where only its device file is seen.
+    /// The PCI address, as in `/sys/bus/pci/devices`. `None` if only the device file is visible.
     pub(crate) address: Option<String>,
-    /// The name its maker gave it.
+    /// The UUID that the driver reports.
     uuid: Option<String>,
 }
 
-/// A machine: its files and its environment.
+/// A machine: its files and its environment variables.
 pub(crate) struct Machine<'a> {
     root: PathBuf,
     environment: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-/// How many workers a node runs by the name of what they use: `cpu`, `gpu` or `auto`.
+/// Returns the number of workers for `--nproc-per-node` with a name: `cpu`, `gpu` or `auto`.
+///
+/// # Errors
+///
+/// Fails with [`AgentError::Config`] if the name is unknown, or if it is `gpu` and there is no visible GPU.
 pub fn count_devices(name: &str) -> Result<u32> {
     Machine::this().count(name)
 }
 
 impl Machine<'_> {
-    /// This one.
+    /// Returns the machine that this process runs on.
     pub(crate) fn this() -> Machine<'static> {
         Machine { root: "/".into(), environment: &|name| std::env::var_os(name) }
     }
@@ -38,8 +42,8 @@ impl Machine<'_> {
             "cpu" => Ok(processors()?.len() as u32),
             "gpu" => match self.visible_gpus().len() {
                 0 => Err(AgentError::Config(format!(
-                    "--nproc-per-node gpu: Cuda is not available. {}; name a number, or cpu",
-                    self.why_none()
+                    "--nproc-per-node gpu: Cuda is not available. {}; pass a number or cpu",
+                    self.explain_no_gpus()
                 ))),
                 count => Ok(count as u32),
             },
@@ -48,7 +52,7 @@ impl Machine<'_> {
                 count => Ok(count as u32),
             },
             "xpu" => Err(AgentError::Config(
-                "--nproc-per-node xpu: such devices can't be counted without torch; name their number".into(),
+                "--nproc-per-node xpu: such devices can't be counted without torch; pass their number".into(),
             )),
             _ => Err(AgentError::Config(format!(
                 "Unsupported nproc_per_node value: {name} (a number, or one of auto, cpu, gpu)"
@@ -56,7 +60,7 @@ impl Machine<'_> {
         }
     }
 
-    fn why_none(&self) -> String {
+    fn explain_no_gpus(&self) -> String {
         match self.gpus().len() {
             0 => "No device of the nvidia or amdgpu driver was found".into(),
             all => {
@@ -68,15 +72,15 @@ impl Machine<'_> {
         }
     }
 
-    /// Those that a worker sees, in the order in which it counts them.
+    /// Returns the GPUs that a worker sees, in the order in which it numbers them.
     pub(crate) fn visible_gpus(&self) -> Vec<Gpu> {
         let variable = |name: &str| (self.environment)(name).map(|text| text.to_string_lossy().into_owned());
         let nvidia = self.nvidia();
         if !nvidia.is_empty() {
-            return visible(nvidia, variable("CUDA_VISIBLE_DEVICES"));
+            return filter_visible(nvidia, variable("CUDA_VISIBLE_DEVICES"));
         }
-        let amd = visible(self.amd(), variable("ROCR_VISIBLE_DEVICES"));
-        visible(amd, variable("HIP_VISIBLE_DEVICES").or_else(|| variable("CUDA_VISIBLE_DEVICES")))
+        let amd = filter_visible(self.amd(), variable("ROCR_VISIBLE_DEVICES"));
+        filter_visible(amd, variable("HIP_VISIBLE_DEVICES").or_else(|| variable("CUDA_VISIBLE_DEVICES")))
     }
 
     fn gpus(&self) -> Vec<Gpu> {
@@ -84,7 +88,8 @@ impl Machine<'_> {
         if nvidia.is_empty() { self.amd() } else { nvidia }
     }
 
-    /// In the order of the bus. A container may see the files of the driver for all, and device files for some.
+    /// Returns NVIDIA's GPUs in the order of their PCI addresses. In a container, the driver's files may list all of
+    /// them, but only some have a device file.
     fn nvidia(&self) -> Vec<Gpu> {
         let devices: BTreeSet<u32> = names(&self.root.join("dev"))
             .iter()
@@ -122,9 +127,9 @@ impl Machine<'_> {
                 let line = properties.lines().find(|line| line.split(' ').next() == Some(name))?;
                 line.split(' ').nth(1)?.trim().parse::<u64>().ok()
             };
-            let address = field("location_id").map(|place| {
-                let (domain, bus) = (field("domain").unwrap_or(0), place >> 8 & 0xff);
-                format!("{domain:04x}:{bus:02x}:{:02x}.{}", place >> 3 & 0x1f, place & 7)
+            let address = field("location_id").map(|location| {
+                let (domain, bus) = (field("domain").unwrap_or(0), location >> 8 & 0xff);
+                format!("{domain:04x}:{bus:02x}:{:02x}.{}", location >> 3 & 0x1f, location & 7)
             });
             let uuid = field("unique_id").map(|id| format!("GPU-{id:016x}"));
             Some(Gpu { address, uuid })
@@ -136,44 +141,44 @@ impl Machine<'_> {
 /// Returns the processors that this process may use.
 pub(crate) fn processors() -> Result<BTreeSet<u32>> {
     let affinity = rustix::thread::sched_getaffinity(None)
-        .map_err(AgentError::system("ask which processors this process may use"))?;
+        .map_err(AgentError::system("read which processors this process may use"))?;
     let all = 0..rustix::thread::CpuSet::MAX_CPU;
     Ok(all.filter(|cpu| affinity.is_set(*cpu)).map(|cpu| cpu as u32).collect())
 }
 
-/// Those that a list leaves, by CUDA's rules: it ends with the first word that is none, and a word that comes twice leaves
-/// nothing.
-fn visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
+/// Returns the GPUs that `list` selects, with CUDA's rules: the list ends at the first invalid item, and a duplicate
+/// item makes all GPUs invisible.
+fn filter_visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
     let Some(list) = list else { return gpus };
     let mut chosen: Vec<usize> = Vec::new();
-    let mut left = Vec::new();
-    for word in list.split(',').map(str::trim) {
-        if word.starts_with("MIG-") {
-            // A part of a device; which one it is part of is not in any file.
-            left.push(Gpu { address: None, uuid: Some(word.into()) });
+    let mut selected = Vec::new();
+    for item in list.split(',').map(str::trim) {
+        if item.starts_with("MIG-") {
+            // A part of a GPU. Which GPU it belongs to is in no file.
+            selected.push(Gpu { address: None, uuid: Some(item.into()) });
             continue;
         }
-        let index = match word.starts_with("GPU-") {
+        let index = match item.starts_with("GPU-") {
             true => {
-                gpus.iter().position(|gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(word)))
+                gpus.iter().position(|gpu| gpu.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(item)))
             }
-            false => leading_number(word).filter(|index| *index < gpus.len()),
+            false => leading_number(item).filter(|index| *index < gpus.len()),
         };
         match index {
             Some(index) if chosen.contains(&index) => return Vec::new(),
             Some(index) => {
                 chosen.push(index);
-                left.push(gpus[index].clone());
+                selected.push(gpus[index].clone());
             }
             None => break,
         }
     }
-    left
+    selected
 }
 
-/// The number a word begins with; `2nd` is 2.
-fn leading_number(word: &str) -> Option<usize> {
-    let digits = word.strip_prefix('+').unwrap_or(word);
+/// Parses the digits at the start of an item: `2nd` is 2.
+fn leading_number(item: &str) -> Option<usize> {
+    let digits = item.strip_prefix('+').unwrap_or(item);
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()
 }
@@ -238,7 +243,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_device_without_its_file_is_not_there() {
+    fn a_device_without_its_device_file_is_not_counted() {
         let root = tempfile::tempdir().unwrap();
         nvidia(root.path(), 2);
         fs::remove_file(root.path().join("dev/nvidia0")).unwrap();
@@ -248,7 +253,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn amds_are_found_too() {
+    fn amd_devices_are_found() {
         let root = tempfile::tempdir().unwrap();
         let node = |n: u32, id: &str| {
             let folder = format!("sys/class/kfd/kfd/topology/nodes/{n}");
@@ -268,7 +273,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_machine_without_devices_says_so() {
+    fn a_machine_without_devices_is_an_error_for_gpu_and_counts_processors_for_auto() {
         let root = tempfile::tempdir().unwrap();
         let none = |_: &str| None;
         let machine = Machine { root: root.path().into(), environment: &none };

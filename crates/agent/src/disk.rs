@@ -1,4 +1,4 @@
-//! A full disk under the log files or the event log. It is reported once and never ends the job.
+//! Full disks under the log files or the event log. They are reported once and never end the job.
 
 use std::io;
 use std::path::Path;
@@ -22,13 +22,13 @@ impl FirstError {
     }
 }
 
-/// Whether the operation failed because the disk, or this user's share of it, is full.
+/// Returns whether the operation failed because the disk, or this user's quota, is full.
 pub fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether the file system of this folder has no free space or no free inodes for ordinary users, as `df` shows it. If the
-/// system call fails, the file system counts as not full.
+/// Returns whether the file system of this folder has no free space or no free inodes for ordinary users, as `df` shows
+/// it. If the system call fails, the file system counts as not full.
 pub(crate) fn is_full(dir: &Path) -> bool {
     rustix::fs::statvfs(dir)
         .is_ok_and(|disk| disk.f_blocks > 0 && disk.f_bavail == 0 || disk.f_files > 0 && disk.f_favail == 0)

@@ -1,5 +1,5 @@
-//! The environment of a worker: torch's variables with torch's values. What the agent's own environment has, the worker
-//! inherits; here is only what is set beside it.
+//! The environment variables of a worker, with torch's names and values. A worker inherits the agent's environment and
+//! gets these variables in addition.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,24 +8,25 @@ use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::formation::Formation;
 
-/// Variables by name.
+/// Environment variables: names and values.
 pub(crate) type Environment = Vec<(OsString, OsString)>;
 
-/// The agent's own environment, as far as it decides something.
+/// Returns a variable of the agent's own environment.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// The variables of one worker. `error_file` is where it writes what went wrong; `timer_file` the pipe for its timers.
+/// Returns the variables of one worker. The worker writes its failure to `error_file`, and its timers to the pipe
+/// `timer_file`.
 pub(crate) fn environment(
     config: &LaunchConfig,
     formation: &Formation,
     local_rank: u32,
     error_file: Option<&Path>,
     timer_file: Option<&Path>,
-    own: Lookup<'_>,
+    agent_variable: Lookup<'_>,
 ) -> Result<Environment> {
     let Formation { round, ranks, .. } = formation;
     let master = &round.bootstrap_store_info;
-    let shares = if round.use_agent_store { "True" } else { "False" };
+    let uses_agent_store = if round.use_agent_store { "True" } else { "False" };
     let numbers = [
         ("RANK", formation.rank(local_rank)),
         ("GROUP_RANK", round.rank),
@@ -42,33 +43,40 @@ pub(crate) fn environment(
         ("ROLE_NAME", config.role.as_str()),
         ("MASTER_ADDR", master.master_addr.as_str()),
         ("TORCHELASTIC_RUN_ID", config.rendezvous.run_id.as_str()),
-        ("TORCHELASTIC_USE_AGENT_STORE", shares),
+        ("TORCHELASTIC_USE_AGENT_STORE", uses_agent_store),
     ];
     let mut environment = config.extra_environment.clone();
     environment.extend(numbers.map(|(name, number)| (name.into(), number.to_string().into())));
     environment.extend(texts.map(|(name, text)| (name.into(), text.into())));
-    let handling = own("TORCH_NCCL_ASYNC_ERROR_HANDLING").unwrap_or_else(|| "1".into());
+    let handling = agent_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING").unwrap_or_else(|| "1".into());
     environment.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING".into(), handling));
-    // Without a folder for logs it is empty and not absent: a worker must not write into the agent's own.
+    // Without a log folder the variable is empty. If it were absent, the worker would inherit the agent's own error
+    // file.
     let error_file = error_file.map(|path| path.as_os_str().to_owned()).unwrap_or_default();
     environment.push(("TORCHELASTIC_ERROR_FILE".into(), error_file));
     if let Some(path) = timer_file {
         environment.push(("TORCHELASTIC_TIMER_FILE".into(), path.into()));
     }
-    environment.extend(devices(config, local_rank, own)?);
+    environment.extend(device_variables(config, local_rank, agent_variable)?);
     Ok(environment)
 }
 
-/// Which devices it sees, and as which of them it counts.
-pub(crate) fn devices(config: &LaunchConfig, local_rank: u32, own: Lookup<'_>) -> Result<Environment> {
+/// Returns the variables that decide which devices a worker uses.
+pub(crate) fn device_variables(
+    config: &LaunchConfig,
+    local_rank: u32,
+    agent_variable: Lookup<'_>,
+) -> Result<Environment> {
     if !config.virtual_local_rank {
         return Ok(vec![("LOCAL_RANK".into(), local_rank.to_string().into())]);
     }
-    // On AMD's, the one is heeded before the other.
-    let hip =
-        own("HIP_VISIBLE_DEVICES").filter(|list| !list.is_empty()).map(|list| ("HIP_VISIBLE_DEVICES", list));
+    // On AMD devices, `HIP_VISIBLE_DEVICES` has precedence.
+    let hip = agent_variable("HIP_VISIBLE_DEVICES")
+        .filter(|list| !list.is_empty())
+        .map(|list| ("HIP_VISIBLE_DEVICES", list));
     let is_hip = hip.is_some();
-    let source = hip.or_else(|| own("CUDA_VISIBLE_DEVICES").map(|list| ("CUDA_VISIBLE_DEVICES", list)));
+    let source =
+        hip.or_else(|| agent_variable("CUDA_VISIBLE_DEVICES").map(|list| ("CUDA_VISIBLE_DEVICES", list)));
     let device = match source {
         None => local_rank.to_string(),
         Some((name, list)) => {
@@ -103,20 +111,25 @@ pub(crate) mod tests {
         LaunchConfig { role: "trainer".into(), ..LaunchConfig::new(command, nproc_per_node, rendezvous) }
     }
 
-    fn of(config: &LaunchConfig, local_rank: u32, own: &[(&str, &str)]) -> Result<BTreeMap<String, String>> {
-        let own = |name: &str| own.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+    fn variables(
+        config: &LaunchConfig,
+        local_rank: u32,
+        agent: &[(&str, &str)],
+    ) -> Result<BTreeMap<String, String>> {
+        let agent_variable =
+            |name: &str| agent.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
         let error_file = Path::new("/logs/error.json");
-        let made = environment(config, &formation(), local_rank, Some(error_file), None, &own)?;
+        let made = environment(config, &formation(), local_rank, Some(error_file), None, &agent_variable)?;
         let text = |text: OsString| text.into_string().unwrap();
         Ok(made.into_iter().map(|(name, value)| (text(name), text(value))).collect())
     }
 
     #[test]
-    fn a_worker_is_told_what_torchs_are_told() {
+    fn a_worker_gets_torchs_variables() {
         let mut config = config(2);
         config.max_restarts = 3;
         config.extra_environment = vec![("OMP_NUM_THREADS".into(), "1".into())];
-        let made = of(&config, 1, &[]).unwrap();
+        let made = variables(&config, 1, &[]).unwrap();
         let expected = [
             ("GROUP_RANK", "1"),
             ("GROUP_WORLD_SIZE", "3"),
@@ -148,16 +161,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_the_user_set_for_nccl_stays() {
-        let made = of(&config(1), 0, &[("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")]).unwrap();
+    fn a_value_that_the_user_set_for_nccl_is_kept() {
+        let made = variables(&config(1), 0, &[("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")]).unwrap();
         assert_eq!(made["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "0");
     }
 
     #[test]
     fn a_virtual_local_rank_is_0_with_one_device() {
         let config = LaunchConfig { virtual_local_rank: true, ..config(2) };
-        let seen = |own: &[(&str, &str)]| {
-            let made = of(&config, 1, own).unwrap();
+        let seen = |agent: &[(&str, &str)]| {
+            let made = variables(&config, 1, agent).unwrap();
             assert_eq!(made["LOCAL_RANK"], "0");
             assert_eq!(made["LOCAL_WORLD_SIZE"], "2");
             (made["CUDA_VISIBLE_DEVICES"].clone(), made.get("HIP_VISIBLE_DEVICES").cloned())
@@ -167,7 +180,7 @@ pub(crate) mod tests {
         let both = [("CUDA_VISIBLE_DEVICES", "4,5"), ("HIP_VISIBLE_DEVICES", "2,3")];
         assert_eq!(seen(&both), ("3".into(), Some("3".into())));
         assert_eq!(seen(&[("CUDA_VISIBLE_DEVICES", "4,5"), ("HIP_VISIBLE_DEVICES", "")]), ("5".into(), None));
-        let error = of(&config, 1, &[("CUDA_VISIBLE_DEVICES", "4")]).unwrap_err().to_string();
+        let error = variables(&config, 1, &[("CUDA_VISIBLE_DEVICES", "4")]).unwrap_err().to_string();
         assert_eq!(error, "local_rank 1 exceeds available GPUs in CUDA_VISIBLE_DEVICES=4");
     }
 }

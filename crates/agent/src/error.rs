@@ -1,4 +1,4 @@
-//! What keeps an agent from its work. A worker that fails is not among it: that is an outcome.
+//! Errors of the agent itself. A worker that fails is an outcome, not an error.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,72 +7,73 @@ use std::path::{Path, PathBuf};
 use rallypoint_rendezvous::RendezvousError;
 use rallypoint_store::{Retry, StoreError};
 
-/// Why an agent could not go on.
+/// The reason why an agent could not continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// The nodes did not meet.
+    /// The rendezvous failed.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     /// The store of the round failed.
     #[error("the store of the round failed while {doing}: {source}")]
     Store {
-        /// What it was asked for.
+        /// What the agent did with the store.
         doing: String,
-        /// What went wrong.
+        /// The error of the store.
         source: StoreError,
     },
-    /// The nodes of the round have not agreed on the ranks of their workers.
+    /// The nodes of the round have not published their workers in time.
     #[error(
-        "the nodes of the round have not said how many workers they run within {} s (read_timeout): one of them failed \
-         after it joined",
+        "the nodes of the round have not reported how many workers they run within {} s (read_timeout): one of them \
+         failed after it joined",
         .waited.as_secs()
     )]
     NoRanks {
         /// How long this node waited.
         waited: std::time::Duration,
     },
-    /// The store was lost while this node, whose workers had finished, waited for the others.
+    /// The store was lost after the workers of this node had finished, while the node waited for the other nodes.
     #[error(
-        "the store of the rendezvous was lost before it was known that all nodes had finished; this node's workers had\n\
-         hint: the output of the other nodes says whether their workers have finished, too"
+        "the store of the rendezvous was lost after the workers of this node had finished, before all nodes reported that \
+         theirs had\nhint: the output of the other nodes shows whether their workers have finished"
     )]
     Unfinished,
     /// A worker could not be started.
     #[error("cannot start worker {local_rank}: {program:?}: {source}")]
     Start {
-        /// Its local rank.
+        /// The local rank of the worker.
         local_rank: u32,
-        /// What was to be run.
+        /// The program that was executed.
         program: OsString,
-        /// What went wrong.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A log file or folder could not be made or written.
+    /// A log file or folder could not be created or written.
     #[error("cannot {doing} {path:?}: {source}")]
     File {
-        /// What was tried, as in "cannot create".
+        /// What the agent did, as a verb: `create`.
         doing: &'static str,
-        /// Which file.
+        /// The file or folder.
         path: PathBuf,
-        /// What went wrong.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What was asked for does not go together, or not with this machine.
+    /// The configuration is contradictory, or does not fit this machine.
     #[error("{0}")]
     Config(String),
-    /// Something of the operating system failed.
+    /// A system call failed.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What was tried.
+        /// What the agent did, as a verb: `open a pipe`.
         doing: String,
-        /// What went wrong.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl AgentError {
-    /// Returns whether running the agent again can succeed without a change. The error of a rendezvous or store decides it.
+    /// Returns whether running the agent again can succeed without a change. The error of the rendezvous or the store
+    /// decides.
     pub fn retry(&self) -> Retry {
         match self {
             AgentError::Rendezvous(error) => error.retry(),
@@ -86,20 +87,20 @@ impl AgentError {
         }
     }
 
-    /// Returns what turns the error of a system call into this one.
+    /// Returns a function that converts the error of a system call.
     pub(crate) fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> AgentError {
         let doing = doing.into();
         |error| AgentError::System { doing, source: error.into() }
     }
 
-    /// The same for a call about a file.
+    /// Returns a function that converts the error of a system call about a file.
     pub(crate) fn file<E: Into<io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E) -> AgentError {
         let path = path.to_owned();
         move |error| AgentError::File { doing, path, source: error.into() }
     }
 }
 
-/// What an agent's steps return.
+/// The result of a step of the agent.
 pub type Result<T> = std::result::Result<T, AgentError>;
 
 #[cfg(test)]
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_store_and_the_rendezvous_say_whether_to_try_again_and_no_other_failure_allows_it() {
+    fn only_store_and_rendezvous_errors_may_be_retried() {
         let store = || Context::new(StoreKind::Tcp, "node0:29400").failed(Failure::NoAnswer);
         let connection = RendezvousError::Connection { run_id: "job".into(), source: store() };
         let interrupted = RendezvousError::Interrupted { run_id: "job".into() };

@@ -1,5 +1,5 @@
-//! The file in which a worker says what went wrong, in torch's form, and the one in which the agent says it to whoever
-//! started the agent. A file that can't be read is never a reason to fail: it says less, that is all.
+//! Error files in torch's format: a worker writes one for the agent, and the agent writes one for the process that
+//! started it. An unreadable file is never an error.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,95 +10,96 @@ use serde_json::{Map, Value, json};
 
 use crate::report::Failure;
 
-/// No message is longer than this; what is more is cut off.
-const MOST: u64 = 1 << 20;
+/// The largest size of an error file. The rest is ignored.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What a worker says about its end.
+/// What a worker has recorded about its failure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Cause {
-    /// The traceback, or the message if there is none. Empty if it says nothing.
+    /// The traceback, or the message if there is no traceback. May be empty.
     pub message: String,
-    /// When it went wrong, in whole seconds since 1970.
+    /// When the worker failed, in seconds since the epoch.
     pub timestamp: Option<i64>,
 }
 
 impl Cause {
-    /// Reads a worker's error file; `None` if it wrote none.
+    /// Reads a worker's error file. Returns `None` if there is none.
     pub(crate) fn read(path: &Path) -> Option<Cause> {
-        // What is no file (a device, a pipe) is not waited for.
-        let text = path.is_file().then(|| text(path))??;
+        // A device or a pipe is not read, because that could block.
+        let text = path.is_file().then(|| read_text(path))??;
         Some(Cause::parse(&text))
     }
 
     fn parse(text: &str) -> Cause {
         let unreadable = |why: &str| {
-            let message = format!("(its error file {why}; as it stands:)\n{}", text.trim_end());
+            let message = format!("(the error file {why}; its content:)\n{}", text.trim_end());
             Cause { message, timestamp: None }
         };
         let Ok(value) = serde_json::from_str::<Value>(text) else { return unreadable("is not JSON") };
         match value.get("message") {
             Some(Value::String(message)) => {
-                Cause { message: message.clone(), timestamp: value.get("timestamp").and_then(whole) }
+                Cause { message: message.clone(), timestamp: value.get("timestamp").and_then(as_integer) }
             }
             Some(Value::Object(message)) => {
                 let info = message.get("extraInfo");
                 let trace = info.and_then(|info| info.get("py_callstack")).and_then(Value::as_str);
-                let told = trace.or_else(|| message.get("message").and_then(Value::as_str));
-                let timestamp = info.and_then(|info| info.get("timestamp")).and_then(whole);
-                Cause { message: told.unwrap_or("<N/A>").to_owned(), timestamp }
+                let text = trace.or_else(|| message.get("message").and_then(Value::as_str));
+                let timestamp = info.and_then(|info| info.get("timestamp")).and_then(as_integer);
+                Cause { message: text.unwrap_or("<N/A>").to_owned(), timestamp }
             }
             _ => unreadable("has no message"),
         }
     }
 }
 
-/// A number, or a text that is one.
-fn whole(value: &Value) -> Option<i64> {
+/// Converts a number, or a string that contains one.
+fn as_integer(value: &Value) -> Option<i64> {
     match value {
         Value::String(text) => text.trim().parse().ok(),
         value => value.as_i64().or_else(|| value.as_f64().map(|number| number as i64)),
     }
 }
 
-fn text(path: &Path) -> Option<String> {
+fn read_text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Tells whoever started the agent of a worker's failure: in the worker's own words, if it wrote them on this machine, with
-/// its exit code.
-pub fn tell_failure(failure: &Failure, to: &Path) {
-    let own = failure.error_file.as_deref().and_then(|path| text(Path::new(path)));
-    let own = own.and_then(|text| serde_json::from_str::<Map<String, Value>>(&text).ok());
-    let mut told = own.filter(|own| own.contains_key("message")).unwrap_or_else(|| {
+/// Writes a worker's failure to the agent's error file: what the worker has recorded, if its file is on this machine,
+/// and its exit code.
+pub fn write_failure_file(failure: &Failure, to: &Path) {
+    let recorded = failure.error_file.as_deref().and_then(|path| read_text(Path::new(path)));
+    let recorded = recorded.and_then(|text| serde_json::from_str::<Map<String, Value>>(&text).ok());
+    let mut content = recorded.filter(|recorded| recorded.contains_key("message")).unwrap_or_else(|| {
         let info = json!({"py_callstack": failure.message, "timestamp": failure.timestamp.to_string()});
         let message = failure.message.lines().next_back().unwrap_or_default();
         Map::from_iter([("message".into(), json!({"message": message, "extraInfo": info}))])
     });
     let code = failure.exit.as_python();
-    if let (Some(Value::Object(message)), true) = (told.get_mut("message"), code != 0) {
+    if let (Some(Value::Object(message)), true) = (content.get_mut("message"), code != 0) {
         message.insert("errorCode".into(), code.into());
     }
-    write(to, &Value::Object(told));
+    write(to, &Value::Object(content));
 }
 
-/// Tells whoever started the agent what kept it from its work.
-pub fn tell_error(message: &str, to: &Path) {
+/// Writes an error of the agent to the agent's error file.
+pub fn write_error_file(message: &str, to: &Path) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let info = json!({"py_callstack": message, "timestamp": now.to_string()});
     write(to, &json!({"message": {"message": message, "extraInfo": info}}));
 }
 
-fn write(to: &Path, told: &Value) {
+fn write(to: &Path, content: &Value) {
     if to.exists() {
-        tracing::warn!("{} is there already and is replaced", to.display());
+        tracing::warn!("{} already exists and is replaced", to.display());
     }
-    // Whoever waits for it must not find half of it.
-    let beside = to.with_extension(format!("{}.part", std::process::id()));
-    let written = std::fs::write(&beside, told.to_string()).and_then(|()| std::fs::rename(&beside, to));
+    // Written to a temporary file first, because another process may read it at any time.
+    let temporary = to.with_extension(format!("{}.part", std::process::id()));
+    let written =
+        std::fs::write(&temporary, content.to_string()).and_then(|()| std::fs::rename(&temporary, to));
     if let Err(error) = written {
-        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::remove_file(&temporary);
         tracing::warn!("cannot write the error file {}: {error}", to.display());
     }
 }
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn both_of_torchs_forms_are_read() {
+    fn both_of_torchs_formats_are_parsed() {
         let file = r#"{"message": {"message": "E: x", "extraInfo": {"py_callstack": "Trace\nE: x", "timestamp": "12"}}}"#;
         assert_eq!(Cause::parse(file), cause("Trace\nE: x", Some(12)));
         assert_eq!(Cause::parse(r#"{"message": {"message": "x"}}"#), cause("x", None));
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_torchs_form_is_told_as_it_stands() {
+    fn a_file_in_another_format_is_quoted_unchanged() {
         for (file, why) in [("", "is not JSON"), ("{\"mess", "is not JSON"), ("[1]", "has no message")] {
             let read = Cause::parse(file);
             assert!(read.message.contains(why) && read.message.ends_with(file), "{read:?}");
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_is_read() {
+    fn only_regular_files_are_read() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Cause::read(&dir.path().join("absent")), None);
         assert_eq!(Cause::read(Path::new("/dev/null")), None);
@@ -140,23 +141,23 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_own_file_has_the_workers_words_and_its_exit_code() {
+    fn the_agents_error_file_has_the_workers_message_and_exit_code() {
         let dir = tempfile::tempdir().unwrap();
-        let (theirs, ours) = (dir.path().join("error.json"), dir.path().join("agent.json"));
-        let read = || serde_json::from_slice::<Value>(&std::fs::read(&ours).unwrap()).unwrap();
+        let (workers_file, agents_file) = (dir.path().join("error.json"), dir.path().join("agent.json"));
+        let read = || serde_json::from_slice::<Value>(&std::fs::read(&agents_file).unwrap()).unwrap();
         let mut failure = failure(0, Exit::Signal(11));
-        failure.error_file = Some(theirs.to_string_lossy().into_owned());
-        std::fs::write(&theirs, r#"{"message": {"message": "m", "extraInfo": {}}, "x": 1}"#).unwrap();
-        tell_failure(&failure, &ours);
+        failure.error_file = Some(workers_file.to_string_lossy().into_owned());
+        std::fs::write(&workers_file, r#"{"message": {"message": "m", "extraInfo": {}}, "x": 1}"#).unwrap();
+        write_failure_file(&failure, &agents_file);
         assert_eq!(read(), json!({"message": {"message": "m", "extraInfo": {}, "errorCode": -11}, "x": 1}));
-        std::fs::write(&theirs, r#"{"message": "m"}"#).unwrap();
-        tell_failure(&failure, &ours);
+        std::fs::write(&workers_file, r#"{"message": "m"}"#).unwrap();
+        write_failure_file(&failure, &agents_file);
         assert_eq!(read(), json!({"message": "m"}));
-        std::fs::write(&theirs, "rubbish").unwrap();
-        tell_failure(&failure, &ours);
+        std::fs::write(&workers_file, "rubbish").unwrap();
+        write_failure_file(&failure, &agents_file);
         assert_eq!(read()["message"]["errorCode"], -11);
-        tell_error("no store", &ours);
+        write_error_file("no store", &agents_file);
         assert_eq!(read()["message"]["message"], "no store");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left beside it");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "no temporary file is left");
     }
 }

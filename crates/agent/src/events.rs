@@ -1,4 +1,4 @@
-//! Events in torch's form and by torch's names, a line of JSON each, for whoever collects them.
+//! Events in torch's format: one line of JSON per event.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::error::{AgentError, Result};
 use crate::formation::Formation;
 use crate::worker::entry_point_name;
 
-/// Writes events.
+/// The event log.
 pub(crate) struct Events {
     sink: Option<Sink>,
     error: FirstError,
@@ -25,7 +25,7 @@ pub(crate) struct Events {
     entry_point: String,
     start: Instant,
     pub(crate) hostname: String,
-    /// The round of the last start; as with torch there is none before the first.
+    /// The round of the last start. As in torch, there is none before the first start.
     pub(crate) formation: Option<Arc<Formation>>,
 }
 
@@ -34,23 +34,23 @@ enum Sink {
     File(File, PathBuf),
 }
 
-/// Standard error, written by a thread of its own: if its reader stops reading, the agent continues.
+/// Standard error, written by its own thread, so that the agent continues if its reader stops reading.
 struct Console {
     lines: Option<SyncSender<String>>,
     ended: Receiver<()>,
 }
 
 impl Console {
-    /// Lines that may wait to be written. Further lines are lost.
+    /// The number of lines that may be queued. Further lines are lost.
     const MAX_LINES: usize = 1024;
-    /// How long the end of the agent waits for the last lines.
+    /// How long the agent waits for the last lines when it ends.
     const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
     fn start() -> Console {
-        let (lines, waiting) = sync_channel::<String>(Console::MAX_LINES);
+        let (lines, queue) = sync_channel::<String>(Console::MAX_LINES);
         let (end, ended) = sync_channel(1);
         std::thread::spawn(move || {
-            for line in waiting {
+            for line in queue {
                 // There is no other place to report that standard error is closed.
                 let _ = std::io::stderr().lock().write_all(line.as_bytes());
             }
@@ -72,9 +72,9 @@ impl Drop for Console {
     }
 }
 
-/// What is told of a worker.
+/// The worker of an event.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct OfWorker<'a> {
+pub(crate) struct WorkerEvent<'a> {
     pub(crate) local_rank: u32,
     pub(crate) pid: u32,
     pub(crate) exit_code: Option<i32>,
@@ -98,7 +98,7 @@ impl Events {
                 }
             },
         };
-        // Asking for it may take time, so only those pay who want to know.
+        // Only needed if events are written.
         let hostname = if sink.is_some() { crate::host::full_name() } else { String::new() };
         Ok(Events {
             sink,
@@ -113,25 +113,25 @@ impl Events {
         })
     }
 
-    /// Something that took so long.
-    pub(crate) fn took(&mut self, state: &str, took: Duration) {
+    /// Records how long a step of the agent took.
+    pub(crate) fn record_duration(&mut self, state: &str, took: Duration) {
         self.record(state, None, None, Some(took));
     }
 
-    /// The agent's end.
-    pub(crate) fn of_agent(&mut self, state: &str, raw_error: Option<&str>) {
+    /// Records the end of the agent.
+    pub(crate) fn record_agent(&mut self, state: &str, raw_error: Option<&str>) {
         self.record(state, None, raw_error, None);
     }
 
-    /// Something about a worker.
-    pub(crate) fn of_worker(&mut self, state: &str, worker: OfWorker<'_>) {
+    /// Records the start or the end of a worker.
+    pub(crate) fn record_worker(&mut self, state: &str, worker: WorkerEvent<'_>) {
         self.record(state, Some(worker), worker.raw_error, None);
     }
 
     fn record(
         &mut self,
         state: &str,
-        worker: Option<OfWorker<'_>>,
+        worker: Option<WorkerEvent<'_>>,
         raw_error: Option<&str>,
         took: Option<Duration>,
     ) {
@@ -149,8 +149,8 @@ impl Events {
             }
             None => Ok(()),
         };
-        if let Err((place, error)) = written {
-            self.error.report(format!("cannot write the event log {place}: {error}; the workers run on"));
+        if let Err((target, error)) = written {
+            self.error.report(format!("cannot write the event log {target}: {error}; the workers run on"));
         }
     }
 
@@ -162,22 +162,22 @@ impl Events {
     fn event(
         &self,
         state: &str,
-        worker: Option<OfWorker<'_>>,
+        worker: Option<WorkerEvent<'_>>,
         raw_error: Option<&str>,
         took: Option<Duration>,
     ) -> Value {
         let formation = self.formation.as_deref();
-        let mut more = json!({
+        let mut extra = json!({
             "group_world_size": formation.map(|formation| formation.round.world_size),
             "entry_point": self.entry_point,
         });
         if let (Some(worker), Some(formation)) = (worker, formation) {
-            more["local_rank"] = json!([worker.local_rank]);
-            more["role_rank"] = json!([formation.role_rank(worker.local_rank)]);
-            more["role_world_size"] = json!([formation.ranks.role_world_size]);
-            more["exit_code"] = json!([worker.exit_code]);
-            // Torch tells it of failures only; it has it as the worker's id otherwise.
-            more["worker_pid"] = json!([worker.exit_code.map(|_| worker.pid)]);
+            extra["local_rank"] = json!([worker.local_rank]);
+            extra["role_rank"] = json!([formation.role_rank(worker.local_rank)]);
+            extra["role_world_size"] = json!([formation.ranks.role_world_size]);
+            extra["exit_code"] = json!([worker.exit_code]);
+            // Torch sets this field for failures only. Otherwise the process id is only in `worker_id`.
+            extra["worker_pid"] = json!([worker.exit_code.map(|_| worker.pid)]);
         }
         json!({
             "name": format!("torchelastic.worker.status.{state}"),
@@ -194,7 +194,7 @@ impl Events {
                 "total_run_time": self.start.elapsed().as_secs(),
                 "rdzv_backend": self.backend,
                 "raw_error": raw_error,
-                "metadata": more.to_string(),
+                "metadata": extra.to_string(),
                 "agent_restarts": formation.map_or(0, |formation| formation.restarts),
                 "duration_ms": took.map(|took| took.as_secs_f64() * 1e3),
             },
@@ -219,9 +219,9 @@ mod tests {
     fn a_workers_event_has_torchs_fields() {
         let dir = tempfile::tempdir().unwrap();
         let mut events = events(dir.path());
-        let worker = OfWorker { local_rank: 1, pid: 77, exit_code: Some(-9), raw_error: Some("{}") };
-        events.of_worker("FAILED", worker);
-        events.took("RENDEZVOUS", Duration::from_millis(1500));
+        let worker = WorkerEvent { local_rank: 1, pid: 77, exit_code: Some(-9), raw_error: Some("{}") };
+        events.record_worker("FAILED", worker);
+        events.record_duration("RENDEZVOUS", Duration::from_millis(1500));
         let lines = std::fs::read_to_string(dir.path().join("events")).unwrap();
         let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[0]["name"], "torchelastic.worker.status.FAILED");
@@ -230,16 +230,16 @@ mod tests {
         assert_eq!(metadata["global_rank"], 5);
         assert_eq!(metadata["group_rank"], 1);
         assert_eq!(metadata["worker_id"], "77");
-        let more: Value = serde_json::from_str(metadata["metadata"].as_str().unwrap()).unwrap();
-        assert_eq!(more["role_rank"], json!([3]));
-        assert_eq!(more["exit_code"], json!([-9]));
+        let extra: Value = serde_json::from_str(metadata["metadata"].as_str().unwrap()).unwrap();
+        assert_eq!(extra["role_rank"], json!([3]));
+        assert_eq!(extra["exit_code"], json!([-9]));
         assert_eq!(lines[1]["source"], "AGENT");
         assert_eq!(lines[1]["metadata"]["duration_ms"], 1500.0);
         assert_eq!(lines[1]["metadata"]["worker_id"], Value::Null);
     }
 
     #[test]
-    fn a_log_that_can_not_be_written_is_told_before_anything_starts() {
+    fn an_event_log_that_cannot_be_opened_is_an_error_before_anything_starts() {
         let config = LaunchConfig { events: EventLog::File("/proc/none".into()), ..config(1) };
         let error = Events::open(&config, Instant::now()).err().unwrap().to_string();
         assert!(error.contains("event log") && error.contains("/proc/none"), "{error}");

@@ -1,6 +1,8 @@
-//! Between the agent and a worker: this program, started under another name, asks the kernel to end it with the agent, starts
-//! a session of its own if the agent is guarded, and then becomes the worker. In a forked copy of the agent that would need
-//! `unsafe`.
+//! The process between the agent and a worker. This program is started under another name, sets up its own process and
+//! then executes the worker's program.
+//!
+//! It makes the kernel kill it when the agent dies, and starts its own session if the agent is guarded. Doing the same
+//! between `fork` and `exec` of the agent would need `unsafe`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,39 +13,40 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-/// The prefix of `argv[0]` of such a process. The agent's id and the name of its socket follow.
-const NAME: &str = "rallypoint-worker:";
-/// The same for a process that stays in the agent's session.
-const NAME_IN_SESSION: &str = "rallypoint-command:";
+/// The prefix of `argv[0]` of such a process. The agent's process id and the name of its socket follow.
+const WORKER_PREFIX: &str = "rallypoint-worker:";
+/// The same prefix for a process that stays in the agent's session.
+const WORKER_IN_SESSION_PREFIX: &str = "rallypoint-command:";
 
-/// The exit code of a process that did not become a worker.
-pub(crate) const NOT_A_WORKER: i32 = 127;
+/// The exit code of a process that could not execute the worker's program.
+pub(crate) const EXEC_FAILED_CODE: i32 = 127;
 
-/// Takes up the part that this process was started for, and returns the command line that the user typed.
+/// Continues this process in the role that it was started for, and returns the command line that the user typed.
 ///
-/// A process that was started as a worker becomes it. Every program that runs an agent calls this first in `main`.
+/// A process that was started as a worker executes the worker's program and does not return. Every program that runs an
+/// agent calls this first in `main`.
 ///
 /// # Errors
 ///
-/// Returns the exit code to end with if the program of a worker can't be executed, or once an agent whose outer process was
-/// killed has been cleaned up.
+/// Returns an exit code if the program of a worker can't be executed, or after cleaning up for an agent whose outer
+/// process was killed. The caller must exit with it.
 pub fn enter() -> Result<Vec<OsString>, ExitCode> {
     let line: Vec<OsString> = std::env::args_os().collect();
     let name = line.first().map(OsString::as_os_str).unwrap_or_default();
-    let own_session = read_name(NAME, name);
+    let own_session = parse_name(WORKER_PREFIX, name);
     let has_own_session = own_session.is_some();
-    let Some((agent, errors)) = own_session.or_else(|| read_name(NAME_IN_SESSION, name)) else {
+    let Some((agent, errors)) = own_session.or_else(|| parse_name(WORKER_IN_SESSION_PREFIX, name)) else {
         return crate::guard::enter(line);
     };
     if let [_, program, args @ ..] = &line[..] {
         let error = become_worker(agent, has_own_session, program, args);
-        // The agent may be gone.
+        // The agent may have exited.
         let _ = ExecErrors::report(&errors, &error);
     }
-    Err(ExitCode::from(NOT_A_WORKER as u8))
+    Err(ExitCode::from(EXEC_FAILED_CODE as u8))
 }
 
-fn read_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
+fn parse_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
     let (agent, errors) = name.to_str()?.strip_prefix(prefix)?.split_once(':')?;
     Some((agent.parse().ok().and_then(Pid::from_raw)?, errors.to_owned()))
 }
@@ -58,15 +61,15 @@ fn become_worker(agent: Pid, has_own_session: bool, program: &OsStr, args: &[OsS
     if let Err(error) = prepare() {
         return error.into();
     }
-    // If the agent has died before the call above, the kernel sends no signal.
+    // If the agent died before the call above, the kernel sends no signal.
     if getppid() != Some(agent) {
-        return io::Error::other("the agent is gone");
+        return io::Error::other("the agent has exited");
     }
     Command::new(program).args(args).exec()
 }
 
-/// Errors of processes that could not become workers. They come through a socket with a name, because the worker would inherit
-/// a descriptor.
+/// Receives the errors of processes that could not execute their worker's program. They use a socket with a name,
+/// because the worker would inherit a file descriptor.
 pub(crate) struct ExecErrors {
     socket: UnixDatagram,
     name: String,
@@ -82,15 +85,15 @@ impl ExecErrors {
         Ok(ExecErrors { socket, name })
     }
 
-    /// A command that becomes this one.
+    /// Returns a command that becomes a worker with this program.
     pub(crate) fn command(&self, program: &OsStr, has_own_session: bool) -> Command {
         let mut command = Command::new("/proc/self/exe");
-        let name = if has_own_session { NAME } else { NAME_IN_SESSION };
+        let name = if has_own_session { WORKER_PREFIX } else { WORKER_IN_SESSION_PREFIX };
         command.arg0(format!("{name}{}:{}", getpid().as_raw_nonzero(), self.name)).arg(program);
         command
     }
 
-    /// Returns why the process with this id did not become a worker, if it has reported that.
+    /// Returns why the process with this id could not execute its program, if it has reported that.
     pub(crate) fn take(&self, pid: u32) -> Option<io::Error> {
         let mut bytes = [0; 16];
         let mut found = None;
@@ -122,17 +125,17 @@ mod tests {
         assert!(errors.take(std::process::id()).is_none());
         let error = io::Error::from(rustix::io::Errno::NOENT);
         ExecErrors::report(&errors.name, &error).unwrap();
-        assert!(errors.take(1).is_none(), "and only once");
+        assert!(errors.take(1).is_none(), "an error of another process is discarded");
         ExecErrors::report(&errors.name, &error).unwrap();
-        let heard = errors.take(std::process::id()).unwrap();
-        assert_eq!(heard.kind(), io::ErrorKind::NotFound);
+        let taken = errors.take(std::process::id()).unwrap();
+        assert_eq!(taken.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn only_its_own_names_are_read() {
-        assert_eq!(read_name(NAME, OsStr::new("rallypoint-worker:7:x")).unwrap().1, "x");
+    fn only_names_of_worker_processes_are_parsed() {
+        assert_eq!(parse_name(WORKER_PREFIX, OsStr::new("rallypoint-worker:7:x")).unwrap().1, "x");
         for name in ["rallypoint", "rallypoint-worker:", "rallypoint-worker:x:y", "rallypoint-worker:0:y"] {
-            assert!(read_name(NAME, OsStr::new(name)).is_none(), "{name}");
+            assert!(parse_name(WORKER_PREFIX, OsStr::new(name)).is_none(), "{name}");
         }
     }
 }

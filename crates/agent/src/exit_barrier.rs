@@ -1,43 +1,48 @@
-//! The agent at the exit barrier, where it waits until all nodes have finished. The supervisor decides when it waits no longer.
+//! Waits at the exit barrier until all nodes have finished. The supervisor decides when to stop waiting.
 
 use std::time::Duration;
 
-use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RendezvousInfo, RoundEnd, say_that_it_ended};
+use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RendezvousInfo, RoundEnd, report_ended};
 use rallypoint_store::Store;
 
-/// How long a node that has finished waits for the others, as torch's agents do.
+/// How long a node that has finished waits for the other nodes, as in torch's agents.
 pub(crate) const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long the store may take to answer what is not worth waiting for.
-const ANSWER: Duration = Duration::from_secs(1);
-/// How long each call may take that reports a failure.
+/// The timeout of the call that retracts that this node has finished.
+const RETRACT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout of each call that reports a failure.
 const FAIL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reports that this node has finished and waits until all nodes have, or until that is no longer wanted.
+/// Reports that this node has finished, and waits until all nodes have finished or `is_wanted` returns false.
 pub(crate) fn finish(
     handler: &dyn RendezvousHandler,
     round: &RendezvousInfo,
     is_wanted: impl Fn() -> bool,
 ) -> RoundEnd {
-    let most = EXIT_BARRIER_TIMEOUT;
+    let timeout = EXIT_BARRIER_TIMEOUT;
     let give_up = || Ok((!is_wanted()).then(|| "this node no longer waits for them".into()));
-    // Workers outlive an outage of the store, so their node outlives it, too.
-    ExitBarrier::of(round).with_outage_timeout(most).finish(handler, most, handler.hosts_store(), give_up)
+    // Workers survive an outage of the store, so their node must survive it, too.
+    ExitBarrier::of(round).with_outage_timeout(timeout).finish(
+        handler,
+        timeout,
+        handler.hosts_store(),
+        give_up,
+    )
 }
 
-/// Reports that the work of this node has failed. The other nodes don't wait for it, and go on with the job.
+/// Reports that the workers of this node have failed. The other nodes don't wait for it and continue with the job.
 pub(crate) fn fail(round: &RendezvousInfo) {
-    let reported = say_that_it_ended(&*round.store.with_timeout(Some(FAIL_TIMEOUT)), round.rank);
+    let reported = report_ended(&*round.store.with_timeout(Some(FAIL_TIMEOUT)), round.rank);
     let barrier = ExitBarrier::of(round).with_timeout(FAIL_TIMEOUT);
     if let Err(error) = reported.and_then(|()| barrier.fail()) {
         tracing::debug!("could not report to the other nodes that the work of this node has failed: {error}");
     }
 }
 
-/// This node has not finished after all. In the background, because the store may be gone.
-pub(crate) fn take_back(round: &RendezvousInfo) {
+/// Retracts, in the background, that this node has finished. The store may not reply any more.
+pub(crate) fn retract(round: &RendezvousInfo) {
     let barrier = ExitBarrier::of(round);
     std::thread::spawn(move || {
-        if let Err(error) = barrier.with_timeout(ANSWER).take_back() {
+        if let Err(error) = barrier.with_timeout(RETRACT_TIMEOUT).retract() {
             tracing::debug!("could not take back that this node has finished: {error}");
         }
     });

@@ -7,35 +7,35 @@ use rallypoint_rendezvous::{AssignedRanks, RendezvousInfo};
 
 use crate::config::LaunchConfig;
 
-/// What a node gets from a round.
+/// A round with the ranks of this node's workers.
 #[derive(Debug, Clone)]
 pub(crate) struct Formation {
     pub(crate) round: RendezvousInfo,
     /// The ranks of this node's workers.
     pub(crate) ranks: AssignedRanks,
-    /// How often this node and the others have restarted their workers after a failure.
+    /// How often the nodes of this round have restarted their workers after a failure.
     pub(crate) restarts: u32,
-    /// The ranks of the nodes that run torch's agent, or may do so.
+    /// The group ranks of the nodes that run torch's agent, or may do so.
     pub(crate) torch_nodes: Vec<u64>,
-    /// How long the rendezvous took, and the assignment of ranks.
+    /// How long the rendezvous took, and how long the assignment of ranks took.
     pub(crate) took: (Duration, Duration),
 }
 
-/// How many nodes are named.
-const NAMED: usize = 8;
+/// The largest number of nodes that the description names.
+const MAX_NAMED_NODES: usize = 8;
 
 impl Formation {
-    /// Returns the rank in the world of one of this node's workers.
+    /// Returns the rank of one of this node's workers.
     pub(crate) fn rank(&self, local_rank: u32) -> u64 {
         self.ranks.first + u64::from(local_rank)
     }
 
-    /// Returns its rank among the workers of its role.
+    /// Returns the rank of one of this node's workers among the workers of its role.
     pub(crate) fn role_rank(&self, local_rank: u32) -> u64 {
         self.ranks.role_first + u64::from(local_rank)
     }
 
-    /// Describes the world of the workers in one line.
+    /// Describes the round and the ranks in one line.
     pub(crate) fn describe(&self, config: &LaunchConfig) -> String {
         let round = &self.round;
         let (workers, nodes) = (counted(self.ranks.world_size, "worker"), counted(round.world_size, "node"));
@@ -44,20 +44,20 @@ impl Formation {
             (first, count) => format!("ranks {first} to {}", first + count - 1),
         };
         let run_id = &config.rendezvous.run_id;
-        let place = &round.bootstrap_store_info;
+        let master = &round.bootstrap_store_info;
         let mut line = format!(
             "{run_id}: {workers} on {nodes}, this is node {} with {ranks}; master {}:{}",
-            round.rank, place.master_addr, place.master_port
+            round.rank, master.master_addr, master.master_port
         );
         if let Some(interpreter) = config.command.mode.interpreter() {
             line.push_str(&format!("; interpreter {}", interpreter.to_string_lossy()));
         }
         if round.participants.len() > 1 {
-            let named = round.participants.iter().take(NAMED);
+            let named = round.participants.iter().take(MAX_NAMED_NODES);
             let named: Vec<_> = named.map(|node| node.addr.escape_debug().to_string()).collect();
             line.push_str(&format!("; nodes {}", named.join(", ")));
         }
-        if let Some(more @ 1..) = round.participants.len().checked_sub(NAMED) {
+        if let Some(more @ 1..) = round.participants.len().checked_sub(MAX_NAMED_NODES) {
             line.push_str(&format!(" and {more} more"));
         }
         if self.restarts > 0 {
@@ -79,7 +79,7 @@ pub(crate) mod tests {
     use crate::config::CommandMode;
     use crate::environment::tests::config;
 
-    /// Node 1 of 3, whose workers have ranks from 4 on.
+    /// Returns node 1 of 3, whose workers have ranks from 4 on.
     pub(crate) fn formation() -> Formation {
         let round = RendezvousInfo {
             store: Arc::new(PrefixStore::new("round", Arc::new(HashStore::new()))),

@@ -1,19 +1,20 @@
 //! The two processes of a node, which make sure that no process of a worker is left behind, however the agent dies.
 //!
-//! | process | what |
+//! | process | purpose |
 //! |---|---|
-//! | the outer process | the command that the user started: passes on signals and the exit code |
-//! | the agent | everything else |
+//! | the outer process | The command that the user started. It forwards signals and the exit code. |
+//! | the agent | Everything else. |
 //!
-//! Both processes adopt orphans (`PR_SET_CHILD_SUBREAPER`), so every process that a worker starts stays below them,
-//! whatever sessions and parents it has on the way. If one of the two processes is killed, the other one kills everything
-//! below itself and takes the node out of its rendezvous, so that the other nodes re-form without waiting for missing
+//! Both processes are child subreapers (`PR_SET_CHILD_SUBREAPER`), so every process that a worker starts stays below
+//! them, whatever sessions and parents it has. If one of the two processes is killed, the other one kills everything
+//! below itself and removes the node from its rendezvous. The other nodes then re-form without waiting for missing
 //! heartbeats.
 //!
 //! Users end jobs with `pkill -9 rallypoint` or `pkill -9 -f train.py`. The agent survives that: its command line is
-//! `agent-of:PID:…`, which has neither the program's name nor the user's arguments. It reads these from its parent. If both
-//! processes are killed at the same moment, the workers still die with the thread that started them
-//! (`PR_SET_PDEATHSIG`). Only processes that the workers have started are left, because the kernel has no means to end them.
+//! `agent-of:PID:…`, which has neither the program's name nor the user's arguments. It reads these from its parent. If
+//! both processes are killed at the same moment, the workers still die with the thread that started them
+//! (`PR_SET_PDEATHSIG`). Only processes that the workers have started are left, because the kernel has no means to end
+//! them.
 
 mod descendants;
 mod outer;
@@ -36,55 +37,56 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper, wait,
 };
 
-use descendants::{Process, descendants_but};
+use descendants::{Process, descendants_except};
 pub(crate) use descendants::{descendants, send};
 pub use outer::reaches_agent;
 
 use crate::logs::{random_letters, remove_unused};
 
-/// The prefix of the agent's `argv[0]`. The outer process's id and the name of the temporary folder follow.
-const AGENT: &str = "agent-of:";
-/// The prefix of `argv[0]` of an agent whose outer process was killed, in the same form.
-const CLEANUP: &str = "cleanup-of:";
-/// How long killed processes may take to end.
+/// The prefix of the agent's `argv[0]`. The process id of the outer process and the suffix of the temporary folder
+/// follow.
+const AGENT_PREFIX: &str = "agent-of:";
+/// The prefix of `argv[0]` of an agent that cleans up after its outer process was killed. The same fields follow.
+const CLEANUP_PREFIX: &str = "cleanup-of:";
+/// How long killed processes may take to exit.
 const KILL_GRACE: Duration = Duration::from_secs(5);
-/// Interval between two searches for processes that are left.
+/// Interval between two searches for remaining processes.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The agent's folder for temporary files, whose name the outer process knows. Set in the agent only.
-static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+static TEMPORARY_FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Starts the agent and returns its exit code once it has ended; in the agent, returns `None`.
+/// Starts the agent and returns its exit code after it has exited. In the agent, returns `None`.
 ///
-/// The agent has the same command line and gets here the same way. Call this while the process has one thread.
+/// The agent has the same command line and calls this function, too. Call it while the process has one thread.
 pub fn start_agent() -> Option<ExitCode> {
     if is_agent() {
         return None;
     }
     let letters = random_letters().unwrap_or_default();
-    Some(outer::run(this_program(AGENT, &letters), &folder(&letters)))
+    Some(outer::run(this_program(AGENT_PREFIX, &letters), &folder_path(&letters)))
 }
 
-/// Returns whether this process is the agent that [`start_agent`] has started, which the outer process watches over.
+/// Returns whether this process is an agent that [`start_agent`] has started.
 pub fn is_agent() -> bool {
-    FOLDER.get().is_some()
+    TEMPORARY_FOLDER.get().is_some()
 }
 
-/// Takes up the part that this process was started for, and returns the command line that the user typed. Returns the exit
-/// code if the part is to clean up.
+/// Continues this process in the role that it was started for, and returns the command line that the user typed. If the
+/// role is to clean up, returns the exit code.
 pub(crate) fn enter(line: Vec<OsString>) -> Result<Vec<OsString>, ExitCode> {
     let name = line.first().map(OsString::as_os_str).unwrap_or_default();
-    if let Some((_, letters)) = parse_name(CLEANUP, name) {
-        clean_up(&folder(&letters));
+    if let Some((_, letters)) = parse_name(CLEANUP_PREFIX, name) {
+        clean_up(&folder_path(&letters));
         return Err(ExitCode::FAILURE);
     }
-    let Some((outer, letters)) = parse_name(AGENT, name) else { return Ok(line) };
+    let Some((outer, letters)) = parse_name(AGENT_PREFIX, name) else { return Ok(line) };
     let line = command_line(outer);
     watch_outer(outer, letters);
     Ok(line)
 }
 
-/// Returns a command that starts this program again under a name with this process's id.
+/// Returns a command that starts this program again with `name` and this process's id as `argv[0]`.
 fn this_program(name: &str, letters: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(format!("{name}{}:{letters}", getpid().as_raw_nonzero()));
@@ -98,69 +100,69 @@ fn parse_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
 
 /// Returns the command line of a process.
 fn command_line(pid: Pid) -> Vec<OsString> {
-    split(&std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default())
+    split_arguments(&std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default())
 }
 
 /// Splits a command line, in which each argument ends with a zero byte.
-fn split(line: &[u8]) -> Vec<OsString> {
+fn split_arguments(line: &[u8]) -> Vec<OsString> {
     let line = line.strip_suffix(&[0]).unwrap_or(line);
     line.split(|byte| *byte == 0).map(|argument| OsString::from_vec(argument.to_vec())).collect()
 }
 
-/// Makes this process, the agent, end with everything below it when the outer process ends.
+/// Makes the agent clean up and exit when the outer process exits.
 fn watch_outer(pid: Pid, letters: String) {
-    let _ = FOLDER.set(folder(&letters));
+    let _ = TEMPORARY_FOLDER.set(folder_path(&letters));
     let opened = pidfd_open(pid, PidfdFlags::empty());
-    // While the outer process is the parent, its id can't have been reused, so the handle is the outer process's.
+    // While the outer process is the parent, its id can't have been reused, so the handle belongs to the outer process.
     let (Ok(outer), true) = (opened, getppid() == Some(pid)) else { std::process::exit(1) };
-    // If this fails, only daemons escape, which detach themselves from their parents.
+    // If this fails, only processes that detach themselves from their parents escape.
     let _ = set_child_subreaper(Some(getpid()));
     let watch = std::thread::Builder::new().name("guard".into());
-    if watch.spawn(move || end_with(&outer, &letters)).is_err() {
+    if watch.spawn(move || clean_up_after(&outer, &letters)).is_err() {
         std::process::exit(1);
     }
 }
 
-/// Waits for the end of the outer process and then replaces this process by one that cleans up. That ends all threads of the
-/// agent: none starts a process, renews a heartbeat or reports the killed workers as failures.
-fn end_with(outer: &OwnedFd, letters: &str) -> ! {
+/// Waits until the outer process exits, and then replaces this process by one that cleans up. That ends all threads of
+/// the agent, so none of them starts a process, renews a heartbeat or reports the killed workers as failures.
+fn clean_up_after(outer: &OwnedFd, letters: &str) -> ! {
     while !matches!(poll(&mut [PollFd::new(outer, PollFlags::IN)], None), Ok(1..)) {}
-    let _ = this_program(CLEANUP, letters).exec();
-    clean_up(&folder(letters));
+    let _ = this_program(CLEANUP_PREFIX, letters).exec();
+    clean_up(&folder_path(letters));
     std::process::exit(1)
 }
 
-/// Kills everything below this process, takes the node out of its rendezvous and removes the agent's files.
+/// Kills everything below this process, removes the node from its rendezvous and deletes the agent's files.
 fn clean_up(folder: &Path) {
     kill_all(&[]);
-    depart(folder);
+    leave_rendezvous(folder);
     remove_files(folder);
 }
 
-/// Removes the files that an agent with this folder for temporary files may have left.
+/// Deletes the files that an agent with this temporary folder may have left.
 fn remove_files(folder: &Path) {
     remove_unused(folder);
-    let _ = std::fs::remove_file(pipe_beside(folder));
-    let _ = std::fs::remove_file(departure_beside(folder));
+    let _ = std::fs::remove_file(timer_pipe_path(folder));
+    let _ = std::fs::remove_file(departure_path(folder));
 }
 
-fn pipe_beside(folder: &Path) -> PathBuf {
-    beside(folder, "watchdog_timer_")
+fn timer_pipe_path(folder: &Path) -> PathBuf {
+    sibling_path(folder, "watchdog_timer_")
 }
 
-/// The file with the [`Departure`] of this node.
-fn departure_beside(folder: &Path) -> PathBuf {
-    beside(folder, "rallypoint_departure_")
+/// Returns the path of the file with the [`Departure`] of this node.
+fn departure_path(folder: &Path) -> PathBuf {
+    sibling_path(folder, "rallypoint_departure_")
 }
 
-fn beside(folder: &Path, prefix: &str) -> PathBuf {
+fn sibling_path(folder: &Path, prefix: &str) -> PathBuf {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     folder.with_file_name(name.replacen("torchelastic_", prefix, 1))
 }
 
-/// Lets the outer process, or the process that replaces the agent, take the node out of its rendezvous.
+/// Writes the file with which another process can remove the node from its rendezvous.
 pub(crate) fn prepare_departure(departure: &Departure) {
-    let Some(path) = temporary_folder().map(departure_beside) else { return };
+    let Some(path) = temporary_folder().map(departure_path) else { return };
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(serde_json::to_string(departure)?.as_bytes())
@@ -171,35 +173,35 @@ pub(crate) fn prepare_departure(departure: &Departure) {
     }
 }
 
-/// Takes the node of the agent with this folder out of its rendezvous, if it is in one. All processes below the agent must
-/// have ended.
-fn depart(folder: &Path) {
-    let Ok(text) = std::fs::read_to_string(departure_beside(folder)) else { return };
+/// Removes the node of the agent with this temporary folder from its rendezvous, if it is in one. All processes below
+/// the agent must have exited.
+fn leave_rendezvous(folder: &Path) {
+    let Ok(text) = std::fs::read_to_string(departure_path(folder)) else { return };
     if let Ok(departure) = serde_json::from_str::<Departure>(&text) {
-        // The store may be gone with the agent, and this process has no log. The other nodes then drop the node when they
-        // miss its heartbeats.
+        // The store may be lost with the agent, and this process has no log. The other nodes then remove the node when
+        // they miss its heartbeats.
         let _ = departure.leave();
     }
 }
 
-/// Returns the path of the agent's pipe for timers, which is removed however the agent ends.
+/// Returns the path of the agent's pipe for timers, which is deleted however the agent ends.
 pub(crate) fn timer_pipe() -> Option<PathBuf> {
-    temporary_folder().map(pipe_beside)
+    temporary_folder().map(timer_pipe_path)
 }
 
-/// The folder for temporary files with these letters, as torch names it.
-fn folder(letters: &str) -> PathBuf {
+/// Returns the path of the temporary folder with this suffix. The name is torch's.
+fn folder_path(letters: &str) -> PathBuf {
     std::env::temp_dir().join(format!("torchelastic_{letters}"))
 }
 
-/// Returns the agent's folder for temporary files. If it is empty, it is removed however the agent ends.
+/// Returns the agent's folder for temporary files. If it is empty, it is deleted however the agent ends.
 pub(crate) fn temporary_folder() -> Option<&'static Path> {
-    FOLDER.get().map(PathBuf::as_path)
+    TEMPORARY_FOLDER.get().map(PathBuf::as_path)
 }
 
-/// Kills everything below this process except `others` and their descendants, until nothing is left or `KILL_GRACE` is
-/// over. Returns whether nothing is left.
-fn kill_all(others: &[Process]) -> bool {
+/// Kills everything below this process except `excluded` and their descendants, until nothing is left or `KILL_GRACE`
+/// is over. Returns whether nothing is left.
+fn kill_all(excluded: &[Process]) -> bool {
     let start = Instant::now();
     let mut was_empty = false;
     loop {
@@ -210,9 +212,9 @@ fn kill_all(others: &[Process]) -> bool {
                 Err(error) => break error == rustix::io::Errno::CHILD,
             }
         };
-        let found = descendants_but(getpid(), others);
-        // With `others` the kernel can't report that nothing else is left, so two searches must find nothing.
-        let is_empty = found.is_empty() && !others.is_empty();
+        let found = descendants_except(getpid(), excluded);
+        // With `excluded`, the kernel can't report that nothing else is left, so two searches must find nothing.
+        let is_empty = found.is_empty() && !excluded.is_empty();
         if has_no_child || is_empty && std::mem::replace(&mut was_empty, is_empty) {
             return true;
         }
@@ -229,20 +231,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_of_a_process_is_read_as_it_is() {
+    fn the_command_line_of_a_process_is_read_unchanged() {
         let line: Vec<OsString> = std::env::args_os().collect();
         assert_eq!(command_line(getpid()), line);
         let expected =
             ["name".into(), "run".into(), "".into(), "a b\n".into(), OsString::from_vec(vec![0xff])];
-        assert_eq!(split(b"name\0run\0\0a b\n\0\xff\0"), expected);
+        assert_eq!(split_arguments(b"name\0run\0\0a b\n\0\xff\0"), expected);
     }
 
     #[test]
-    fn a_process_that_the_user_started_has_its_own_command_line() {
+    fn a_process_that_the_user_started_keeps_its_command_line() {
         let line: Vec<OsString> = ["rallypoint", "run", "agent-of:7:x"].map(OsString::from).into();
         assert_eq!(enter(line.clone()).unwrap(), line);
         for name in ["rallypoint", "agent-of:", "agent-of:x:y", "agent-of:0:y"] {
-            assert!(parse_name(AGENT, OsStr::new(name)).is_none(), "{name}");
+            assert!(parse_name(AGENT_PREFIX, OsStr::new(name)).is_none(), "{name}");
         }
     }
 }

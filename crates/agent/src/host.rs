@@ -1,17 +1,17 @@
-//! What this machine is called.
+//! The names of this machine.
 
-/// The name the machine gives itself.
+/// Returns the host name.
 pub(crate) fn short_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns its full name, as Python's `socket.getfqdn()` finds it in the list of hosts. A name server is not asked: it may take its
-/// time, and the report of a failure must not wait for it.
+/// Returns the full name that Python's `socket.getfqdn()` finds in `/etc/hosts`. It queries no name server, because a
+/// slow one would delay the failure report.
 pub(crate) fn full_name() -> String {
     full_name_in(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), &short_name())
 }
 
-/// Returns the name with a dot, or else the first name, of the first line that has the address of `name`.
+/// Returns a name from the first line with the address of `name`: the name with a dot, or else the first name.
 fn full_name_in(hosts: &str, name: &str) -> String {
     let words = |line| str::split_whitespace(str::split(line, '#').next().unwrap_or_default());
     let address = hosts.lines().find(|line| words(line).skip(1).any(|word| word == name));
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_full_name_is_the_one_with_a_dot_of_the_first_line_with_the_address() {
+    fn the_full_name_is_the_dotted_name_in_the_first_line_with_the_address() {
         let hosts = "127.0.0.1 localhost # vm\n127.0.0.1 vm.example vm\n10.0.0.1 a node7.cluster\n";
         for (name, full) in [
             ("vm", "localhost"),

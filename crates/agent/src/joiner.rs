@@ -1,5 +1,5 @@
-//! Joins rounds: creates the handler, waits for the rendezvous, and gets the ranks of the workers. It blocks, so it runs on a
-//! thread of its own and can be interrupted.
+//! Joins rounds: creates the handler, waits for the rendezvous, and gets the ranks of the workers. It blocks, so it
+//! runs on its own thread and can be interrupted.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, Departure, DynamicRendezvousHandler, Launch, NodeDesc, PatientWait, RendezvousError,
+    AssignedRanks, Departure, DynamicRendezvousHandler, KeyWait, Launch, NodeDesc, RendezvousError,
     RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle,
-    rendezvous_handler_registry, role_infos, say_that_it_ended,
+    rendezvous_handler_registry, report_ended, role_infos,
 };
 use rallypoint_store::Store;
 
@@ -22,27 +22,28 @@ use crate::{announcements, guard};
 /// Interval for checking whether the ranks of the workers can still be assigned.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Joins rounds, one after the other, with one handler.
+/// Joins one round after the other with one handler.
 pub(crate) struct Joiner {
     config: Arc<LaunchConfig>,
     observer: Arc<dyn LaunchObserver>,
     handler: OnceLock<Arc<dyn RendezvousHandler>>,
-    gives_up: AtomicBool,
+    is_giving_up: AtomicBool,
 }
 
 impl Joiner {
     pub(crate) fn new(config: Arc<LaunchConfig>, observer: Arc<dyn LaunchObserver>) -> Joiner {
-        Joiner { config, observer, handler: OnceLock::new(), gives_up: AtomicBool::new(false) }
+        Joiner { config, observer, handler: OnceLock::new(), is_giving_up: AtomicBool::new(false) }
     }
 
-    /// Returns the handler, once it has been created.
+    /// Returns the handler, if it has been created.
     pub(crate) fn handler(&self) -> Option<&Arc<dyn RendezvousHandler>> {
         self.handler.get()
     }
 
-    /// Makes the thread that joins give up. Returns whether there is a handler, so that the node may have to leave.
+    /// Makes the thread that joins give up. Returns whether there is a handler, which means that the node may have to
+    /// leave.
     pub(crate) fn give_up(&self) -> bool {
-        self.gives_up.store(true, Ordering::SeqCst);
+        self.is_giving_up.store(true, Ordering::SeqCst);
         let handler = self.handler.get();
         if let Some(handler) = handler {
             handler.interrupt();
@@ -50,17 +51,18 @@ impl Joiner {
         handler.is_some()
     }
 
-    /// Joins a round; this node has counted `restarts` restarts.
+    /// Joins a round. `restarts` is the number of restarts that this node has counted.
     ///
     /// # Errors
     ///
-    /// Fails if the rendezvous does, or if this node is to give up. A node that was in a round already has left it then.
+    /// Fails if the rendezvous fails, or if [`give_up`](Joiner::give_up) was called. If the node was in a round, it has
+    /// left it.
     pub(crate) fn join(&self, restarts: u32) -> Result<Formation> {
         let handler = match self.handler.get() {
             Some(handler) => handler,
             None => {
-                let made = self.make()?;
-                self.handler.get_or_init(|| made)
+                let created = self.create_handler()?;
+                self.handler.get_or_init(|| created)
             }
         };
         let leave = || {
@@ -69,7 +71,7 @@ impl Joiner {
             }
         };
         loop {
-            if self.gives_up.load(Ordering::SeqCst) {
+            if self.is_giving_up.load(Ordering::SeqCst) {
                 return Err(self.interrupted());
             }
             let start = Instant::now();
@@ -79,15 +81,15 @@ impl Joiner {
                 }
             })?;
             if let Some(formation) =
-                self.form(&**handler, round, restarts, start.elapsed()).inspect_err(|_| leave())?
+                self.assign_ranks_in(&**handler, round, restarts, start.elapsed()).inspect_err(|_| leave())?
             {
                 return Ok(formation);
             }
-            tracing::info!("the round is over before all workers have ranks; joining the next one");
+            tracing::info!("the round ended before all workers had ranks; joining the next one");
         }
     }
 
-    fn make(&self) -> Result<Arc<dyn RendezvousHandler>> {
+    fn create_handler(&self) -> Result<Arc<dyn RendezvousHandler>> {
         let parameters = &self.config.rendezvous;
         Ok(match parameters.backend.as_str() {
             "c10d" => {
@@ -96,7 +98,7 @@ impl Joiner {
                     Some(self.observer.rendezvous()),
                     (!self.config.runs_once).then(|| launch(&self.config)),
                 )?;
-                // The store at a port that the system chose is this process's, and no other node knows of it.
+                // With port 0, this process hosts the store at a port that no other node knows.
                 if !parameters.endpoint.ends_with(":0") {
                     guard::prepare_departure(&Departure::new(parameters, handler.node()));
                 }
@@ -110,14 +112,14 @@ impl Joiner {
         })
     }
 
-    /// Gets the ranks of this node's workers in the round. Returns `None` if the round is over before all nodes have published
-    /// their workers.
-    fn form(
+    /// Gets the ranks of this node's workers in the round. Returns `None` if the round ends before all nodes have
+    /// published their workers.
+    fn assign_ranks_in(
         &self,
         handler: &dyn RendezvousHandler,
         round: RendezvousInfo,
         restarts: u32,
-        met: Duration,
+        rendezvous_time: Duration,
     ) -> Result<Option<Formation>> {
         let mut start = Instant::now();
         self.observer.joined(&round).map_err(AgentError::system("write to standard output"))?;
@@ -126,32 +128,38 @@ impl Joiner {
         if self.config.identical_workers || nodes == 1 || workers == 0 {
             let (first, world_size) = (rank * workers, nodes * workers);
             let ranks = AssignedRanks { first, world_size, role_first: first, role_world_size: world_size };
-            // Which nodes are ours is not asked, either.
+            // This node does not read which of the other nodes are ours, so any of them may run torch.
             let torch_nodes = (0..nodes).filter(|other| *other != rank).collect();
-            return Ok(Some(Formation { round, ranks, restarts, torch_nodes, took: (met, start.elapsed()) }));
+            return Ok(Some(Formation {
+                round,
+                ranks,
+                restarts,
+                torch_nodes,
+                took: (rendezvous_time, start.elapsed()),
+            }));
         }
-        let mine = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
+        let own = RoleInfo { role: self.config.role.clone(), rank, local_world_size: workers };
         let store = &*round.store;
         let failed = |source| AgentError::Store { doing: "workers got their ranks".into(), source };
         announcements::publish_restarts(store, rank, restarts).map_err(failed)?;
-        // Published first, so that no node waits for this one while it waits.
-        store.set(&format!("torchelastic/role_info/{rank}"), mine.to_json().as_bytes()).map_err(failed)?;
+        // Publish first, so that no other node waits for this one.
+        store.set(&format!("torchelastic/role_info/{rank}"), own.to_json().as_bytes()).map_err(failed)?;
         let awaited: Vec<String> = match rank {
             0 => (0..nodes).map(|rank| format!("torchelastic/role_info/{rank}")).collect(),
             rank => vec![format!("torchelastic/assigned_ranks/{rank}")],
         };
         let awaited: Vec<&str> = awaited.iter().map(String::as_str).collect();
-        let mut wait = PatientWait::new(store, &awaited, CHECK_INTERVAL);
+        let mut wait = KeyWait::new(store, &awaited, CHECK_INTERVAL);
         let generation = store.generation();
         loop {
             match wait.poll(Duration::MAX) {
                 Ok(true) => break,
                 Ok(false) => {}
-                // The calls to the handler below bound how long an outage may last.
+                // The calls to the handler below bound the duration of an outage.
                 Err(error) if error.is_outage() => start = Instant::now(),
                 Err(error) => return Err(failed(error)),
             }
-            if self.gives_up.load(Ordering::SeqCst) {
+            if self.is_giving_up.load(Ordering::SeqCst) {
                 return Err(self.interrupted());
             }
             // A restarted store has lost what the nodes published.
@@ -162,9 +170,9 @@ impl Joiner {
                 return Err(AgentError::NoRanks { waited: start.elapsed() });
             }
         }
-        let ranks = assign_ranks(store, &mine, nodes).map_err(failed)?;
+        let ranks = assign_ranks(store, &own, nodes).map_err(failed)?;
         let (restarts, torch_nodes) = announcements::read_restarts(store, nodes).map_err(failed)?;
-        Ok(Some(Formation { round, ranks, restarts, torch_nodes, took: (met, start.elapsed()) }))
+        Ok(Some(Formation { round, ranks, restarts, torch_nodes, took: (rendezvous_time, start.elapsed()) }))
     }
 
     fn interrupted(&self) -> AgentError {
@@ -172,21 +180,22 @@ impl Joiner {
     }
 }
 
-/// Takes part in a round without workers. The other nodes wait until every node has reported how many workers it has.
-/// Returns the nodes that have some, once all have reported.
+/// Takes part in a round without workers. The other nodes wait until every node has published how many workers it has.
+/// Returns the nodes that have workers.
 pub(crate) fn take_part_without_workers(round: &RendezvousInfo) -> rallypoint_store::Result<Vec<NodeDesc>> {
     let (store, rank) = (&*round.store, round.rank);
-    // This node counts as finished before the others know all ranks, so the last node to finish is one with workers.
-    say_that_it_ended(store, rank)?;
+    // This node must count as finished before the other nodes know all ranks. Then the last node to finish is one with
+    // workers.
+    report_ended(store, rank)?;
     count_as_idle(store)?;
     announcements::publish_restarts(store, rank, 0)?;
-    let mine = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
-    assign_ranks(store, &mine, round.world_size)?;
+    let own = RoleInfo { role: "default".into(), rank, local_world_size: 0 };
+    assign_ranks(store, &own, round.world_size)?;
     let nodes = round.participants.iter().zip(role_infos(store, round.world_size)?);
     Ok(nodes.filter(|(_, info)| info.local_world_size > 0).map(|(node, _)| node.clone()).collect())
 }
 
-/// Returns what this node runs, for other nodes to compare with theirs.
+/// Returns a description of what this node runs, for other nodes to compare with theirs.
 fn launch(config: &LaunchConfig) -> Launch {
     let mut hasher = DefaultHasher::new();
     (&config.command.target, &config.command.args).hash(&mut hasher);

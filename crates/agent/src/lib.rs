@@ -1,7 +1,7 @@
-//! The elastic agent: torchrun's work without torchrun. It meets the other nodes, starts this node's workers with torch's
-//! environment, watches them, restarts them together with the others', and says what went wrong.
+//! The elastic agent, which does the work of torchrun: it joins the rendezvous, starts the workers of this node with
+//! torch's environment, watches them, restarts them together with the other nodes, and reports failures.
 //!
-//! What to do when is decided in `rallypoint_core::supervise`; here are processes, signals and files.
+//! `rallypoint_core::supervise` decides when to do what. This crate has the processes, signals and files.
 
 mod agent;
 mod announcements;
@@ -41,7 +41,7 @@ pub use config::{
 pub use devices::count_devices;
 pub use disk::is_disk_full;
 pub use error::{AgentError, Result};
-pub use error_file::{tell_error, tell_failure};
+pub use error_file::{write_error_file, write_failure_file};
 pub use exec::enter;
 pub use guard::{is_agent, reaches_agent, start_agent};
 pub use outcome::Outcome;

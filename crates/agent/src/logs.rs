@@ -1,13 +1,13 @@
-//! The workers' output: where each stream goes, and that all of it gets there. Folders are torch's (`logs/folder.rs`);
-//! what is shown is passed on by one thread for each of the agent's streams (`logs/tail.rs`).
+//! The output of the workers. Folders have torch's names (`logs/folder.rs`). One thread for each of the agent's streams
+//! forwards output to the console (`logs/tail.rs`).
 //!
-//! A redirected stream is a file that the worker writes itself, so that nothing is lost with the agent. Standard error that
-//! is not redirected goes through the agent, which keeps the last lines for the failure report.
+//! A worker writes a redirected stream to its file directly, so no output is lost if the agent dies. Standard error
+//! that is not redirected passes through the agent, which keeps the last lines for the failure report.
 
 mod folder;
 mod last_lines;
 mod lines;
-mod passage;
+mod stderr_pipe;
 mod tail;
 
 use std::fs::File;
@@ -26,9 +26,10 @@ use crate::template::substitute;
 pub(crate) use folder::{Folder, random_letters, remove_unused};
 use last_lines::LastLines;
 use lines::Lines;
-use tail::{Console, Followed, Show, Tail};
+use tail::{Console, Show, Source, Tail};
 
-/// How often the disk of the log files is checked. Workers write them, so the agent sees no error when the disk is full.
+/// Interval for checking the disk of the log files. Workers write these files, so the agent gets no error when the disk
+/// is full.
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The end of a message about output that can't be written to files.
@@ -54,13 +55,13 @@ struct Start {
     dir: Option<PathBuf>,
     stdout_filter: Option<Arc<Filter>>,
     stderr_filter: Option<Arc<Filter>>,
-    /// What is put before a tee'd line of each worker.
+    /// The prefix of tee'd lines, for each worker.
     prefixes: Vec<Vec<u8>>,
     /// The last lines of each worker's standard error, and whether the console shows the stream.
     stderr_ends: Vec<(LastLines, bool)>,
 }
 
-/// Lines with one of some texts in them also go to a file.
+/// A file for lines that contain one of the `wanted` strings.
 #[derive(Debug)]
 struct Filter {
     file: File,
@@ -69,36 +70,35 @@ struct Filter {
     error: FirstError,
 }
 
-/// Where one worker's streams go.
+/// The streams of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerLogs {
-    /// Its standard output; inherited if there is none.
+    /// The standard output. Inherited if it is `None`.
     pub(crate) stdout: Option<OwnedFd>,
-    /// Its standard error; inherited if there is none.
+    /// The standard error. Inherited if it is `None`.
     pub(crate) stderr: Option<OwnedFd>,
-    /// Where it is to write what went wrong.
+    /// The file to which the worker writes its failure.
     pub(crate) error_file: Option<PathBuf>,
 }
 
 impl Logs {
-    /// Creates the folder of this run, before anything is started. If the disk is full, the run starts without a folder, and
-    /// the error is reported.
+    /// Creates the folder of this run. If the disk is full, the run starts without a folder, and the error is reported.
     ///
     /// # Errors
     ///
     /// Fails if the folder can't be created for another reason.
     pub(crate) fn create(config: &LaunchConfig) -> Result<Logs> {
-        Logs::showing(config, tail::show)
+        Logs::with_show(config, tail::show)
     }
 
-    fn showing(config: &LaunchConfig, show: Show) -> Result<Logs> {
+    fn with_show(config: &LaunchConfig, show: Show) -> Result<Logs> {
         let error = FirstError::default();
         let folder = match Folder::create(&config.logs.dir, &config.rendezvous.run_id) {
             Err(AgentError::File { doing, path, source }) if is_disk_full(&source) => {
                 error.report(format!("{}; {PASSED_THROUGH}", AgentError::File { doing, path, source }));
                 Folder::default()
             }
-            made => made?,
+            created => created?,
         };
         Ok(Logs {
             config: config.logs.clone(),
@@ -113,7 +113,7 @@ impl Logs {
         })
     }
 
-    /// The folder of this run.
+    /// Returns the folder of this run.
     pub(crate) fn folder(&self) -> &Folder {
         &self.folder
     }
@@ -123,7 +123,7 @@ impl Logs {
         self.error.get()
     }
 
-    /// Whether workers write to files in the folder.
+    /// Returns whether workers write to files in the folder.
     fn stores_output(&self) -> bool {
         let goes_to_file = |rank| {
             let (redirects, tee) = (self.config.redirects.of(rank), self.config.tee.of(rank));
@@ -132,7 +132,8 @@ impl Logs {
         (0..self.workers).any(goes_to_file)
     }
 
-    /// Returns the time until [`check_disk_if_due`](Logs::check_disk_if_due) checks the disk next; `None` if it never will.
+    /// Returns the time until [`check_disk_if_due`](Logs::check_disk_if_due) checks the disk next, or `None` if it
+    /// never will.
     pub(crate) fn time_to_disk_check(&self) -> Option<Duration> {
         let is_needed = self.folder.path().is_some() && self.error().is_none() && self.stores_output();
         is_needed.then(|| self.next_disk_check.saturating_duration_since(Instant::now()))
@@ -146,7 +147,7 @@ impl Logs {
         }
     }
 
-    /// Reports an error if the disk that workers write files to is full.
+    /// Reports an error if the disk of the log files is full.
     pub(crate) fn check_disk(&self) {
         if let Some(dir) = self.full_dir() {
             let dir = dir.display();
@@ -161,9 +162,9 @@ impl Logs {
         self.folder.path().filter(|dir| self.stores_output() && is_full(dir))
     }
 
-    /// Prepares a start: folders and files for all workers. If no files can be created, all output is passed on.
+    /// Creates folders and files for a start of all workers. If no files can be created, all output is passed through.
     pub(crate) fn start(&mut self, formation: &Formation) {
-        self.start = self.files(formation).unwrap_or_else(|error| {
+        self.start = self.create_files(formation).unwrap_or_else(|error| {
             self.error.report(format!("{error}; {PASSED_THROUGH}"));
             Start::default()
         });
@@ -172,13 +173,13 @@ impl Logs {
     }
 
     /// Creates the folder of a start, and its files for filtered lines.
-    fn files(&self, formation: &Formation) -> Result<Start> {
-        // On a full disk the files could be created, but nothing could be written to them.
+    fn create_files(&self, formation: &Formation) -> Result<Start> {
+        // On a full disk, files can be created but not written.
         if let Some(dir) = self.full_dir() {
             let source = std::io::ErrorKind::StorageFull.into();
             return Err(AgentError::File { doing: "write to", path: dir.to_owned(), source });
         }
-        let dir = self.folder.attempt(formation.restarts, self.workers)?;
+        let dir = self.folder.create_attempt(formation.restarts, self.workers)?;
         let filtered = |wanted: &[String], name: &str| -> Result<Option<Arc<Filter>>> {
             let Some(dir) = dir.as_ref().filter(|_| !wanted.is_empty()) else { return Ok(None) };
             let path = dir.join(name);
@@ -193,7 +194,7 @@ impl Logs {
         })
     }
 
-    /// What is put before a tee'd line.
+    /// Returns the prefix of a worker's tee'd lines.
     fn prefix(&self, formation: &Formation, local_rank: u32) -> Vec<u8> {
         match &self.config.prefix_template {
             None => format!("[{}{local_rank}]:", self.role).into_bytes(),
@@ -209,25 +210,25 @@ impl Logs {
         }
     }
 
-    /// Returns the streams of the next worker of this start, in the order of local ranks. A stream whose file can't be created is
-    /// passed through.
+    /// Returns the streams of the next worker of this start, in the order of local ranks. A stream whose file can't be
+    /// created is passed through.
     pub(crate) fn worker(&mut self, local_rank: u32) -> Result<WorkerLogs> {
         let dir = self.start.dir.as_ref().map(|dir| dir.join(local_rank.to_string()));
         let (redirects, tee) = (self.config.redirects.of(local_rank), self.config.tee.of(local_rank));
         let shown = self.config.shown_ranks.as_ref().is_none_or(|ranks| ranks.contains(&local_rank));
         let shown = shown || self.config.dir == LogDir::Nowhere;
-        let (stored_out, stored_err) = (redirects.stdout || tee.stdout, redirects.stderr || tee.stderr);
-        let stdout = match self.file(dir.as_deref(), "stdout.log", stored_out) {
+        let (stores_stdout, stores_stderr) = (redirects.stdout || tee.stdout, redirects.stderr || tee.stderr);
+        let stdout = match self.create_file(dir.as_deref(), "stdout.log", stores_stdout) {
             Some((file, path)) => {
                 if tee.stdout && shown {
                     self.follow(&path, local_rank, Console::Out)?;
                 }
                 Some(file.into())
             }
-            None if shown || stored_out => None,
-            None => Some(nowhere()?),
+            None if shown || stores_stdout => None,
+            None => Some(dev_null()?),
         };
-        let (stderr, lines, is_shown) = match self.file(dir.as_deref(), "stderr.log", stored_err) {
+        let (stderr, lines, is_shown) = match self.create_file(dir.as_deref(), "stderr.log", stores_stderr) {
             Some((file, path)) => {
                 if tee.stderr && shown {
                     self.follow(&path, local_rank, Console::Err)?;
@@ -236,12 +237,12 @@ impl Logs {
             }
             None if !self.config.keeps_last_lines => (None, LastLines::default(), true),
             None => {
-                let (theirs, ours) =
-                    passage::open().map_err(AgentError::system("make a pipe for standard error"))?;
+                let (worker_end, agent_end) =
+                    stderr_pipe::open().map_err(AgentError::system("create a pipe for standard error"))?;
                 let last = LastLines::default();
-                let is_shown = shown || stored_err;
-                self.stderr.follow(Followed::Passage { file: ours.into(), last: last.clone(), is_shown });
-                (Some(theirs), last, is_shown)
+                let is_shown = shown || stores_stderr;
+                self.stderr.follow(Source::Pipe { file: agent_end.into(), last: last.clone(), is_shown });
+                (Some(worker_end), last, is_shown)
             }
         };
         self.start.stderr_ends.push((lines, is_shown));
@@ -250,7 +251,7 @@ impl Logs {
     }
 
     /// Creates a file for a stream of a worker, if one is wanted and can be created.
-    fn file(&self, dir: Option<&Path>, name: &str, is_wanted: bool) -> Option<(File, PathBuf)> {
+    fn create_file(&self, dir: Option<&Path>, name: &str, is_wanted: bool) -> Option<(File, PathBuf)> {
         let path = dir.filter(|_| is_wanted)?.join(name);
         match create(&path) {
             Ok(file) => Some((file, path)),
@@ -268,27 +269,29 @@ impl Logs {
             Console::Out => (&self.stdout, &self.start.stdout_filter),
             Console::Err => (&self.stderr, &self.start.stderr_filter),
         };
-        tail.follow(Followed::File { file, prefix, lines: Lines::default(), filter: filter.clone() });
+        tail.follow(Source::File { file, prefix, lines: Lines::default(), filter: filter.clone() });
         Ok(())
     }
 
-    /// Returns the last lines that a worker wrote to standard error up to now, and whether the console shows them.
+    /// Returns the last lines that a worker has written to standard error, and whether the console shows them.
     pub(crate) fn last_lines(&self, local_rank: u32) -> (Vec<String>, bool) {
         self.stderr.catch_up();
         let end = self.start.stderr_ends.get(local_rank as usize);
         end.map(|(lines, is_shown)| (lines.lines(), *is_shown)).unwrap_or_default()
     }
 
-    /// The workers of this start have ended: passes on all that they wrote, for as long as that takes, but waits no longer than
-    /// `patience` for a reader that reads nothing, or until `is_enough`. What is left then is passed on along with the output of the
-    /// next start. Returns whether all tee'd lines were shown.
-    pub(crate) fn finish(&self, patience: Duration, mut is_enough: impl FnMut() -> bool) -> bool {
+    /// Forwards all output of this start, after its workers have ended. Returns whether all tee'd lines were shown.
+    ///
+    /// Waits as long as the reader of the agent's output keeps reading. Stops waiting if the reader has read nothing
+    /// for `stall_timeout`, or if `should_stop` returns true. The rest is then forwarded along with the output of the
+    /// next start.
+    pub(crate) fn finish(&self, stall_timeout: Duration, mut should_stop: impl FnMut() -> bool) -> bool {
         let tails = [&self.stdout, &self.stderr];
         let flushes = tails.map(|tail| tail.flush(true));
         let waits = tails.into_iter().zip(&flushes);
         waits
-            .map(|(tail, flushed)| tail.wait(flushed, patience, &mut is_enough))
-            .fold(true, |all, shown| all & shown)
+            .map(|(tail, flushed)| tail.wait(flushed, stall_timeout, &mut should_stop))
+            .fold(true, |all_shown, shown| all_shown & shown)
     }
 }
 
@@ -296,7 +299,7 @@ fn create(path: &Path) -> Result<File> {
     File::options().create(true).append(true).open(path).map_err(AgentError::file("create", path))
 }
 
-fn nowhere() -> Result<OwnedFd> {
+fn dev_null() -> Result<OwnedFd> {
     let path = Path::new("/dev/null");
     let file = File::options().write(true).open(path);
     file.map(OwnedFd::from).map_err(AgentError::file("open", path))

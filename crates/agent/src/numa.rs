@@ -1,4 +1,4 @@
-//! Which processors a worker is bound to, from where its device is. The binding itself is `numactl`'s, as with torch.
+//! Binds a worker to processors near its device. `numactl` does the binding, as in torch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use crate::error::{AgentError, Result};
 
 type Processors = BTreeSet<u32>;
 
-/// The command that runs a worker on its processors.
+/// Returns a command that runs a worker on its processors.
 pub(crate) fn bind(
     binding: NumaBinding,
     local_rank: u32,
@@ -21,42 +21,42 @@ pub(crate) fn bind(
     let numactl = "numactl";
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&path).any(|folder| folder.join(numactl).is_file()) {
-        return Err(wrong(
-            "numactl CLI is required for NUMA binding; install it, or leave --numa-binding out",
+        return Err(config_error(
+            "numactl CLI is required for NUMA binding; install it, or omit --numa-binding",
         ));
     }
     let devices = Machine::this().visible_gpus().into_iter().map(|gpu| gpu.address).collect();
     let topology = Topology { root: "/".into(), devices, allowed: processors()? };
     let processors = topology.processors(binding, local_rank as usize)?;
     let processors: Vec<String> = processors.iter().map(u32::to_string).collect();
-    let mut all = vec![format!("--physcpubind={}", processors.join(",")).into(), program];
-    all.extend(args);
-    Ok((numactl.into(), all))
+    let mut numactl_args = vec![format!("--physcpubind={}", processors.join(",")).into(), program];
+    numactl_args.extend(args);
+    Ok((numactl.into(), numactl_args))
 }
 
-/// Where devices and processors are.
+/// The locations of devices and processors.
 struct Topology {
     root: PathBuf,
-    /// The devices' places on the bus.
+    /// The PCI addresses of the devices.
     devices: Vec<Option<String>>,
-    /// The processors this process may use.
+    /// The processors that this process may use.
     allowed: Processors,
 }
 
 impl Topology {
     fn processors(&self, binding: NumaBinding, device: usize) -> Result<Processors> {
         if self.devices.is_empty() {
-            return Err(wrong("No accelerator available for NUMA binding"));
+            return Err(config_error("No accelerator available for NUMA binding"));
         }
         let node = self.node_of(device)?;
         let processors = match binding {
-            NumaBinding::Node => self.of_node(node)?,
-            NumaBinding::Socket => self.of_socket(node)?,
-            NumaBinding::Exclusive => self.share(node, device)?,
-            NumaBinding::CoreComplex => self.complex(node, device)?,
+            NumaBinding::Node => self.processors_of_node(node)?,
+            NumaBinding::Socket => self.processors_of_socket(node)?,
+            NumaBinding::Exclusive => self.exclusive_cores(node, device)?,
+            NumaBinding::CoreComplex => self.core_complex(node, device)?,
         };
         match processors.is_empty() {
-            true => Err(wrong("Must bind to a non-empty set of CPU indices")),
+            true => Err(config_error("Must bind to a non-empty set of CPU indices")),
             false => Ok(processors),
         }
     }
@@ -66,122 +66,125 @@ impl Topology {
         fs::read_to_string(&path).map_err(AgentError::file("read", &path))
     }
 
-    /// The NUMA node of a device; a machine with only one may not number it.
+    /// Returns the NUMA node of a device. A machine with one node may report -1, which counts as 0.
     fn node_of(&self, device: usize) -> Result<u32> {
         let address = self.devices.get(device).ok_or_else(|| {
             let all = self.devices.len();
-            wrong(&format!("NUMA binding: there is no device for local rank {device}; there are {all}"))
+            config_error(&format!(
+                "NUMA binding: there is no device for local rank {device}; there are {all}"
+            ))
         })?;
         let address = address.as_ref().ok_or_else(|| {
-            wrong(&format!("NUMA binding: it can't be found out where device {device} is on the bus"))
+            config_error(&format!("NUMA binding: the PCI address of device {device} is unknown"))
         })?;
         let text = self.read(&format!("sys/bus/pci/devices/{}/numa_node", address.to_lowercase()))?;
         Ok(text.trim().parse::<i64>().unwrap_or(0).max(0) as u32)
     }
 
-    /// The place of a device among those of its node, and how many those are.
-    fn place(&self, node: u32, device: usize) -> Result<(usize, usize)> {
+    /// Returns the index of a device among the devices of its node, and the number of these devices.
+    fn index_on_node(&self, node: u32, device: usize) -> Result<(usize, usize)> {
         let all: Vec<usize> =
             (0..self.devices.len()).filter(|d| self.node_of(*d).ok() == Some(node)).collect();
-        let place = all.iter().position(|other| *other == device);
-        Ok((place.ok_or_else(|| wrong("NUMA binding: a device is on no node"))?, all.len()))
+        let index = all.iter().position(|other| *other == device);
+        Ok((index.ok_or_else(|| config_error("NUMA binding: a device is on no node"))?, all.len()))
     }
 
-    fn of_node(&self, node: u32) -> Result<Processors> {
-        let all = numbers(&self.read(&format!("sys/devices/system/node/node{node}/cpulist"))?);
+    fn processors_of_node(&self, node: u32) -> Result<Processors> {
+        let all = parse_cpu_list(&self.read(&format!("sys/devices/system/node/node{node}/cpulist"))?);
         Ok(all.intersection(&self.allowed).copied().collect())
     }
 
-    fn of_socket(&self, node: u32) -> Result<Processors> {
-        let socket = self.socket(node)?;
+    fn processors_of_socket(&self, node: u32) -> Result<Processors> {
+        let socket = self.socket_of_node(node)?;
         let mut processors = Processors::new();
-        for other in numbers(&self.read("sys/devices/system/node/possible")?) {
-            let of_node = self.of_node(other).unwrap_or_default();
-            if !of_node.is_empty() && self.socket(other)? == socket {
+        for other in parse_cpu_list(&self.read("sys/devices/system/node/possible")?) {
+            let of_node = self.processors_of_node(other).unwrap_or_default();
+            if !of_node.is_empty() && self.socket_of_node(other)? == socket {
                 processors.extend(of_node);
             }
         }
         Ok(processors)
     }
 
-    fn socket(&self, node: u32) -> Result<String> {
-        let processors = self.of_node(node)?;
-        let first = processors.first().ok_or_else(|| wrong("Must bind to a non-empty set of CPU indices"))?;
+    fn socket_of_node(&self, node: u32) -> Result<String> {
+        let processors = self.processors_of_node(node)?;
+        let first =
+            processors.first().ok_or_else(|| config_error("Must bind to a non-empty set of CPU indices"))?;
         self.read(&format!("sys/devices/system/cpu/cpu{first}/topology/physical_package_id"))
     }
 
-    /// The physical cores of the node are divided among its devices; the first ones get what is left over.
-    fn share(&self, node: u32, device: usize) -> Result<Processors> {
+    /// Divides the physical cores of the node among its devices. The first devices get the remaining cores.
+    fn exclusive_cores(&self, node: u32, device: usize) -> Result<Processors> {
         let mut cores: BTreeMap<u32, Processors> = BTreeMap::new();
-        for processor in self.of_node(node)? {
+        for processor in self.processors_of_node(node)? {
             let list = format!("sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
-            let core = numbers(&self.read(&list)?).first().copied().unwrap_or(processor);
+            let core = parse_cpu_list(&self.read(&list)?).first().copied().unwrap_or(processor);
             cores.entry(core).or_default().insert(processor);
         }
-        let (place, devices) = self.place(node, device)?;
-        let (each, over) = (cores.len() / devices, cores.len() % devices);
-        if each < 1 {
-            return Err(wrong(&format!(
+        let (index, devices) = self.index_on_node(node, device)?;
+        let (cores_per_device, remainder) = (cores.len() / devices, cores.len() % devices);
+        if cores_per_device < 1 {
+            return Err(config_error(&format!(
                 "There are only {} physical cores on numa_node_index={node}, but there are {devices} devices \
                  associated with this NUMA node.",
                 cores.len()
             )));
         }
-        let start = place * each + place.min(over);
-        let count = each + usize::from(place < over);
+        let start = index * cores_per_device + index.min(remainder);
+        let count = cores_per_device + usize::from(index < remainder);
         Ok(cores.into_values().skip(start).take(count).flatten().collect())
     }
 
-    /// One of the groups that share their largest cache; larger groups first.
-    fn complex(&self, node: u32, device: usize) -> Result<Processors> {
+    /// Returns one of the groups of processors that share their largest cache. Larger groups are used first.
+    fn core_complex(&self, node: u32, device: usize) -> Result<Processors> {
         let mut groups: BTreeMap<u32, Processors> = BTreeMap::new();
-        for processor in self.of_node(node)? {
-            let first = self.cache(processor)?.first().copied().unwrap_or(processor);
+        for processor in self.processors_of_node(node)? {
+            let first = self.largest_cache(processor)?.first().copied().unwrap_or(processor);
             groups.entry(first).or_default().insert(processor);
         }
         let mut groups: Vec<_> = groups.into_values().collect();
         groups.sort_by_key(|group| (std::cmp::Reverse(group.len()), group.first().copied()));
-        let (place, _) = self.place(node, device)?;
-        Ok(groups.get(place % groups.len().max(1)).cloned().unwrap_or_default())
+        let (index, _) = self.index_on_node(node, device)?;
+        Ok(groups.get(index % groups.len().max(1)).cloned().unwrap_or_default())
     }
 
-    /// The processors that share this one's cache of the highest level.
-    fn cache(&self, processor: u32) -> Result<Processors> {
+    /// Returns the processors that share this processor's cache of the highest level.
+    fn largest_cache(&self, processor: u32) -> Result<Processors> {
         let folder = format!("sys/devices/system/cpu/cpu{processor}/cache");
         let mut highest = (-1, Processors::new());
-        for index in indices(&self.root.join(&folder)) {
+        for index in cache_indices(&self.root.join(&folder)) {
             let read = |name: &str| self.read(&format!("{folder}/index{index}/{name}"));
             if !matches!(read("type")?.trim(), "Unified" | "Data") {
                 continue;
             }
             let level = read("level")?.trim().parse().unwrap_or(-1);
             if level > highest.0 {
-                highest = (level, numbers(&read("shared_cpu_list")?));
+                highest = (level, parse_cpu_list(&read("shared_cpu_list")?));
             }
         }
         Ok(highest.1)
     }
 }
 
-fn indices(folder: &Path) -> Vec<u32> {
+fn cache_indices(folder: &Path) -> Vec<u32> {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.to_str()?.strip_prefix("index")?.parse().ok()).collect()
 }
 
-fn wrong(what: &str) -> AgentError {
+fn config_error(what: &str) -> AgentError {
     AgentError::Config(what.into())
 }
 
-/// `0-2,4` as the kernel writes it.
-fn numbers(text: &str) -> Processors {
-    let mut numbers = Processors::new();
+/// Parses a list of processors in the kernel's format: `0-2,4`.
+fn parse_cpu_list(text: &str) -> Processors {
+    let mut processors = Processors::new();
     for range in text.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         if let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
-            numbers.extend(first..=last);
+            processors.extend(first..=last);
         }
     }
-    numbers
+    processors
 }
 
 #[cfg(test)]
@@ -189,7 +192,8 @@ mod tests {
     use super::*;
     use crate::devices::tests::write;
 
-    /// Two sockets of two nodes of four cores of two threads each; four devices, of which three are on node 1.
+    /// Creates a machine with 2 sockets, 2 NUMA nodes per socket, 4 cores per node and 2 threads per core. Three of its
+    /// four devices are on node 1.
     fn machine() -> (tempfile::TempDir, Topology) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
@@ -206,7 +210,7 @@ mod tests {
                 &format!("{core},{}\n", core + 16),
             );
             write(root, &format!("{folder}/topology/physical_package_id"), &format!("{}\n", core / 8));
-            // Three cores share one, the fourth has its own.
+            // Three cores share a cache, and the fourth has its own.
             let (first, last) = if core % 4 == 3 { (core, core) } else { (core / 4 * 4, core / 4 * 4 + 2) };
             let shared = format!("{first}-{last},{}-{}\n", first + 16, last + 16);
             for (index, kind, level, list) in [
@@ -234,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_are_chosen_by_where_the_device_is() {
+    fn processors_follow_from_the_location_of_the_device() {
         let (_dir, machine) = machine();
         for (binding, device, expected) in [
             (NumaBinding::Node, 0, "4-7,20-23"),
@@ -248,12 +252,12 @@ mod tests {
             (NumaBinding::CoreComplex, 3, "4-6,20-22"),
         ] {
             let chosen = machine.processors(binding, device).unwrap();
-            assert_eq!(chosen, numbers(expected), "{binding:?} of device {device}");
+            assert_eq!(chosen, parse_cpu_list(expected), "{binding:?} of device {device}");
         }
     }
 
     #[test]
-    fn only_processors_that_may_be_used_are_chosen() {
+    fn only_allowed_processors_are_chosen() {
         let (_dir, mut machine) = machine();
         machine.allowed = [4, 6].into();
         assert_eq!(machine.processors(NumaBinding::Node, 0).unwrap(), [4, 6].into());
@@ -264,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_device_there_is_nothing_to_bind_to() {
+    fn a_missing_device_is_an_error() {
         let (_dir, mut machine) = machine();
         let error = machine.processors(NumaBinding::Node, 4).unwrap_err().to_string();
         assert!(error.contains("no device for local rank 4"), "{error}");

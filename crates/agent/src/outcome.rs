@@ -1,4 +1,4 @@
-//! How a run ended on this node, and the exit code that tells it.
+//! The outcome of a run on this node, and its exit code.
 
 use std::time::Duration;
 
@@ -7,38 +7,38 @@ use rallypoint_core::supervise::Verdict;
 use crate::error::AgentError;
 use crate::report::{Exit, Failure};
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// How the run ended.
     pub verdict: Verdict,
-    /// Why the agent could not go on; there if the verdict is `Error`.
+    /// Why the agent could not continue. Set if the verdict is `Error`.
     pub error: Option<AgentError>,
-    /// The workers of this node that failed in the last start, in the order in which that was seen. Workers that the
-    /// agent stopped are not among them.
+    /// The workers of this node that failed in the last start, in the order in which the agent noticed it. Workers that
+    /// the agent stopped are not included.
     pub failures: Vec<Failure>,
-    /// The first failure of the job, on whichever node it was.
+    /// The first failure of the job, on any node.
     pub first_failure: Option<Failure>,
-    /// The nodes that may have ended the job, if it failed elsewhere and no node reported a failure.
+    /// The nodes that may have ended the job, if it failed on another node and no node reported a failure.
     pub suspects: Vec<String>,
-    /// How the worker that ended last did.
+    /// How the last worker to exit did so.
     pub last_exit: Option<Exit>,
     /// How often this node restarted its workers after a failure.
     pub restarts: u32,
-    /// How often the workers were started, for whatever reason.
+    /// How often the workers were started, for any reason.
     pub starts: u32,
-    /// This node's rank in the last round, and how many nodes it had.
+    /// The group rank of this node and the number of nodes in the last round.
     pub group: Option<(u64, u64)>,
-    /// This node's first rank in the last round, and how many workers there were in the world.
+    /// The first rank of this node's workers and the world size in the last round.
     pub world: Option<(u64, u64)>,
     /// Why output of the workers or events are missing from the log files, usually because of a full disk.
     pub log_errors: Vec<String>,
-    /// How long it took.
+    /// The duration of the run.
     pub ran: Duration,
 }
 
 impl Outcome {
-    /// Returns the outcome of a run that could not begin.
+    /// Returns the outcome of a run that could not start.
     pub(crate) fn of_error(error: AgentError, ran: Duration) -> Outcome {
         Outcome {
             verdict: Verdict::Error,
@@ -56,12 +56,14 @@ impl Outcome {
         }
     }
 
-    /// Returns the exit code, torchrun's where it tells failure from success: 0 and 1. A signal that came before there were
-    /// any workers would have killed torchrun, which a shell tells as 128 and the signal's number.
+    /// Returns the exit code: 0 after success and 1 after a failure, as torchrun.
+    ///
+    /// A signal before the first start of the workers would have killed torchrun. The exit code then is 128 plus the
+    /// number of the signal, as in a shell.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
             Verdict::Succeeded | Verdict::Spare => 0,
-            Verdict::Signalled(signal) if self.starts == 0 => 128u8.saturating_add(signal.0 as u8),
+            Verdict::Signaled(signal) if self.starts == 0 => 128u8.saturating_add(signal.0 as u8),
             _ => 1,
         }
     }

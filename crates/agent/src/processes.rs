@@ -1,4 +1,4 @@
-//! The workers as processes: starts them, sends them signals and reaps them. The supervisor decides when.
+//! The processes of the workers: starts them, sends them signals and reaps them. The supervisor decides when.
 
 use std::collections::HashSet;
 use std::io::{self, IsTerminal};
@@ -12,16 +12,16 @@ use rustix::process::{
     waitpid,
 };
 
-use crate::exec::{ExecErrors, NOT_A_WORKER};
+use crate::exec::{EXEC_FAILED_CODE, ExecErrors};
 use crate::guard;
 use crate::signal_name::signal_name;
 use crate::worker::WorkerPlan;
 
 /// The workers of this node.
 pub(crate) struct Processes {
-    /// Where processes report that they could not become workers.
+    /// The socket for errors of processes that could not execute their program.
     errors: ExecErrors,
-    /// Whether this process adopts what the workers leave behind, and each worker has a session of its own.
+    /// Whether this process is a child subreaper and each worker has its own session.
     is_guarded: bool,
     running: Vec<Running>,
 }
@@ -30,19 +30,19 @@ struct Running {
     local_rank: LocalRank,
     child: Child,
     since: Instant,
-    /// Whether the agent has sent it a signal.
+    /// Whether the agent has sent the worker a signal.
     stopped: bool,
 }
 
-/// A worker that has ended.
+/// A worker that has exited.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) local_rank: LocalRank,
     pub(crate) pid: u32,
     pub(crate) ran: std::time::Duration,
-    /// Whether the agent had sent it a signal. Its exit code then is no failure of the worker.
+    /// Whether the agent had sent the worker a signal. Then its exit code does not count as a failure.
     pub(crate) stopped: bool,
-    /// How it ended, or why the process did not become a worker.
+    /// How the worker exited, or why its program could not be executed.
     pub(crate) exit: Result<Exit, io::Error>,
 }
 
@@ -53,8 +53,8 @@ impl Processes {
 
     /// Starts a worker and returns its process id. The calling thread must outlive the worker.
     ///
-    /// Without a guard, the worker has a process group of its own, so that a signal reaches everything it has started. On a
-    /// terminal it stays in this process's group: only the group in the foreground may read what is typed.
+    /// Without a guard, the worker has its own process group, so that a signal reaches everything that it has started.
+    /// On a terminal it stays in this process's group, because only the foreground group can read the terminal.
     pub(crate) fn start(&mut self, plan: WorkerPlan) -> io::Result<u32> {
         let mut command = self.errors.command(&plan.program, self.is_guarded);
         if !self.is_guarded && !shares_terminal() {
@@ -78,7 +78,7 @@ impl Processes {
         Ok(pid)
     }
 
-    /// Returns the workers that have ended since the last call, and whether no process is left.
+    /// Returns the workers that have exited since the last call, and whether no process is left.
     pub(crate) fn reap(&mut self) -> (Vec<Ended>, bool) {
         let mut ended = Vec::new();
         if !self.is_guarded {
@@ -101,7 +101,7 @@ impl Processes {
         }
     }
 
-    /// Removes a process that has ended. Returns the worker, if it was one.
+    /// Removes a process that has exited. Returns the worker, if it was one.
     fn ended(&mut self, pid: Pid, status: WaitStatus) -> Option<Ended> {
         let pid = pid.as_raw_nonzero().get() as u32;
         let index = self.running.iter().position(|worker| worker.child.id() == pid)?;
@@ -111,8 +111,8 @@ impl Processes {
             (None, Some(signal)) => Exit::Signal(Signal(signal)),
             (None, None) => Exit::Code(1),
         };
-        let unborn = match exit {
-            Exit::Code(NOT_A_WORKER) => self.errors.take(pid),
+        let exec_error = match exit {
+            Exit::Code(EXEC_FAILED_CODE) => self.errors.take(pid),
             _ => None,
         };
         Some(Ended {
@@ -120,14 +120,14 @@ impl Processes {
             pid,
             ran: worker.since.elapsed(),
             stopped: worker.stopped,
-            exit: unborn.map_or(Ok(exit), Err),
+            exit: exec_error.map_or(Ok(exit), Err),
         })
     }
 
-    /// Sends a signal to a worker and all of its process group, or to what workers have left behind.
+    /// Sends a signal to a worker and its process group, or to the processes that workers have left behind.
     pub(crate) fn send(&mut self, target: Target, Signal(number): Signal) {
         let Some(signal) = RawSignal::from_named_raw(number) else { return };
-        // A terminal sends these to all processes of the group in the foreground.
+        // The terminal sends these signals to all processes of the foreground group.
         if [RawSignal::INT, RawSignal::QUIT].contains(&signal) && !self.is_guarded && shares_terminal() {
             return;
         }
@@ -137,14 +137,14 @@ impl Processes {
                 if let Some(worker) = worker {
                     let pid = Pid::from_child(&worker.child);
                     worker.stopped = true;
-                    tell(pid, number);
-                    // It may not have come so far as to have a group.
+                    log_signal(pid, number);
+                    // The process may not have its own group yet.
                     if kill_process_group(pid, signal).is_err() {
                         let _ = kill_process(pid, signal);
                     }
                 }
             }
-            Target::Strays => {
+            Target::Orphans => {
                 let workers: HashSet<Pid> =
                     self.running.iter().map(|worker| Pid::from_child(&worker.child)).collect();
                 for process in guard::descendants(getpid()) {
@@ -156,19 +156,19 @@ impl Processes {
         }
     }
 
-    /// Returns the workers that run, with their process ids.
+    /// Returns the running workers with their process ids.
     pub(crate) fn running(&self) -> impl Iterator<Item = (LocalRank, u32)> {
         self.running.iter().map(|worker| (worker.local_rank, worker.child.id()))
     }
 }
 
-/// Whether workers without a session of their own share a terminal with this process.
+/// Returns whether workers without their own session share a terminal with this process.
 fn shares_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// In torch's words, which people look for.
-fn tell(pid: Pid, number: i32) {
+/// Logs a signal with torch's wording, which users search for.
+fn log_signal(pid: Pid, number: i32) {
     let (pid, name) = (pid.as_raw_nonzero(), signal_name(number).unwrap_or("<N/A>"));
     match number {
         9 => tracing::warn!("Unable to shutdown process {pid} in time, forcefully exiting via {name}"),
@@ -176,7 +176,7 @@ fn tell(pid: Pid, number: i32) {
     }
 }
 
-/// Kills the workers that are left, because no process watches them any more.
+/// Kills the remaining workers, because no process watches them any more.
 impl Drop for Processes {
     fn drop(&mut self) {
         for worker in &self.running {

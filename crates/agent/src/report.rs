@@ -1,5 +1,5 @@
-//! What came of a run, for people and for schedulers: the failure report in torch's form with what torch leaves out, and an
-//! end report as JSON. It decides nothing.
+//! Reports about the end of a run: the failure report in torch's format with additional fields, and an end report as
+//! JSON.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -12,7 +12,7 @@ use crate::host;
 use crate::outcome::Outcome;
 use crate::signal_name::signal_name;
 
-/// How a worker ended.
+/// How a worker exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
@@ -32,7 +32,7 @@ impl From<supervise::Exit> for Exit {
 }
 
 impl Exit {
-    /// The number that Python has for it: the code, or minus the signal.
+    /// Returns the exit code in Python's form: the code, or the negative number of the signal.
     pub fn as_python(self) -> i32 {
         match self {
             Exit::Code(code) => code,
@@ -40,7 +40,7 @@ impl Exit {
         }
     }
 
-    /// What it tells where the worker itself told nothing, in torch's words.
+    /// Returns torch's message for a worker that recorded no error.
     pub fn message(self, pid: u32) -> String {
         match self {
             Exit::Code(_) => {
@@ -53,34 +53,35 @@ impl Exit {
     }
 }
 
-/// A worker that has failed. It travels to the other nodes as JSON, so that every node can tell of the first.
+/// A worker that has failed. It is sent to the other nodes as JSON, so that every node can report the first failure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The host it ran on, as that host calls itself in full.
+    /// The full name of the worker's host.
     pub host: String,
-    /// The node's rank in the round.
+    /// The group rank of the worker's node.
     pub group_rank: u64,
-    /// Its role.
+    /// The role of the worker.
     pub role: String,
-    /// Its rank in the world.
+    /// The rank of the worker.
     pub rank: u64,
-    /// Its rank on its node.
+    /// The local rank of the worker.
     pub local_rank: u32,
-    /// Its process id.
+    /// The process id of the worker.
     pub pid: u32,
-    /// How it ended.
+    /// How the worker exited.
     pub exit: Exit,
-    /// When, in whole seconds since 1970: what its error file says, else when it was seen.
+    /// When the worker failed, in seconds since the epoch: the time in its error file, or else the time when the agent
+    /// noticed it.
     pub timestamp: i64,
-    /// How long it ran, in seconds.
+    /// How long the worker ran, in seconds.
     pub ran: f64,
     /// How often the node had restarted its workers before.
     pub restart: u32,
-    /// Where it wrote what went wrong, if it did.
+    /// The path of the worker's error file, if it wrote one.
     pub error_file: Option<String>,
-    /// What went wrong: the traceback or message of the error file, or what the exit tells.
+    /// The traceback or message in the error file, or else a message about the exit.
     pub message: String,
-    /// The last lines of its standard error.
+    /// The last lines of the worker's standard error.
     pub last_lines: Vec<String>,
     /// Whether the console of this agent has shown the worker's standard error, so that the report need not repeat it.
     /// Always false for a failure on another node.
@@ -89,13 +90,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Whether both are of one worker's end.
-    fn is(&self, other: &Failure) -> bool {
+    /// Returns whether both describe the exit of the same worker.
+    fn is_same(&self, other: &Failure) -> bool {
         (self.rank, self.pid, &self.host) == (other.rank, other.pid, &other.host)
     }
 
-    /// The lines that torch prints of it.
-    fn as_torch(&self, index: usize) -> String {
+    /// Returns the lines that torch's report has.
+    fn torch_fields(&self, index: usize) -> String {
         let signal = match self.exit {
             Exit::Signal(signal) => signal_name(signal).map(|name| format!(" ({name})")).unwrap_or_default(),
             Exit::Code(_) => String::new(),
@@ -124,8 +125,8 @@ impl Failure {
         }
     }
 
-    /// Returns the last line of the message if the worker wrote it to standard error, too. Python ends a traceback there
-    /// with the same line as in the error file; the frames above may differ.
+    /// Returns the last line of the message if the worker also wrote it to standard error. Python ends a traceback
+    /// there with the same line as in the error file. The frames above may differ.
     fn last_line_on_stderr(&self) -> Option<&str> {
         let last = self.message.trim_end().lines().next_back()?;
         let is_last = |line: &String| match line.strip_suffix('…') {
@@ -135,8 +136,8 @@ impl Failure {
         self.last_lines.iter().any(is_last).then_some(last)
     }
 
-    /// What torch leaves out.
-    fn beyond_torch(&self, max_restarts: u32) -> String {
+    /// Returns the lines that torch's report does not have.
+    fn extra_fields(&self, max_restarts: u32) -> String {
         let mut text = format!(
             "\n  node      : {} (role: {})\n  ran       : {:.3} s\n  restart   : {} of {max_restarts}",
             self.group_rank, self.role, self.ran, self.restart,
@@ -144,36 +145,39 @@ impl Failure {
         // The report does not repeat what the console or the traceback shows.
         if !self.last_lines.is_empty() && !self.shown && self.last_line_on_stderr().is_none() {
             text.push_str("\n  stderr    : (its last lines)");
-            self.last_lines.iter().for_each(|line| text.push_str(&format!("\n    {}", printable(line))));
+            self.last_lines
+                .iter()
+                .for_each(|line| text.push_str(&format!("\n    {}", escape_controls(line))));
         }
         text
     }
 }
 
-/// A line of a program's output is shown and not obeyed: it stands among lines of our own.
-fn printable(line: &str) -> String {
-    let shown = |c: char| match c {
+/// Escapes control characters, so that a worker's output can't change the terminal or the report.
+fn escape_controls(line: &str) -> String {
+    let escape = |c: char| match c {
         '\t' => "\t".to_owned(),
         c if c.is_control() => c.escape_default().to_string(),
         c => c.to_string(),
     };
-    line.chars().map(shown).collect()
+    line.chars().map(escape).collect()
 }
 
-/// `2026-11-15_17:48:42`, in this machine's zone.
+/// Formats a time as `2026-11-15_17:48:42`, in this machine's time zone.
 fn local_time(seconds: i64) -> String {
     let time = Timestamp::from_second(seconds).unwrap_or_default().to_zoned(TimeZone::system());
     time.strftime("%Y-%m-%d_%H:%M:%S").to_string()
 }
 
-/// The report of failed workers: those of this node, and the job's first if that was elsewhere.
+/// Returns the report of failed workers: those of this node, and the first failure of the job if it was on another
+/// node.
 pub fn failure_report(
     title: &str,
     failures: &[Failure],
     first: Option<&Failure>,
     max_restarts: u32,
 ) -> String {
-    let elsewhere = first.filter(|first| !failures.iter().any(|failure| failure.is(first)));
+    let elsewhere = first.filter(|first| !failures.iter().any(|failure| failure.is_same(first)));
     let all: Vec<&Failure> = elsewhere.into_iter().chain(failures).collect();
     let earliest = all.iter().min_by_key(|failure| failure.timestamp).copied();
     let Some(root) = first.or(earliest) else { return String::new() };
@@ -181,10 +185,10 @@ pub fn failure_report(
     let mut width = title.chars().count();
     let (mut others, mut cause) = (Vec::new(), String::new());
     for (index, failure) in all.into_iter().enumerate() {
-        let text = failure.as_torch(index);
+        let text = failure.torch_fields(index);
         width = text.lines().map(|line| line.chars().count()).fold(width, usize::max);
-        let text = text + &failure.beyond_torch(max_restarts);
-        if failure.is(root) { cause = text } else { others.push(text) }
+        let text = text + &failure.extra_fields(max_restarts);
+        if failure.is_same(root) { cause = text } else { others.push(text) }
     }
     if others.is_empty() {
         others.push("  <NO_OTHER_FAILURES>".into());
@@ -196,7 +200,7 @@ pub fn failure_report(
     )
 }
 
-/// The end of a run on this node, for programs.
+/// Returns the end report of this node as JSON.
 pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
     let (result, cause) = match outcome.verdict {
         Verdict::Succeeded => ("succeeded", "all workers of this node ended with 0".to_owned()),
@@ -205,8 +209,8 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
             ("failed_elsewhere", ended_elsewhere(&outcome.suspects))
         }
         Verdict::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
-        Verdict::Unhealthy => ("unhealthy", "a worker could not be interrupted for too long".into()),
-        Verdict::Signalled(signal) => {
+        Verdict::Unhealthy => ("unhealthy", "a worker was in uninterruptible sleep for too long".into()),
+        Verdict::Signaled(signal) => {
             ("signalled", format!("the agent got {}", signal_name(signal.0).unwrap_or("a signal")))
         }
         Verdict::RoundOver => ("round_over", "the other nodes left the round".into()),
@@ -223,7 +227,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         value
     };
     let signal = match outcome.verdict {
-        Verdict::Signalled(signal) => json!({"number": signal.0, "name": signal_name(signal.0)}),
+        Verdict::Signaled(signal) => json!({"number": signal.0, "name": signal_name(signal.0)}),
         _ => Value::Null,
     };
     json!({
@@ -256,7 +260,7 @@ pub fn ended_elsewhere(suspects: &[String]) -> String {
         [node] => format!(", {node},"),
         nodes => format!(", one of {},", nodes.join(", ")),
     };
-    format!("the job was ended by another node{named} which did not tell why")
+    format!("the job was ended by another node{named} which did not report why")
 }
 
 fn first_cause(outcome: &Outcome) -> String {

@@ -1,30 +1,31 @@
-//! What the nodes of a round have reported about their work, read from the store of the round.
+//! Reads from the store of a round which of its nodes have finished.
 
 use std::time::Duration;
 
 use rallypoint_core::supervise::Reports;
 use rallypoint_rendezvous::{
-    ExitBarrier, Membership, RendezvousInfo, has_said_that_it_ended, ours_that_ended,
+    ExitBarrier, Membership, RendezvousInfo, count_reported_ended, has_reported_ended,
 };
 use rallypoint_store::{Result, Store};
 
-/// How long the store may take to answer each question.
+/// The timeout of each call to the store.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads the reports of the nodes of this round. `seen` says which of them are lost.
+/// Reads the reports of the nodes of this round. `seen` contains the lost nodes.
 pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<Reports> {
     let store = &*round.store.with_timeout(Some(ANSWER_TIMEOUT));
     let lost = seen.lost.as_ref().map_or(&[][..], |lost| &lost.nodes);
     let mut lost_finished = 0;
     for (node, rank) in round.participants.iter().zip(0..) {
-        if lost.contains(node) && has_said_that_it_ended(store, rank)? {
+        if lost.contains(node) && has_reported_ended(store, rank)? {
             lost_finished += 1;
         }
     }
-    // In this order: a node that finishes between the two reads is taken for one of torch's until the next look. A node that has
-    // reported and is not counted yet makes one of torch's seem lost; the supervisor acts on a second look only.
-    let ours_finished = ours_that_ended(store)?.max(0) as u64;
-    let finished = ExitBarrier::of(round).with_timeout(ANSWER_TIMEOUT).ended()?.max(0) as u64;
+    // In this order. A node that finishes between the two reads looks like one of torch's until the next poll. A node
+    // that has reported and is not counted yet makes one of torch's nodes look lost. The supervisor therefore acts only
+    // on two polls in a row.
+    let ours_finished = count_reported_ended(store)?.max(0) as u64;
+    let finished = ExitBarrier::of(round).with_timeout(ANSWER_TIMEOUT).count_ended()?.max(0) as u64;
     Ok(Reports { finished, ours_finished, lost_finished })
 }
 
@@ -32,13 +33,13 @@ pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<
 mod tests {
     use std::sync::Arc;
 
-    use rallypoint_rendezvous::{LossCause, Lost, NodeDesc, RendezvousStoreInfo, say_that_it_ended};
+    use rallypoint_rendezvous::{LossCause, Lost, NodeDesc, RendezvousStoreInfo, report_ended};
     use rallypoint_store::{HashStore, PrefixStore};
 
     use super::*;
 
     #[test]
-    fn lost_nodes_of_ours_report_by_name_and_torchs_are_only_counted() {
+    fn our_lost_nodes_are_identified_by_their_reports_and_torchs_are_only_counted() {
         let store = Arc::new(PrefixStore::new("round", Arc::new(HashStore::new())));
         let nodes: Vec<_> = (0..3).map(|number| NodeDesc::new("host", number, 0)).collect();
         let round = RendezvousInfo {
@@ -50,11 +51,11 @@ mod tests {
             round: 0,
             participants: nodes.clone(),
         };
-        let cause = LossCause::Silent(Duration::from_secs(15));
+        let cause = LossCause::NoHeartbeat(Duration::from_secs(15));
         let lost = Lost { nodes: nodes[1..].to_vec(), cause };
         let seen = Membership { lost: Some(lost), ..Membership::default() };
         assert_eq!(read_reports(&round, &seen).unwrap(), Reports::default());
-        say_that_it_ended(&*store, 1).unwrap();
+        report_ended(&*store, 1).unwrap();
         store.add("torchelastic/agent/terminal_state/num_members", 2).unwrap();
         let reports = Reports { finished: 2, ours_finished: 1, lost_finished: 1 };
         assert_eq!(read_reports(&round, &seen).unwrap(), reports);

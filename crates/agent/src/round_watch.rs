@@ -1,5 +1,5 @@
-//! Watches the other nodes while the workers run. One thread waits for their announcements, one polls the membership of the
-//! rendezvous.
+//! Watches the other nodes while the workers run. One thread waits for announcements, another one polls the membership
+//! of the rendezvous.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,95 +12,96 @@ use rallypoint_store::{PrefixStore, Store};
 use crate::announcements::{Announcement, listen};
 use crate::reports::read_reports;
 
-/// The longest and shortest interval between two looks at the membership. A handler reads it at most once per second.
-const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(1);
-const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// The bounds of the interval for polling the membership. A handler reads it at most once per second.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What was observed.
+/// A change on the other nodes.
 #[derive(Debug)]
 pub(crate) enum Observation {
-    /// The membership of the rendezvous, and what the nodes of the round have reported if the store answered.
+    /// The membership of the rendezvous, and the reports of the nodes if the store replied.
     Membership(Box<Membership>, Option<Reports>),
     /// The membership can't be read.
     StoreLost(RendezvousError),
-    /// Another node has announced something.
+    /// Another node has announced a restart or a failure.
     Announced(Announcement),
 }
 
-/// The two threads. After it is dropped they end within a second or, while the store does not answer, when their call to the
-/// store times out, which takes up to 10 s.
+/// The two threads. After this is dropped, they end within 1 s. During an outage of the store they end when their call
+/// times out, which takes up to 10 s.
 pub(crate) struct RoundWatch {
     wanted: Arc<AtomicBool>,
     /// Whether the membership is still polled.
-    looking: Arc<AtomicBool>,
-    /// The store of the announcements about this start of the workers.
-    pub(crate) board: Arc<dyn Store>,
+    is_polling: Arc<AtomicBool>,
+    /// The store for announcements about this start of the workers.
+    pub(crate) announcements_store: Arc<dyn Store>,
 }
 
 impl RoundWatch {
-    /// Starts watching. `epoch` counts the starts in one round: the rounds of a static rendezvous don't change, so it separates
-    /// old announcements from new ones.
+    /// Starts the threads. `epoch` is the number of earlier starts in this round. In a static rendezvous all starts are
+    /// in the same round, so `epoch` separates old announcements from new ones.
     pub(crate) fn start(
         handler: &Arc<dyn RendezvousHandler>,
         round: &RendezvousInfo,
         epoch: u64,
         interval: Duration,
-        hand_on: impl Fn(Observation) + Clone + Send + 'static,
+        deliver: impl Fn(Observation) + Clone + Send + 'static,
     ) -> RoundWatch {
         let wanted = Arc::new(AtomicBool::new(true));
-        let board: Arc<dyn Store> = match epoch {
+        let announcements_store: Arc<dyn Store> = match epoch {
             0 => round.store.clone(),
             epoch => Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), round.store.clone())),
         };
-        let (tell, is_wanted, announcements) = (hand_on.clone(), Arc::clone(&wanted), Arc::clone(&board));
+        let (deliver_announcement, is_wanted, announcements) =
+            (deliver.clone(), Arc::clone(&wanted), Arc::clone(&announcements_store));
         spawn("announcements", move || {
             listen(
                 &*announcements,
                 || is_wanted.load(Ordering::SeqCst),
-                |announcement| tell(Observation::Announced(announcement)),
+                |announcement| deliver_announcement(Observation::Announced(announcement)),
             );
         });
-        let looking = Arc::new(AtomicBool::new(true));
-        let (is_wanted, handler, round) = (Arc::clone(&looking), Arc::clone(handler), round.clone());
-        let interval = interval.clamp(MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL);
+        let is_polling = Arc::new(AtomicBool::new(true));
+        let (is_wanted, handler, round) = (Arc::clone(&is_polling), Arc::clone(handler), round.clone());
+        let interval = interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
         spawn("membership", move || {
-            let mut was_calm = true;
+            let mut was_unchanged = true;
             while is_wanted.load(Ordering::SeqCst) {
                 handler.wait_for_change(interval);
                 if !is_wanted.load(Ordering::SeqCst) {
                     return;
                 }
-                let seen = match handler.membership() {
-                    Ok(seen) => seen,
-                    Err(error) => return hand_on(Observation::StoreLost(error)),
+                let membership = match handler.membership() {
+                    Ok(membership) => membership,
+                    Err(error) => return deliver(Observation::StoreLost(error)),
                 };
-                let is_calm = seen.is_intact() && !seen.is_closed;
-                // What follows from it is decided by the supervisor, which also has to know when all is well again.
-                if !is_calm || !was_calm {
-                    let reports = if is_calm { None } else { read_reports(&round, &seen).ok() };
-                    hand_on(Observation::Membership(seen.into(), reports));
+                let is_unchanged = membership.is_intact() && !membership.is_closed;
+                // The supervisor decides what to do. It must also be notified when the membership is intact again.
+                if !is_unchanged || !was_unchanged {
+                    let reports = if is_unchanged { None } else { read_reports(&round, &membership).ok() };
+                    deliver(Observation::Membership(membership.into(), reports));
                 }
-                was_calm = is_calm;
+                was_unchanged = is_unchanged;
             }
         });
-        RoundWatch { wanted, looking, board }
+        RoundWatch { wanted, is_polling, announcements_store }
     }
 
-    /// Stops polling the membership, because this node leaves the round. Announcements are still handed on.
-    pub(crate) fn stop_looking(&self) {
-        self.looking.store(false, Ordering::SeqCst);
+    /// Stops polling the membership, because this node leaves the round. Announcements are still delivered.
+    pub(crate) fn stop_polling(&self) {
+        self.is_polling.store(false, Ordering::SeqCst);
     }
 }
 
 impl Drop for RoundWatch {
     fn drop(&mut self) {
-        self.stop_looking();
+        self.stop_polling();
         self.wanted.store(false, Ordering::SeqCst);
     }
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(work) {
-        tracing::warn!("this node will not see what the other nodes do: {error}");
+        tracing::warn!("cannot watch the other nodes: {error}");
     }
 }

@@ -1,6 +1,6 @@
-//! Signals by name, as Python names them.
+//! The names of signals, as in Python.
 
-/// Returns the name of a signal, with its `SIG`.
+/// Returns the name of a signal, such as `SIGTERM`.
 pub(crate) fn signal_name(number: i32) -> Option<&'static str> {
     match number {
         16 => Some("SIGSTKFLT"),
@@ -9,7 +9,7 @@ pub(crate) fn signal_name(number: i32) -> Option<&'static str> {
     }
 }
 
-/// Returns the number of a signal.
+/// Returns the number of a signal, or `None` if the name is unknown.
 pub fn signal_number(name: &str) -> Option<i32> {
     match name {
         "SIGIOT" => Some(6),

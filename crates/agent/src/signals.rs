@@ -1,14 +1,14 @@
-//! Signals as bytes in a pipe, one pipe each, for a loop that waits for many things.
+//! Signals as bytes in a pipe, for loops that wait with `poll`.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What comes again so soon was sent once, to both of our processes: `timeout`, Slurm and systemd send a signal to all
-/// that they have started, and the outer process hands it on.
-const MOMENT: Duration = Duration::from_secs(1);
+/// The same signal within this time was sent once to both processes of a node. `timeout`, Slurm and systemd signal all
+/// processes of a job, and the outer process forwards its signals to the agent.
+const DUPLICATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A signal that comes out of the other end from now on, a byte each time.
+/// Returns a stream that gets a byte each time this process receives the signal.
 pub(crate) fn register(signal: i32) -> io::Result<UnixStream> {
     let (read, write) = UnixStream::pair()?;
     read.set_nonblocking(true)?;
@@ -16,24 +16,27 @@ pub(crate) fn register(signal: i32) -> io::Result<UnixStream> {
     Ok(read)
 }
 
-/// The same; but `None` if whoever started this process wants it ignored, as `nohup` does. A shell that has no terminal
-/// ignores these two for all that it starts in the background, whose users want to end it with them nevertheless.
+/// Registers the signal as [`register`] does, but returns `None` if this process was started with the signal ignored,
+/// as by `nohup`.
+///
+/// SIGINT and SIGQUIT are always registered. A shell without job control starts background processes with both ignored,
+/// but users still want to stop a job with them.
 pub(crate) fn catch(signal: i32) -> io::Result<Option<UnixStream>> {
-    let anyway = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT].contains(&signal);
-    if is_ignored(signal) && !anyway { Ok(None) } else { register(signal).map(Some) }
+    let is_always_caught = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT].contains(&signal);
+    if is_ignored(signal) && !is_always_caught { Ok(None) } else { register(signal).map(Some) }
 }
 
 /// The signals that this agent handles.
 pub(crate) struct Signals {
-    caught: Vec<Caught>,
+    caught: Vec<CaughtSignal>,
 }
 
-struct Caught {
+struct CaughtSignal {
     number: i32,
-    /// The end it comes out of.
+    /// The stream that gets a byte for each signal.
     stream: UnixStream,
-    /// When it last counted.
-    counted: Option<Instant>,
+    /// When the signal last counted.
+    last_counted: Option<Instant>,
 }
 
 impl Signals {
@@ -41,32 +44,33 @@ impl Signals {
         let mut caught = Vec::new();
         for number in numbers {
             if let Some(stream) = catch(*number)? {
-                caught.push(Caught { number: *number, stream, counted: None });
+                caught.push(CaughtSignal { number: *number, stream, last_counted: None });
             }
         }
         Ok(Signals { caught })
     }
 
-    /// Readable when one has come.
+    /// Returns streams that are readable when a signal was received.
     pub(crate) fn streams(&self) -> impl Iterator<Item = &UnixStream> {
         self.caught.iter().map(|caught| &caught.stream)
     }
 
-    /// Those that have come by now. The same one within a moment counts once.
+    /// Returns the signals that were received. A signal repeated within `DUPLICATE_INTERVAL` counts once.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<i32> {
-        let mut came = Vec::new();
-        for Caught { number, stream, counted } in &mut self.caught {
-            let is_new = counted.is_none_or(|before| now.saturating_duration_since(before) >= MOMENT);
+        let mut received = Vec::new();
+        for CaughtSignal { number, stream, last_counted } in &mut self.caught {
+            let is_new =
+                last_counted.is_none_or(|before| now.saturating_duration_since(before) >= DUPLICATE_INTERVAL);
             if drain(stream) > 0 && is_new {
-                came.push(*number);
-                *counted = Some(now);
+                received.push(*number);
+                *last_counted = Some(now);
             }
         }
-        came
+        received
     }
 }
 
-/// Empties a pipe; how many bytes there were.
+/// Empties a stream. Returns the number of bytes.
 pub(crate) fn drain(mut stream: &UnixStream) -> usize {
     let (mut bytes, mut count) = ([0; 256], 0);
     while let Ok(read @ 1..) = stream.read(&mut bytes) {
@@ -75,7 +79,7 @@ pub(crate) fn drain(mut stream: &UnixStream) -> usize {
     count
 }
 
-/// Returns whether this process was started with that signal ignored, as `nohup` does.
+/// Returns whether this process was started with the signal ignored, as by `nohup`.
 pub fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -88,23 +92,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_again_within_a_moment_counts_once_and_later_again() {
+    fn a_signal_repeated_within_one_second_counts_once() {
         let mut signals = Signals::catch(&[signal_hook::consts::SIGURG]).unwrap();
         let start = Instant::now();
         assert_eq!(signals.take(start), [] as [i32; 0]);
-        let mut came_at = |later, times| {
+        let mut count_at = |later, times| {
             (0..times).for_each(|_| signal_hook::low_level::raise(signal_hook::consts::SIGURG).unwrap());
             signals.take(start + later).len()
         };
-        assert_eq!(came_at(Duration::ZERO, 3), 1);
-        assert_eq!(came_at(MOMENT / 2, 1), 0);
-        assert_eq!(came_at(MOMENT, 1), 1, "what did not count does not make it longer");
-        assert_eq!(came_at(MOMENT * 3, 0), 0);
+        assert_eq!(count_at(Duration::ZERO, 3), 1);
+        assert_eq!(count_at(DUPLICATE_INTERVAL / 2, 1), 0);
+        assert_eq!(
+            count_at(DUPLICATE_INTERVAL, 1),
+            1,
+            "a signal that did not count does not extend the interval"
+        );
+        assert_eq!(count_at(DUPLICATE_INTERVAL * 3, 0), 0);
     }
 
     #[test]
-    fn what_is_ignored_is_not_caught() {
-        // The runtime of Rust ignores it.
+    fn an_ignored_signal_is_not_caught() {
+        // Rust's runtime ignores SIGPIPE.
         assert!(catch(signal_hook::consts::SIGPIPE).unwrap().is_none());
         assert!(catch(signal_hook::consts::SIGWINCH).unwrap().is_some());
     }

@@ -1,40 +1,41 @@
-//! Workers that can't be interrupted: the kernel holds them, in a file system or a driver, and no signal reaches them.
+//! Detects workers in uninterruptible sleep. They wait in the kernel for a file system or a driver, and signals don't
+//! reach them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::supervise::LocalRank;
 
-/// Since when which worker is held.
-pub(crate) struct Stuck {
+/// The workers in uninterruptible sleep, by process id, and since when.
+pub(crate) struct StuckWorkers {
     limit: Duration,
     since: BTreeMap<u32, Instant>,
 }
 
-impl Stuck {
-    pub(crate) fn new(limit: Duration) -> Stuck {
-        Stuck { limit, since: BTreeMap::new() }
+impl StuckWorkers {
+    pub(crate) fn new(limit: Duration) -> StuckWorkers {
+        StuckWorkers { limit, since: BTreeMap::new() }
     }
 
-    /// Looks at the workers. Returns whether one was held for too long.
-    pub(crate) fn look(&mut self, workers: impl Iterator<Item = (LocalRank, u32)>) -> bool {
-        let held: Vec<_> = workers.filter(|(_, pid)| is_held(*pid)).collect();
-        self.look_at(&held, Instant::now())
+    /// Checks the workers. Returns whether one of them has been in uninterruptible sleep for `limit`.
+    pub(crate) fn check(&mut self, workers: impl Iterator<Item = (LocalRank, u32)>) -> bool {
+        let stuck: Vec<_> = workers.filter(|(_, pid)| is_uninterruptible(*pid)).collect();
+        self.check_at(&stuck, Instant::now())
     }
 
-    fn look_at(&mut self, held: &[(LocalRank, u32)], now: Instant) -> bool {
-        self.since.retain(|pid, _| held.iter().any(|(_, held)| held == pid));
-        for (rank, pid) in held {
+    fn check_at(&mut self, stuck: &[(LocalRank, u32)], now: Instant) -> bool {
+        self.since.retain(|pid, _| stuck.iter().any(|(_, stuck)| stuck == pid));
+        for (rank, pid) in stuck {
             let since = *self.since.entry(*pid).or_insert_with(|| {
                 tracing::warn!(
-                    "worker {} (pid {pid}) can't be interrupted; it is given up if that lasts {} s",
+                    "worker {} (pid {pid}) is in uninterruptible sleep; the agent gives up if that lasts {} s",
                     rank.0,
                     self.limit.as_secs_f64()
                 );
                 now
             });
             if now.saturating_duration_since(since) >= self.limit {
-                tracing::error!("worker {} (pid {pid}) could not be interrupted for too long", rank.0);
+                tracing::error!("worker {} (pid {pid}) was in uninterruptible sleep for too long", rank.0);
                 return true;
             }
         }
@@ -42,9 +43,9 @@ impl Stuck {
     }
 }
 
-fn is_held(pid: u32) -> bool {
+fn is_uninterruptible(pid: u32) -> bool {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may hold anything.
+    // The process name, in parentheses, may contain anything.
     let end = stat.iter().rposition(|byte| *byte == b')');
     end.is_some_and(|end| stat.get(end + 2) == Some(&b'D'))
 }
@@ -54,20 +55,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_held_for_too_long_is_named_and_who_comes_back_is_not() {
-        let mut stuck = Stuck::new(Duration::from_secs(5));
+    fn a_worker_that_stays_uninterruptible_is_reported_and_one_that_recovers_is_not() {
+        let mut workers = StuckWorkers::new(Duration::from_secs(5));
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let worker = (LocalRank(1), 77);
-        assert!(!stuck.look_at(&[worker], at(0)));
-        assert!(!stuck.look_at(&[worker], at(4)));
-        assert!(!stuck.look_at(&[], at(5)), "it came back");
-        assert!(!stuck.look_at(&[worker], at(6)));
-        assert!(stuck.look_at(&[worker], at(11)));
+        assert!(!workers.check_at(&[worker], at(0)));
+        assert!(!workers.check_at(&[worker], at(4)));
+        assert!(!workers.check_at(&[], at(5)), "the worker recovered");
+        assert!(!workers.check_at(&[worker], at(6)));
+        assert!(workers.check_at(&[worker], at(11)));
     }
 
     #[test]
-    fn this_process_is_not_held() {
-        assert!(!Stuck::new(Duration::ZERO).look([(LocalRank(0), std::process::id())].into_iter()));
+    fn this_process_is_interruptible() {
+        assert!(!StuckWorkers::new(Duration::ZERO).check([(LocalRank(0), std::process::id())].into_iter()));
     }
 }

@@ -1,24 +1,23 @@
-//! Python's `string.Template`, as torch uses it for arguments and prefixes: what is known is put in, what isn't stays.
+//! Python's `string.Template`, which torch uses for arguments and prefixes. Unknown names are left unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// `$name` and `${name}` become their values, `$$` becomes `$`, and everything else stays as it is.
+/// Substitutes `$name` and `${name}` with their values and `$$` with `$`.
 pub(crate) fn substitute(text: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
-    let value =
-        |name: &[u8]| values.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, value)| *value);
+    let value = |name: &[u8]| values.iter().find(|(key, _)| key.as_bytes() == name).map(|(_, value)| *value);
     let mut result = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.iter().position(|byte| *byte == b'$') {
         result.extend_from_slice(&rest[..at]);
         let after = &rest[at + 1..];
-        let taken = match after.first() {
+        let consumed = match after.first() {
             Some(b'$') => {
                 result.push(b'$');
                 1
             }
             Some(b'{') => {
-                let name = &after[1..1 + identifier(&after[1..])];
+                let name = &after[1..1 + identifier_len(&after[1..])];
                 match value(name).filter(|_| after.get(1 + name.len()) == Some(&b'}')) {
                     Some(value) => {
                         result.extend_from_slice(value.as_bytes());
@@ -31,7 +30,7 @@ pub(crate) fn substitute(text: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
                 }
             }
             _ => {
-                let name = &after[..identifier(after)];
+                let name = &after[..identifier_len(after)];
                 match value(name) {
                     Some(value) => result.extend_from_slice(value.as_bytes()),
                     None => {
@@ -42,19 +41,19 @@ pub(crate) fn substitute(text: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
                 name.len()
             }
         };
-        rest = &after[taken..];
+        rest = &after[consumed..];
     }
     result.extend_from_slice(rest);
     result
 }
 
-/// The same for an argument of a command.
+/// Substitutes names in an argument of a command.
 pub(crate) fn substitute_os(text: &OsStr, values: &[(&str, &str)]) -> OsString {
     OsString::from_vec(substitute(text.as_bytes(), values))
 }
 
-/// How long the name at the beginning is: letters, digits and underscores, not beginning with a digit.
-fn identifier(text: &[u8]) -> usize {
+/// Returns the length of the identifier at the start: letters, digits and underscores, without a leading digit.
+fn identifier_len(text: &[u8]) -> usize {
     let first = text.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_');
     let rest = text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
     if first { rest } else { 0 }
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_are_filled_in_as_pythons_are() {
+    fn templates_are_substituted_as_in_python() {
         for (text, expected) in [
             ("${local_rank}", "3"),
             ("$local_rank", "3"),
@@ -82,8 +81,8 @@ mod tests {
             ("$$$local_rank", "$3"),
             ("ü$local_rank", "ü3"),
         ] {
-            let filled = substitute(text.as_bytes(), &[("local_rank", "3")]);
-            assert_eq!(String::from_utf8(filled).unwrap(), expected, "{text}");
+            let result = substitute(text.as_bytes(), &[("local_rank", "3")]);
+            assert_eq!(String::from_utf8(result).unwrap(), expected, "{text}");
         }
     }
 }

@@ -1,5 +1,7 @@
-//! Timers that workers set through a pipe, in torch's form: whoever has not released its timer in time gets the signal it
-//! named. Torch's agent then sends that signal to itself as well; ours lives on and sees a worker that failed.
+//! Timers that workers set through a pipe, in torch's format. A process that does not release its timer in time gets
+//! the signal that it has requested.
+//!
+//! Torch's agent then sends the signal to itself as well. Ours keeps running and handles the exit of the worker.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,15 +20,15 @@ use serde::Deserialize;
 use crate::error::{AgentError, Result};
 use crate::guard::{descendants, send, timer_pipe};
 
-/// How often timers are looked at.
-const LOOK: Duration = Duration::from_millis(200);
-/// Requests are no longer than what a pipe takes at once.
-const LONGEST: usize = 4096;
+/// Interval for checking timers.
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// The largest request. A pipe transfers up to this many bytes atomically.
+const MAX_REQUEST_BYTES: usize = 4096;
 
-/// A pipe for timers and the thread that reads it; both end when it is dropped.
+/// A pipe for timers and the thread that reads it. Dropping this removes both.
 pub(crate) struct Timers {
     path: PathBuf,
-    wanted: Option<Arc<AtomicBool>>,
+    is_running: Option<Arc<AtomicBool>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -39,37 +41,37 @@ struct Request {
 
 impl Timers {
     pub(crate) fn new(path: Option<&Path>) -> Timers {
-        let own = || std::env::temp_dir().join(format!("watchdog_timer_{}", std::process::id()));
-        let path = path.map(Path::to_owned).or_else(timer_pipe).unwrap_or_else(own);
-        Timers { path, wanted: None }
+        let default_path = || std::env::temp_dir().join(format!("watchdog_timer_{}", std::process::id()));
+        let path = path.map(Path::to_owned).or_else(timer_pipe).unwrap_or_else(default_path);
+        Timers { path, is_running: None }
     }
 
-    /// Begins anew, without the timers of earlier workers; where the pipe is.
+    /// Creates a new pipe without the timers of earlier workers. Returns its path.
     pub(crate) fn restart(&mut self) -> Result<PathBuf> {
         self.stop();
         let path = self.path.as_path();
         let mode = Mode::RUSR | Mode::WUSR;
         mknodat(CWD, path, FileType::Fifo, mode, 0)
             .map_err(AgentError::file("create the timer pipe", path))?;
-        // Opened for writing, too, so that it doesn't end when no worker has it open.
+        // Also opened for writing, so that reading does not end when no worker has the pipe open.
         let pipe = File::options()
             .read(true)
             .write(true)
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(path)
             .map_err(AgentError::file("open the timer pipe", path))?;
-        let wanted = Arc::new(AtomicBool::new(true));
-        self.wanted = Some(Arc::clone(&wanted));
+        let is_running = Arc::new(AtomicBool::new(true));
+        self.is_running = Some(Arc::clone(&is_running));
         std::thread::Builder::new()
             .name("timers".into())
-            .spawn(move || serve(pipe, &wanted))
+            .spawn(move || serve(pipe, &is_running))
             .map_err(AgentError::file("start a thread for the timer pipe", path))?;
         Ok(path.to_owned())
     }
 
     fn stop(&mut self) {
-        if let Some(wanted) = self.wanted.take() {
-            wanted.store(false, Ordering::SeqCst);
+        if let Some(is_running) = self.is_running.take() {
+            is_running.store(false, Ordering::SeqCst);
         }
         if let Err(error) = std::fs::remove_file(&self.path)
             && error.kind() != ErrorKind::NotFound
@@ -85,10 +87,10 @@ impl Drop for Timers {
     }
 }
 
-fn serve(mut pipe: File, wanted: &AtomicBool) {
-    let (mut timers, mut unread, mut bytes) = (Table::default(), Vec::new(), [0; LONGEST]);
-    while wanted.load(Ordering::SeqCst) {
-        let time = Timespec::try_from(LOOK).ok();
+fn serve(mut pipe: File, is_running: &AtomicBool) {
+    let (mut timers, mut unread, mut bytes) = (Table::default(), Vec::new(), [0; MAX_REQUEST_BYTES]);
+    while is_running.load(Ordering::SeqCst) {
+        let time = Timespec::try_from(EXPIRY_CHECK_INTERVAL).ok();
         let _ = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], time.as_ref());
         while let Ok(count @ 1..) = pipe.read(&mut bytes) {
             unread.extend_from_slice(&bytes[..count]);
@@ -96,23 +98,24 @@ fn serve(mut pipe: File, wanted: &AtomicBool) {
         while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = unread.drain(..=end).collect();
             match serde_json::from_slice::<Request>(&line) {
-                Ok(request) => timers.take(request),
-                Err(error) => tracing::warn!("a worker set a timer that can't be read: {error}"),
+                Ok(request) => timers.handle(request),
+                Err(error) => tracing::warn!("a worker sent a malformed timer request: {error}"),
             }
         }
-        if unread.len() > LONGEST {
+        if unread.len() > MAX_REQUEST_BYTES {
             unread.clear();
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        timers.expired(now).iter().for_each(end);
+        timers.take_expired(now).iter().for_each(send_signal);
     }
 }
 
-/// Only what comes of our workers is ended, whatever number was written into the pipe.
-fn end(request: &Request) {
+/// Sends the signal, but only to a descendant of the agent, whatever process id was written to the pipe.
+fn send_signal(request: &Request) {
     let Some(signal) = Signal::from_named_raw(request.signal) else { return };
-    let all = descendants(getpid());
-    if let Some(process) = all.iter().find(|process| process.pid.as_raw_nonzero().get() == request.pid) {
+    let processes = descendants(getpid());
+    if let Some(process) = processes.iter().find(|process| process.pid.as_raw_nonzero().get() == request.pid)
+    {
         tracing::error!(
             "the timer {:?} of process {} has expired; it gets signal {}",
             request.scope_id,
@@ -123,12 +126,12 @@ fn end(request: &Request) {
     }
 }
 
-/// The timers that run.
+/// The pending timers.
 #[derive(Default)]
 struct Table(BTreeMap<(i32, String), Request>);
 
 impl Table {
-    fn take(&mut self, request: Request) {
+    fn handle(&mut self, request: Request) {
         let key = (request.pid, request.scope_id.clone());
         match request.expiration_time < 0.0 {
             true => drop(self.0.remove(&key)),
@@ -136,18 +139,19 @@ impl Table {
         }
     }
 
-    /// For each process whose time is up, the first of its timers that has a signal; all of its timers are over.
-    fn expired(&mut self, now: f64) -> Vec<Request> {
+    /// Removes all timers of each process with an expired timer. Returns the first expired timer with a signal for each
+    /// of them.
+    fn take_expired(&mut self, now: f64) -> Vec<Request> {
         let mut due: Vec<Request> =
             self.0.values().filter(|request| request.expiration_time <= now).cloned().collect();
-        due.sort_by(|one, other| one.expiration_time.total_cmp(&other.expiration_time));
+        due.sort_by(|a, b| a.expiration_time.total_cmp(&b.expiration_time));
         let pids: Vec<i32> = due.iter().map(|request| request.pid).collect();
         self.0.retain(|(pid, _), _| !pids.contains(pid));
-        let mut told = Vec::new();
+        let mut signaled = Vec::new();
         due.retain(|request| {
-            let first = request.signal > 0 && !told.contains(&request.pid);
+            let first = request.signal > 0 && !signaled.contains(&request.pid);
             if first {
-                told.push(request.pid);
+                signaled.push(request.pid);
             }
             first
         });
@@ -167,20 +171,20 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_release_its_timer_in_time_is_due_once() {
+    fn a_process_with_an_expired_timer_is_signaled_once() {
         let mut table = Table::default();
-        table.take(request(1, "a", 10.0, 9));
-        table.take(request(1, "b", 5.0, 15));
-        table.take(request(2, "a", 5.0, 9));
-        table.take(request(2, "a", -1.0, 0));
-        table.take(request(3, "a", 5.0, 0));
-        assert_eq!(table.expired(4.0), []);
-        assert_eq!(table.expired(20.0), [request(1, "b", 5.0, 15)]);
-        assert_eq!(table.expired(20.0), []);
+        table.handle(request(1, "a", 10.0, 9));
+        table.handle(request(1, "b", 5.0, 15));
+        table.handle(request(2, "a", 5.0, 9));
+        table.handle(request(2, "a", -1.0, 0));
+        table.handle(request(3, "a", 5.0, 0));
+        assert_eq!(table.take_expired(4.0), []);
+        assert_eq!(table.take_expired(20.0), [request(1, "b", 5.0, 15)]);
+        assert_eq!(table.take_expired(20.0), []);
     }
 
     #[test]
-    fn a_worker_whose_time_is_up_is_ended_and_nobody_else() {
+    fn only_descendants_with_an_expired_timer_are_signaled() {
         let mut timers = Timers::new(None);
         let path = timers.restart().unwrap();
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();

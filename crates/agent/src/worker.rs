@@ -1,61 +1,62 @@
-//! What is started for a worker: program, arguments, environment, streams. Starting it is not its business.
+//! Plans the start of a worker: its program, arguments, environment and streams.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crate::config::{CommandMode, LaunchConfig};
-use crate::environment::{devices, environment};
+use crate::environment::{device_variables, environment};
 use crate::error::Result;
 use crate::formation::Formation;
 use crate::logs::Logs;
 use crate::numa;
 use crate::template::substitute_os;
 
-/// Runs a script as `--run-path` does, and leaves what went wrong in the error file as torch's `record` does.
+/// Runs a script for `--run-path`, and records an exception in the error file as torch's `record` does.
 const RUN_PATH: &str = include_str!("worker/run_path.py");
 
-/// All that is needed to start one worker.
+/// Everything that is needed to start one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerPlan {
-    /// Its rank on this node.
+    /// The local rank.
     pub(crate) local_rank: u32,
-    /// What is executed; looked for on the `PATH` if it has no slash.
+    /// The program. Searched in `PATH` if it contains no slash.
     pub(crate) program: OsString,
-    /// Its arguments.
+    /// The arguments.
     pub(crate) args: Vec<OsString>,
-    /// Variables beside the inherited ones; of two with one name the latter counts.
+    /// Environment variables in addition to the inherited ones. If a name occurs twice, the last value counts.
     pub(crate) environment: Vec<(OsString, OsString)>,
-    /// Its standard output; inherited if there is none.
+    /// The standard output. Inherited if it is `None`.
     pub(crate) stdout: Option<OwnedFd>,
-    /// Its standard error; inherited if there is none.
+    /// The standard error. Inherited if it is `None`.
     pub(crate) stderr: Option<OwnedFd>,
-    /// Where it writes what went wrong.
+    /// The file to which the worker writes its failure.
     pub(crate) error_file: Option<PathBuf>,
 }
 
-/// The workers of this node for one start.
+/// Plans the workers of this node for one start.
 pub(crate) fn plan(
     config: &LaunchConfig,
     formation: &Formation,
     logs: &mut Logs,
     timer_file: Option<&Path>,
 ) -> Result<Vec<WorkerPlan>> {
-    let own = |name: &str| std::env::var_os(name);
+    let agent_variable = |name: &str| std::env::var_os(name);
     (0..config.nproc_per_node)
         .map(|local_rank| {
             let (program, args) = command_line(config, local_rank)?;
             let logs = logs.worker(local_rank)?;
             let error_file = logs.error_file.as_deref();
-            let environment = environment(config, formation, local_rank, error_file, timer_file, &own)?;
+            let environment =
+                environment(config, formation, local_rank, error_file, timer_file, &agent_variable)?;
             let (stdout, stderr, error_file) = (logs.stdout, logs.stderr, logs.error_file);
             Ok(WorkerPlan { local_rank, program, args, environment, stdout, stderr, error_file })
         })
         .collect()
 }
 
-/// What one worker executes. `${local_rank}` in its arguments becomes the local rank, but not in the program's name. The
-/// arguments of workers that run once are left as they are.
+/// Returns the program and arguments of one worker. `${local_rank}` is substituted in the arguments, but not in the
+/// name of the program, and not for workers that run once.
 pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString, Vec<OsString>)> {
     let command = &config.command;
     let python = |interpreter: &OsStr, flags: &[&str]| {
@@ -83,25 +84,29 @@ pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(Os
     }
 }
 
-/// Finds out before anything is started whether all workers can be: with their devices, their processors, their arguments.
-/// What each of them is to run, by local rank.
+/// Checks before any process starts whether all workers can be started: their devices, processors and arguments.
+/// Returns the target of each worker by local rank.
+///
+/// # Errors
+///
+/// Fails with [`AgentError::Config`](crate::AgentError::Config) if a device or `numactl` is missing.
 pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
-    let own = |name: &str| std::env::var_os(name);
+    let agent_variable = |name: &str| std::env::var_os(name);
     let check = |local_rank: u32| {
         command_line(config, local_rank)?;
-        devices(config, local_rank, &own)?;
+        device_variables(config, local_rank, &agent_variable)?;
         Ok(substitute_os(&config.command.target, &[("local_rank", &local_rank.to_string())]))
     };
     (0..config.nproc_per_node).map(check).collect()
 }
 
-/// What the failure report calls the job: torch's word for it.
+/// Returns the name of the job in the failure report, as torch names it.
 pub fn entry_point_name(config: &LaunchConfig) -> String {
     let command = &config.command;
     if matches!(command.mode, CommandMode::RunPath { .. }) {
         return "run_script_path".into();
     }
-    // Of an interpreter that was set from outside torch names only that; the script says more.
+    // If the user sets an interpreter, torch names only the interpreter. The script is more useful.
     command.target.to_string_lossy().into_owned()
 }
 
@@ -120,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_made_as_torchrun_makes_them() {
+    fn command_lines_equal_torchruns() {
         let python = || OsString::from("py");
         let script = CommandMode::Script { interpreter: python() };
         assert_eq!(line(script, "s.py", &["-x", "$$"], 0), ["py", "-u", "s.py", "-x", "$"]);
@@ -130,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_local_rank_is_put_into_arguments_but_not_into_the_programs_name() {
+    fn the_local_rank_is_substituted_in_arguments_but_not_in_the_programs_name() {
         let made = line(CommandMode::Program, "x${local_rank}", &["${local_rank}", "--r=$local_rank"], 1);
         assert_eq!(made, ["x${local_rank}", "1", "--r=1"]);
         let script = CommandMode::Script { interpreter: "py".into() };
@@ -138,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_path_worker_is_pythons_with_the_script_first_and_its_own_code_untouched() {
+    fn a_run_path_worker_runs_our_python_code_with_the_script_as_its_first_argument() {
         let made = line(CommandMode::RunPath { interpreter: "py".into() }, "/s.py", &["$local_rank"], 1);
         assert_eq!(made[..2], ["py", "-c"]);
         assert_eq!(made[2], RUN_PATH);

@@ -1,4 +1,4 @@
-//! One client connection: it carries one exchange after the other and never waits.
+//! One client connection. It carries one exchange at a time and never blocks.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -9,34 +9,34 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use socket2::SockRef;
 
-use crate::error::Trouble;
+use crate::error::ConnectionError;
 use crate::exchange::{Exchange, Expected};
 
-/// A connection, and how far its exchange has come.
+/// A connection with the progress of its exchange.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
     exchange: Rc<Exchange>,
-    busy: bool,
+    is_busy: bool,
     sent: usize,
     received: usize,
-    /// The last eight bytes of a reply in numbers.
+    /// The last 8 bytes of a reply that consists of numbers.
     number: [u8; 8],
     started: Instant,
 }
 
-/// An exchange is over.
+/// A finished exchange.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Completion {
     pub(crate) requests: u64,
-    /// The last number, if numbers were expected.
+    /// The last number, if the reply consists of numbers.
     pub(crate) number: i64,
-    pub(crate) took: Duration,
+    pub(crate) latency: Duration,
     pub(crate) at: Instant,
 }
 
 impl Connection {
-    /// Begins to connect, with a first exchange that is sent as soon as that is done.
+    /// Starts to connect. `first` is sent once the connection is established.
     pub(crate) fn open(
         address: SocketAddr,
         registry: &Registry,
@@ -50,7 +50,7 @@ impl Connection {
         Ok(Connection {
             stream,
             exchange: Rc::clone(first),
-            busy: true,
+            is_busy: true,
             sent: 0,
             received: 0,
             number: [0; 8],
@@ -58,63 +58,63 @@ impl Connection {
         })
     }
 
-    /// Whether an exchange is under way.
+    /// Returns whether an exchange is in progress.
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy
+        self.is_busy
     }
 
-    /// Begins the next exchange.
+    /// Starts the next exchange.
     pub(crate) fn start(&mut self, exchange: Rc<Exchange>, now: Instant) {
-        debug_assert!(!self.busy, "one exchange at a time");
+        debug_assert!(!self.is_busy, "one exchange at a time");
         self.exchange = exchange;
-        self.busy = true;
+        self.is_busy = true;
         (self.sent, self.received) = (0, 0);
         self.started = now;
     }
 
-    /// Sends what is to be sent. The answer, if the exchange is over with that.
-    pub(crate) fn send(&mut self) -> Result<Option<Answer>, Trouble> {
-        while self.busy && self.sent < self.exchange.request.len() {
+    /// Sends what is left of the request. Returns the completion if the exchange is finished.
+    pub(crate) fn send(&mut self) -> Result<Option<Completion>, ConnectionError> {
+        while self.is_busy && self.sent < self.exchange.request.len() {
             match self.stream.write(&self.exchange.request[self.sent..]) {
                 Ok(len) => self.sent += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(Trouble::Failed { during: self.exchange.name, source }),
+                Err(source) => return Err(ConnectionError::Failed { during: self.exchange.name, source }),
             }
         }
-        Ok(self.answer())
+        Ok(self.completion())
     }
 
-    /// Takes what has come. The answer, if the exchange is over with that.
-    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Answer>, Trouble> {
+    /// Reads the reply. Returns the completion if the exchange is finished.
+    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Completion>, ConnectionError> {
         loop {
             let len = match self.stream.read(scratch) {
-                Ok(0) => return Err(Trouble::Closed { during: self.exchange.name }),
+                Ok(0) => return Err(ConnectionError::Closed { during: self.exchange.name }),
                 Ok(len) => len,
-                // Not connected yet, or drained.
+                // The connection is not established yet, or everything was read.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected) =>
                 {
                     return Ok(None);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(source) => return Err(Trouble::Failed { during: self.exchange.name, source }),
+                Err(source) => return Err(ConnectionError::Failed { during: self.exchange.name, source }),
             };
             self.check(&scratch[..len])?;
-            // A whole reply is all there can be; and less than was offered means drained.
-            let answer = self.answer();
-            if answer.is_some() || len < scratch.len() {
-                return Ok(answer);
+            // Nothing follows a complete reply, and a short read means that everything was read.
+            let completion = self.completion();
+            if completion.is_some() || len < scratch.len() {
+                return Ok(completion);
             }
         }
     }
 
-    /// Compares what came with what is expected.
-    fn check(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+    /// Compares received bytes with the expected ones.
+    fn check(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let during = self.exchange.name;
-        let left = if self.busy { self.exchange.reply.len() - self.received } else { 0 };
+        let left = if self.is_busy { self.exchange.reply.len() - self.received } else { 0 };
         if bytes.len() > left {
-            return Err(Trouble::Unasked { after: during, bytes: bytes.len() - left });
+            return Err(ConnectionError::UnexpectedBytes { after: during, bytes: bytes.len() - left });
         }
         match &self.exchange.reply {
             Expected::Exactly(reply) => {
@@ -122,7 +122,12 @@ impl Connection {
                 if bytes != expected {
                     let at = bytes.iter().zip(expected).position(|(a, b)| a != b).unwrap_or_default();
                     let (found, expected) = (bytes[at], expected[at]);
-                    return Err(Trouble::WrongReply { during, at: self.received + at, found, expected });
+                    return Err(ConnectionError::WrongReply {
+                        during,
+                        at: self.received + at,
+                        found,
+                        expected,
+                    });
                 }
             }
             Expected::Numbers(_) => {
@@ -135,17 +140,19 @@ impl Connection {
         Ok(())
     }
 
-    fn answer(&mut self) -> Option<Answer> {
-        if !self.busy || self.sent < self.exchange.request.len() || self.received < self.exchange.reply.len()
+    fn completion(&mut self) -> Option<Completion> {
+        if !self.is_busy
+            || self.sent < self.exchange.request.len()
+            || self.received < self.exchange.reply.len()
         {
             return None;
         }
-        self.busy = false;
+        self.is_busy = false;
         let at = Instant::now();
-        Some(Answer {
+        Some(Completion {
             requests: self.exchange.requests,
             number: i64::from_le_bytes(self.number),
-            took: at.duration_since(self.started),
+            latency: at.duration_since(self.started),
             at,
         })
     }
@@ -153,7 +160,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Closed abruptly, or ten thousand ports would be held for a minute each.
+        // Reset the connection on close. Otherwise 10,000 ports would stay in TIME_WAIT for a minute.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 }

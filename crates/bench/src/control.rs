@@ -1,5 +1,5 @@
-//! The connection beside the load: finds the server, puts keys there before, takes them away after. It may block, with
-//! a deadline; nothing is measured on it.
+//! The control connection of a run. It finds the server, sets keys before a workload and deletes them afterwards. It
+//! blocks with a deadline, and nothing is measured on it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use rallypoint_core::wire::Request;
 use rallypoint_store::Endpoint;
 
-use crate::error::{BenchError, Trouble};
+use crate::error::{BenchError, ConnectionError};
 use crate::exchange::{Exchange, Expected};
 use crate::keys::Keys;
 
-/// Keys set or deleted before their acknowledgement is awaited.
-const CHUNK: usize = 1000;
-/// A server that answers a PING so quickly, so many times in a row, has nothing else to do.
-const IDLE: Duration = Duration::from_millis(2);
-const IDLE_TIMES: usize = 5;
+/// Keys that are set or deleted before the run waits for an acknowledgement.
+const KEYS_PER_BATCH: usize = 1000;
+/// A server is idle if it answers this number of PINGs in a row within this interval each.
+const IDLE_PING_INTERVAL: Duration = Duration::from_millis(2);
+const IDLE_PINGS: usize = 5;
 
 /// A blocking connection.
 #[derive(Debug)]
@@ -27,22 +27,22 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Connects to the first address of a host that answers as a store does.
+    /// Connects to the first address of the host that answers as a store does.
     pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
         let started = Instant::now();
         let addresses = endpoint.resolve_within(timeout)?;
-        Control::connect_to_one(endpoint, &addresses, timeout, started)
+        Control::connect_to_any(endpoint, &addresses, timeout, started)
     }
 
-    fn connect_to_one(
+    fn connect_to_any(
         endpoint: &Endpoint,
         addresses: &[SocketAddr],
         timeout: Duration,
         started: Instant,
     ) -> Result<Control, BenchError> {
-        let (mut tried, mut other) = (Vec::new(), None);
+        let (mut tried, mut not_a_store) = (Vec::new(), None);
         for (address, more) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
-            // One that never answers leaves the others their part of the time.
+            // An address that does not answer leaves the other addresses their share of the timeout.
             let share = timeout.saturating_sub(started.elapsed()) / more;
             let share = share.max(Duration::from_millis(1));
             match TcpStream::connect_timeout(address, share) {
@@ -51,74 +51,74 @@ impl Control {
                     let mut control = Control { stream, address: *address, timeout: share };
                     match control.handshake() {
                         Ok(()) => return Ok(Control { timeout, ..control }),
-                        Err(trouble) => {
-                            other.get_or_insert(BenchError::NotAStore { peer: address.to_string(), trouble });
+                        Err(error) => {
+                            not_a_store
+                                .get_or_insert(BenchError::NotAStore { peer: address.to_string(), error });
                         }
                     }
                 }
             }
         }
-        Err(other.unwrap_or(BenchError::Unreachable { endpoint: endpoint.to_string(), tried }))
+        Err(not_a_store.unwrap_or(BenchError::Unreachable { endpoint: endpoint.to_string(), tried }))
     }
 
-    fn handshake(&mut self) -> Result<(), Trouble> {
+    fn handshake(&mut self) -> Result<(), ConnectionError> {
         let prepared = self.stream.set_nodelay(true);
-        prepared.map_err(|source| Trouble::Failed { during: "connect", source })?;
+        prepared.map_err(|source| ConnectionError::Failed { during: "connect", source })?;
         self.exchange(&Exchange::handshake())
     }
 
-    /// Where it is connected to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Stores the same value under each of these keys.
-    pub(crate) fn set(&mut self, keys: &[Vec<u8>], value: &[u8]) -> Result<(), Trouble> {
-        for keys in keys.chunks(CHUNK) {
-            let mut chunk = Exchange::named("set");
+    pub(crate) fn set(&mut self, keys: &[Vec<u8>], value: &[u8]) -> Result<(), ConnectionError> {
+        for keys in keys.chunks(KEYS_PER_BATCH) {
+            let mut chunk = Exchange::new("set");
             for key in keys {
-                chunk = chunk.unanswered(Request::Set { key, value: value.into() });
+                chunk = chunk.without_reply(Request::Set { key, value: value.into() });
             }
             self.exchange(&chunk.ping())?;
         }
         Ok(())
     }
 
-    /// Deletes these keys, whether they are there or not.
-    pub(crate) fn delete(&mut self, keys: &Keys, count: usize) -> Result<(), Trouble> {
-        for keys in keys.names(0, count).chunks(CHUNK) {
-            let mut chunk = Exchange::named("delete_key");
+    /// Deletes these keys, whether they are present or not.
+    pub(crate) fn delete(&mut self, keys: &Keys, count: usize) -> Result<(), ConnectionError> {
+        for keys in keys.names(0, count).chunks(KEYS_PER_BATCH) {
+            let mut chunk = Exchange::new("delete_key");
             for key in keys {
-                chunk = chunk.numbered(Request::DeleteKey { key });
+                chunk = chunk.with_number_reply(Request::DeleteKey { key });
             }
             self.exchange(&chunk)?;
         }
         Ok(())
     }
 
-    /// Waits until the server has worked through what others sent it: until it answers at once.
-    pub(crate) fn await_idle(&mut self) -> Result<(), Trouble> {
-        let ping = Exchange::named("ping").ping();
+    /// Waits until the server has processed the requests of all connections.
+    pub(crate) fn await_idle(&mut self) -> Result<(), ConnectionError> {
+        let ping = Exchange::new("ping").ping();
         let started = Instant::now();
-        let mut quick = 0;
-        while quick < IDLE_TIMES && started.elapsed() < self.timeout {
-            let asked = Instant::now();
+        let mut quick_pings = 0;
+        while quick_pings < IDLE_PINGS && started.elapsed() < self.timeout {
+            let sent = Instant::now();
             self.exchange(&ping)?;
-            quick = if asked.elapsed() < IDLE { quick + 1 } else { 0 };
-            std::thread::sleep(IDLE);
+            quick_pings = if sent.elapsed() < IDLE_PING_INTERVAL { quick_pings + 1 } else { 0 };
+            std::thread::sleep(IDLE_PING_INTERVAL);
         }
         Ok(())
     }
 
-    fn exchange(&mut self, exchange: &Exchange) -> Result<(), Trouble> {
+    fn exchange(&mut self, exchange: &Exchange) -> Result<(), ConnectionError> {
         let during = exchange.name;
         let started = Instant::now();
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                Trouble::Silent { during, waited: started.elapsed() }
+                ConnectionError::Timeout { during, waited: started.elapsed() }
             }
-            io::ErrorKind::UnexpectedEof => Trouble::Closed { during },
-            _ => Trouble::Failed { during, source },
+            io::ErrorKind::UnexpectedEof => ConnectionError::Closed { during },
+            _ => ConnectionError::Failed { during, source },
         };
         self.stream.set_write_timeout(Some(self.timeout)).map_err(failed)?;
         self.stream.set_read_timeout(Some(self.timeout)).map_err(failed)?;
@@ -126,12 +126,12 @@ impl Control {
         let mut reply = vec![0; exchange.reply.len()];
         let mut received = 0;
         while received < reply.len() {
-            // A peer that dribbles is cut off too, not only a silent one.
+            // This also ends the wait for a peer that sends one byte at a time.
             if started.elapsed() > self.timeout {
-                return Err(Trouble::Silent { during, waited: started.elapsed() });
+                return Err(ConnectionError::Timeout { during, waited: started.elapsed() });
             }
             match self.stream.read(&mut reply[received..]) {
-                Ok(0) => return Err(Trouble::Closed { during }),
+                Ok(0) => return Err(ConnectionError::Closed { during }),
                 Ok(len) => received += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(failed(error)),
@@ -141,9 +141,12 @@ impl Control {
             Expected::Exactly(expected) => {
                 match reply.iter().zip(expected).position(|(found, expected)| found != expected) {
                     None => Ok(()),
-                    Some(at) => {
-                        Err(Trouble::WrongReply { during, at, found: reply[at], expected: expected[at] })
-                    }
+                    Some(at) => Err(ConnectionError::WrongReply {
+                        during,
+                        at,
+                        found: reply[at],
+                        expected: expected[at],
+                    }),
                 }
             }
             Expected::Numbers(_) => Ok(()),
@@ -162,11 +165,11 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(2);
 
     fn connect(addresses: &[SocketAddr]) -> Result<Control, BenchError> {
-        Control::connect_to_one(&Endpoint::new("somewhere", 1), addresses, TIMEOUT, Instant::now())
+        Control::connect_to_any(&Endpoint::new("somewhere", 1), addresses, TIMEOUT, Instant::now())
     }
 
-    /// A port nobody listens on, one where nobody answers, and one where something else does.
-    fn no_stores() -> (TcpListener, [SocketAddr; 3]) {
+    /// Returns an address that refuses connections, one that accepts them silently, and one of another kind of server.
+    fn non_stores() -> (TcpListener, [SocketAddr; 3]) {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -180,33 +183,33 @@ mod tests {
     }
 
     #[test]
-    fn a_store_behind_addresses_where_there_is_none_is_found_in_time() {
+    fn a_store_is_found_behind_addresses_without_one_within_the_timeout() {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let store = server.addresses()[0];
-        let (_silent, none) = no_stores();
-        for before in none {
+        let (_silent, addresses) = non_stores();
+        for before in addresses {
             let started = Instant::now();
             let control = connect(&[before, store]).unwrap();
             assert_eq!((control.address(), control.timeout), (store, TIMEOUT));
             assert!(started.elapsed() < TIMEOUT, "{:?}", started.elapsed());
         }
-        assert_eq!(connect(&[none[0], none[1], none[2], store]).unwrap().address(), store);
+        assert_eq!(connect(&[addresses[0], addresses[1], addresses[2], store]).unwrap().address(), store);
     }
 
     #[test]
-    fn where_there_is_no_store_it_is_told_what_there_is() {
-        let (_silent, none @ [closed, _, other]) = no_stores();
+    fn the_error_names_what_was_found_instead_of_a_store() {
+        let (_silent, addresses @ [closed, _, other]) = non_stores();
         let Err(BenchError::Unreachable { tried, .. }) = connect(&[closed, closed]) else { panic!() };
         assert_eq!(tried.len(), 2);
-        for addresses in [&[closed, other][..], &[other, closed]] {
-            let error = connect(addresses).unwrap_err();
+        for pair in [&[closed, other][..], &[other, closed]] {
+            let error = connect(pair).unwrap_err();
             assert!(
                 matches!(&error, BenchError::NotAStore { peer, .. } if *peer == other.to_string()),
                 "{error}"
             );
         }
         let started = Instant::now();
-        connect(&none).unwrap_err();
+        connect(&addresses).unwrap_err();
         assert!(started.elapsed() < TIMEOUT + TIMEOUT / 20, "{:?}", started.elapsed());
     }
 }

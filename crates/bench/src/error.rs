@@ -1,4 +1,4 @@
-//! What a measurement can end in, with the exit code of each and a hint what to do.
+//! The errors of a run, with hints.
 
 use std::io;
 use std::time::Duration;
@@ -17,13 +17,13 @@ pub enum BenchError {
     Unresolvable(#[from] StoreError),
     #[error("could not connect to {endpoint}: {}", .tried.join("; "))]
     Unreachable { endpoint: String, tried: Vec<String> },
-    #[error("{peer} does not answer as a TCPStore server does: {trouble}")]
-    NotAStore { peer: String, trouble: Trouble },
-    #[error("{during}: {trouble} ({lost} of {})", counted(*.connections, "connection"))]
-    Lost { during: String, trouble: Trouble, lost: u64, connections: usize },
-    #[error("{during}: not done after {} s, {done} of {total} {unit}", .waited.as_secs_f32())]
+    #[error("{peer} does not answer as a TCPStore server does: {error}")]
+    NotAStore { peer: String, error: ConnectionError },
+    #[error("{during}: {error} ({lost} of {})", counted(*.connections, "connection"))]
+    Lost { during: String, error: ConnectionError, lost: u64, connections: usize },
+    #[error("{during}: timed out after {} s with {done} of {total} {unit}", .waited.as_secs_f32())]
     TimedOut { during: String, waited: Duration, done: u64, total: u64, unit: &'static str },
-    #[error("{needed} connections are asked for, but this process may open only {limit} files")]
+    #[error("{needed} files are needed, but this process may open only {limit}")]
     TooFewFiles { needed: usize, limit: usize },
     #[error("cannot wait for sockets: {0}")]
     Poll(#[from] io::Error),
@@ -34,69 +34,51 @@ pub enum BenchError {
     },
 }
 
-/// What went wrong on one connection.
+/// An error of one connection.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message of each variant says what it means")]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum ConnectionError {
     #[error("the server closed the connection during {during}")]
     Closed { during: &'static str },
     #[error("the connection failed during {during}: {source}")]
     Failed { during: &'static str, source: io::Error },
     #[error("wrong reply to {during}: byte {at} is {found:#04x}, expected {expected:#04x}")]
     WrongReply { during: &'static str, at: usize, found: u8, expected: u8 },
-    #[error("{} came that were not asked for, after {after}", counted(*.bytes, "byte"))]
-    Unasked { after: &'static str, bytes: usize },
+    #[error("{} more than expected after {after}", counted(*.bytes, "byte"))]
+    UnexpectedBytes { after: &'static str, bytes: usize },
     #[error("no answer to {during} within {} s", .waited.as_secs_f32())]
-    Silent { during: &'static str, waited: Duration },
+    Timeout { during: &'static str, waited: Duration },
 }
 
 impl BenchError {
-    /// Returns the exit code of the command, as its help lists them.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            BenchError::Usage(_) | BenchError::TooFewFiles { .. } => 2,
-            BenchError::TimedOut { .. } => 4,
-            BenchError::NotAStore { trouble, .. } | BenchError::Lost { trouble, .. } => match trouble {
-                Trouble::WrongReply { .. } | Trouble::Unasked { .. } => 1,
-                Trouble::Silent { .. } => 4,
-                Trouble::Closed { .. } | Trouble::Failed { .. } => 5,
-            },
-            BenchError::Unresolvable(_) | BenchError::Unreachable { .. } => 5,
-            BenchError::Poll(_) => 1,
-            BenchError::Interrupted { .. } => 130,
-        }
-    }
-
     /// Returns what the user can do about the error.
     pub fn hint(&self) -> &'static str {
         match self {
             BenchError::Usage(_) => "see `rallypoint bench --help`",
             BenchError::Unresolvable(_) => "check the spelling, or use an IP address this machine can reach",
             BenchError::Unreachable { .. } => {
-                "is the server running there? `rallypoint serve --listen HOST:PORT` starts one, and prints its port"
+                "check that a server runs there; `rallypoint serve --listen HOST:PORT` starts one"
             }
             BenchError::NotAStore { .. } => {
-                "the port of a TCPStore is the job's MASTER_PORT or rendezvous endpoint; another program may have it"
+                "use the MASTER_PORT or the rendezvous endpoint of the job; another program may have this port"
             }
-            BenchError::Lost { .. } => "the server's log may say why; fewer --connections may pass",
-            BenchError::TimedOut { .. } => {
-                "a larger --timeout, or a smaller size such as cancel-200, lets a slow server finish"
-            }
+            BenchError::Lost { .. } => "check the log of the server, or use fewer --connections",
+            BenchError::TimedOut { .. } => "use a longer --timeout, or a smaller size such as cancel-200",
             BenchError::TooFewFiles { .. } => {
-                "raise the hard limit (`ulimit -Hn`), or ask for fewer, such as connect-1000"
+                "raise the hard limit (`ulimit -Hn`), or use fewer connections, such as connect-1000"
             }
-            BenchError::Poll(_) => "this is not the server's doing",
+            BenchError::Poll(_) => "this is an error of this machine and not of the server",
             BenchError::Interrupted { leaves_keys: false } => {
-                "the last figures are of what was done by then; the keys that were made have been deleted"
+                "the last result is incomplete; the keys of the run have been deleted"
             }
             BenchError::Interrupted { leaves_keys: true } => {
-                "the last figures are of what was done by then; the server did not say that it has deleted the keys"
+                "the last result is incomplete; the server did not confirm that the keys of the run were deleted"
             }
         }
     }
 
-    /// Returns whether no other workload can be tried.
+    /// Returns whether no other workload can run after this error.
     pub fn ends_the_run(&self) -> bool {
         matches!(
             self,
@@ -107,8 +89,8 @@ impl BenchError {
         )
     }
 
-    /// Returns whether something went wrong. An interruption is not an error of the server.
-    pub(crate) fn is_trouble(&self) -> bool {
+    /// Returns whether the workload failed. An interruption is not a failure.
+    pub(crate) fn is_failure(&self) -> bool {
         !matches!(self, BenchError::Interrupted { .. })
     }
 }

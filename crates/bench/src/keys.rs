@@ -1,4 +1,4 @@
-//! The names of the keys a run makes. They are its own, so that it can be pointed at a live job and leave no trace.
+//! The keys of a run. No other run or job uses them, so a run can measure the server of a live job.
 
 /// The keys of one run, by number.
 #[derive(Debug)]
@@ -7,22 +7,22 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Names that no other run uses. The slash in front is the one torch's clients put before every key.
+    /// Returns keys that no other run uses. Torch's clients put the leading slash before every key.
     pub(crate) fn of_run(run: u32) -> Keys {
         Keys { prefix: format!("/rallypoint-bench/{run:08x}/") }
     }
 
-    /// What all names begin with.
+    /// Returns the prefix of all keys.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The name of key `n`; all are equally long.
+    /// Returns the name of key `n`. All names have the same length.
     pub(crate) fn name(&self, n: usize) -> Vec<u8> {
         format!("{}{n:06}", self.prefix).into_bytes()
     }
 
-    /// The names from `first` on.
+    /// Returns the names of `count` keys, starting with `first`.
     pub(crate) fn names(&self, first: usize, count: usize) -> Vec<Vec<u8>> {
         (first..first + count).map(|n| self.name(n)).collect()
     }

@@ -1,11 +1,11 @@
-//! How long things took: counts in buckets that grow with the time they stand for. It keeps no single measurement.
+//! A histogram of latencies. Bucket widths grow with the latency, and single measurements are not kept.
 
 use std::time::Duration;
 
-/// Buckets for each doubling of time: neighbours are at most 1.6 % apart.
-const STEPS: u64 = 64;
+/// Buckets for each doubling of the latency, so that adjacent buckets differ by at most 1.6 %.
+const BUCKETS_PER_DOUBLING: u64 = 64;
 
-/// Times, counted. It takes a few kilobytes however many there are.
+/// Latencies, counted in buckets. Uses a few KiB for any number of measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
     counts: Vec<u64>,
@@ -13,9 +13,9 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// Notes that `times` things took this long each.
-    pub(crate) fn note(&mut self, took: Duration, times: u64) {
-        let bucket = bucket(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    /// Records a latency `times` times.
+    pub(crate) fn record(&mut self, latency: Duration, times: u64) {
+        let bucket = bucket(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
         if bucket >= self.counts.len() {
             self.counts.resize(bucket + 1, 0);
         }
@@ -23,13 +23,13 @@ impl Latencies {
         self.total += times;
     }
 
-    /// How many there are.
+    /// Returns the number of recorded latencies.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The time within which this share of them, from 0 to 1, was done.
-    pub(crate) fn within(&self, share: f64) -> Option<Duration> {
+    /// Returns the latency that this share of all measurements, from 0 to 1, does not exceed.
+    pub(crate) fn percentile(&self, share: f64) -> Option<Duration> {
         let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
         let bucket = self.counts.iter().position(|count| {
@@ -40,21 +40,24 @@ impl Latencies {
     }
 }
 
-/// Below `STEPS` each nanosecond has its own; above, each doubling is cut into `STEPS` parts.
+/// Returns the bucket of a latency. Below `BUCKETS_PER_DOUBLING` each nanosecond has a bucket of its own; above, each
+/// doubling is divided into that number of buckets.
 fn bucket(nanos: u64) -> usize {
-    let doublings = (nanos / STEPS).checked_ilog2().map_or(0, |log| u64::from(log) + 1);
+    let doublings = (nanos / BUCKETS_PER_DOUBLING).checked_ilog2().map_or(0, |log| u64::from(log) + 1);
     match doublings {
         0 => nanos as usize,
-        _ => (doublings * STEPS + (nanos >> (doublings - 1)) - STEPS) as usize,
+        _ => (doublings * BUCKETS_PER_DOUBLING + (nanos >> (doublings - 1)) - BUCKETS_PER_DOUBLING) as usize,
     }
 }
 
-/// The longest time that falls into this bucket.
+/// Returns the longest latency of a bucket.
 fn upper_end(bucket: usize) -> u64 {
-    let (doublings, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
+    let (doublings, step) = (bucket as u64 / BUCKETS_PER_DOUBLING, bucket as u64 % BUCKETS_PER_DOUBLING);
     match doublings {
         0 => step,
-        _ => ((u128::from(STEPS + step + 1) << (doublings - 1)) - 1).try_into().unwrap_or(u64::MAX),
+        _ => ((u128::from(BUCKETS_PER_DOUBLING + step + 1) << (doublings - 1)) - 1)
+            .try_into()
+            .unwrap_or(u64::MAX),
     }
 }
 
@@ -63,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_falls_into_a_bucket_at_most_two_percent_above_it() {
+    fn a_bucket_ends_at_most_two_percent_above_each_of_its_times() {
         for nanos in (0..5_000).chain([1_000_000, 123_456_789, 60_000_000_000, u64::MAX / 3, u64::MAX]) {
             let end = upper_end(bucket(nanos));
             assert!(end >= nanos, "{nanos} in a bucket up to {end}");
@@ -72,15 +75,15 @@ mod tests {
     }
 
     #[test]
-    fn half_is_within_the_median_and_nearly_all_within_the_99th_percentile() {
+    fn percentiles_are_at_most_two_percent_too_high() {
         let mut latencies = Latencies::default();
-        assert_eq!(latencies.within(0.5), None);
+        assert_eq!(latencies.percentile(0.5), None);
         for micros in 1..=1000 {
-            latencies.note(Duration::from_micros(micros), 2);
+            latencies.record(Duration::from_micros(micros), 2);
         }
         assert_eq!(latencies.total(), 2000);
         for (share, micros) in [(0.5, 500.0), (0.99, 990.0), (1.0, 1000.0)] {
-            let within = latencies.within(share).unwrap().as_nanos() as f64 / 1000.0;
+            let within = latencies.percentile(share).unwrap().as_nanos() as f64 / 1000.0;
             assert!((micros..micros * 1.02).contains(&within), "{share}: {within}");
         }
     }

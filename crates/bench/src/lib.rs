@@ -1,25 +1,25 @@
-//! Load on any TCPStore server, and how fast the server answers. This crate measures; it judges nothing.
+//! Measures the throughput and latencies of any TCPStore server.
 
+mod collective;
 mod connection;
+mod connection_pool;
 mod control;
 mod error;
 mod exchange;
-mod fleet;
-mod gathering;
 mod keys;
 mod latencies;
+mod monitor;
 mod report;
 mod run;
 mod steady;
-mod watch;
 mod workload;
 
 use std::time::Duration;
 
 use rallypoint_store::Endpoint;
 
-pub use error::{BenchError, Trouble};
-pub use report::{Outcome, Report, head};
+pub use error::{BenchError, ConnectionError};
+pub use report::{Outcome, Report, table_header};
 pub use run::Bench;
 pub use steady::Until;
 pub use workload::{DEFAULT_WORKLOADS, Workload};
@@ -29,14 +29,14 @@ pub use workload::{DEFAULT_WORKLOADS, Workload};
 pub struct Options {
     /// The server.
     pub endpoint: Endpoint,
-    /// Connections of the workloads that are not gatherings.
+    /// The number of connections of steady workloads.
     pub connections: usize,
-    /// How much load each workload that is not a gathering makes.
+    /// The amount of load of each steady workload.
     pub until: Until,
-    /// Length of the values.
+    /// The size of the values.
     pub value_bytes: usize,
-    /// Keys over which the requests are spread.
+    /// The number of keys that the requests use.
     pub keys: usize,
-    /// After this time a workload is given up.
+    /// The timeout of each workload.
     pub timeout: Duration,
 }

@@ -1,4 +1,4 @@
-//! What was measured: a table for people, JSON for programs.
+//! The results: a table for users, JSON for programs.
 
 use std::time::Duration;
 
@@ -6,48 +6,48 @@ use serde::Serialize;
 
 use crate::latencies::Latencies;
 
-/// One workload, measured. The names are those of the JSON.
+/// The result of one workload. The field names are those of the JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The name of the workload.
     pub workload: String,
-    /// Connections that were used.
+    /// The number of connections.
     pub connections: usize,
-    /// Requests that a connection sent together.
+    /// The number of requests that a connection sends together.
     pub in_flight: usize,
-    /// Length of the values.
+    /// The size of the values.
     pub value_bytes: usize,
-    /// Requests that were answered.
+    /// The number of answered requests.
     pub operations: u64,
-    /// How long the load lasted.
+    /// The duration of the load.
     pub seconds: f64,
     /// The throughput.
     pub operations_per_second: f64,
-    /// Median latency.
+    /// The median latency.
     pub p50_microseconds: Option<f64>,
-    /// 99th percentile of the latencies.
+    /// The 99th percentile of the latencies.
     pub p99_microseconds: Option<f64>,
-    /// Connections that were lost, or 1 if the workload failed otherwise.
+    /// The number of lost connections, or 1 if the workload failed for another reason.
     pub errors: u64,
-    /// The first thing that went wrong.
+    /// The first error.
     pub error: Option<String>,
 }
 
-/// A whole run, as JSON.
+/// The results of a run, for JSON.
 #[derive(Debug, Serialize)]
 pub struct Report<'a> {
     /// The server.
     pub endpoint: &'a str,
     /// One outcome for each workload and number of requests in flight.
     pub results: &'a [Outcome],
-    /// Why there are none.
+    /// Why there are no results.
     pub error: Option<String>,
 }
 
 impl Outcome {
-    /// Fills in what was measured.
-    pub(crate) fn measured(&mut self, elapsed: Duration, latencies: &Latencies) {
-        let micros = |share| latencies.within(share).map(|time| time.as_nanos() as f64 / 1000.0);
+    /// Sets the figures of a measurement.
+    pub(crate) fn set_measurements(&mut self, elapsed: Duration, latencies: &Latencies) {
+        let micros = |share| latencies.percentile(share).map(|time| time.as_nanos() as f64 / 1000.0);
         self.operations = latencies.total();
         self.seconds = elapsed.as_secs_f64();
         self.operations_per_second =
@@ -55,7 +55,7 @@ impl Outcome {
         (self.p50_microseconds, self.p99_microseconds) = (micros(0.5), micros(0.99));
     }
 
-    /// Returns the row of the table below [`head`].
+    /// Returns a row of the table whose header is [`table_header`].
     pub fn row(&self) -> String {
         format!(
             "{:<18} {:>6} {:>7} {:>9} {:>10} {:>9} {:>9} {:>7}",
@@ -63,9 +63,9 @@ impl Outcome {
             self.connections,
             self.in_flight,
             self.operations,
-            rate(self.operations_per_second),
-            self.p50_microseconds.map_or("-".into(), time),
-            self.p99_microseconds.map_or("-".into(), time),
+            format_rate(self.operations_per_second),
+            self.p50_microseconds.map_or("-".into(), format_time),
+            self.p99_microseconds.map_or("-".into(), format_time),
             self.errors,
         )
     }
@@ -73,12 +73,12 @@ impl Outcome {
 
 const COLUMNS: &str = "workload            conns  flight       ops      ops/s       p50       p99  errors";
 
-/// Returns the head of the table.
-pub fn head() -> &'static str {
+/// Returns the header of the table.
+pub fn table_header() -> &'static str {
     COLUMNS
 }
 
-fn rate(rate: f64) -> String {
+fn format_rate(rate: f64) -> String {
     match rate {
         rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
         rate if rate >= 1e4 => format!("{:.1} k", rate / 1e3),
@@ -87,7 +87,7 @@ fn rate(rate: f64) -> String {
     }
 }
 
-fn time(micros: f64) -> String {
+fn format_time(micros: f64) -> String {
     match micros {
         micros if micros >= 1e6 => format!("{:.2} s", micros / 1e6),
         micros if micros >= 1e3 => format!("{:.2} ms", micros / 1e3),
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_lines_up_with_the_head() {
+    fn a_row_is_as_wide_as_the_header() {
         let mut outcome = Outcome {
             workload: "multi_get-10000".into(),
             connections: 64,
@@ -114,11 +114,11 @@ mod tests {
             errors: 0,
             error: None,
         };
-        assert_eq!(outcome.row().len(), head().len());
+        assert_eq!(outcome.row().len(), table_header().len());
         let mut latencies = Latencies::default();
-        latencies.note(Duration::from_micros(1500), 3_000_000);
-        outcome.measured(Duration::from_secs(2), &latencies);
-        assert_eq!(outcome.row().len(), head().len());
+        latencies.record(Duration::from_micros(1500), 3_000_000);
+        outcome.set_measurements(Duration::from_secs(2), &latencies);
+        assert_eq!(outcome.row().len(), table_header().len());
         assert!(outcome.row().contains("1.50 M"), "{}", outcome.row());
     }
 }

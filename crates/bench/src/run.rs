@@ -1,4 +1,4 @@
-//! One workload from beginning to end: keys put there, connections opened, the load, keys taken away.
+//! One workload from start to end: set keys, open connections, run the load, delete the keys.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use rallypoint_store::raise_file_limit;
 
 use crate::Options;
+use crate::collective::Collective;
+use crate::connection_pool::ConnectionPool;
 use crate::control::Control;
-use crate::error::{BenchError, Trouble};
-use crate::fleet::Fleet;
-use crate::gathering::Gathering;
+use crate::error::{BenchError, ConnectionError};
 use crate::keys::Keys;
 use crate::latencies::Latencies;
+use crate::monitor::Monitor;
 use crate::report::Outcome;
-use crate::steady::{Batches, Steady};
-use crate::watch::Watch;
-use crate::workload::{Kind, Sized, Workload};
+use crate::steady::{Batches, SteadyLoad};
+use crate::workload::{Kind, SizeUnit, Workload};
 
-/// Connections on their way at a time, where opening them is not what is measured.
-const OPENING: usize = 256;
-/// Files used beside the connections.
+/// Connections that are established at the same time, if opening them is not measured.
+const MAX_CONNECTING: usize = 256;
+/// Files that the process needs in addition to the connections.
 const OTHER_FILES: usize = 16;
 
 /// A run against one server.
@@ -33,14 +33,17 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Connects to the server. The run ends soon after `interrupted` becomes true.
+    /// Connects to the server. The run ends within 100 ms after `interrupted` becomes true.
     ///
     /// # Errors
     ///
     /// Fails if the server can't be reached, or if the peer is not a TCPStore server.
     pub fn connect(options: Options, interrupted: Arc<AtomicBool>) -> Result<Bench, BenchError> {
         if options.endpoint.port == 0 {
-            return Err(BenchError::Usage(format!("{}: port 0 is not a server's", options.endpoint)));
+            return Err(BenchError::Usage(format!(
+                "{}: port 0 is not the port of a server",
+                options.endpoint
+            )));
         }
         let files = raise_file_limit();
         let control = Control::connect(&options.endpoint, options.timeout)?;
@@ -49,14 +52,14 @@ impl Bench {
         Ok(Bench { options, control, keys: Keys::of_run(run), interrupted, files })
     }
 
-    /// An outcome with nothing measured yet.
-    fn blank(&self, workload: Workload, in_flight: usize) -> Outcome {
-        let size = |sized| workload.size.filter(|_| workload.sized() == sized);
+    /// Returns an outcome without measurements.
+    fn empty_outcome(&self, workload: Workload, in_flight: usize) -> Outcome {
+        let size = |size_unit| workload.size.filter(|_| workload.size_unit() == size_unit);
         Outcome {
             workload: workload.to_string(),
-            connections: size(Sized::Clients).unwrap_or(self.options.connections),
+            connections: size(SizeUnit::Clients).unwrap_or(self.options.connections),
             in_flight,
-            value_bytes: size(Sized::ValueBytes).unwrap_or(self.options.value_bytes),
+            value_bytes: size(SizeUnit::ValueBytes).unwrap_or(self.options.value_bytes),
             operations: 0,
             seconds: 0.0,
             operations_per_second: 0.0,
@@ -67,19 +70,19 @@ impl Bench {
         }
     }
 
-    /// Runs a workload with this number of requests in flight on each connection. The outcome has what was measured also if
-    /// the workload ended early.
+    /// Runs a workload with this number of requests in flight on each connection. If the workload ends early, the
+    /// outcome has the measurements up to that point.
     pub fn measure(&mut self, workload: Workload, in_flight: usize) -> (Outcome, Result<(), BenchError>) {
-        let mut outcome = self.blank(workload, in_flight);
-        let ended = self.fill(workload, in_flight, &mut outcome);
+        let mut outcome = self.empty_outcome(workload, in_flight);
+        let ended = self.run_workload(workload, in_flight, &mut outcome);
         if let Err(error) = &ended {
-            outcome.errors = outcome.errors.max(u64::from(error.is_trouble()));
+            outcome.errors = outcome.errors.max(u64::from(error.is_failure()));
             outcome.error = Some(error.to_string());
         }
         (outcome, ended)
     }
 
-    fn fill(
+    fn run_workload(
         &mut self,
         workload: Workload,
         in_flight: usize,
@@ -89,113 +92,119 @@ impl Bench {
         if needed > self.files {
             return Err(BenchError::TooFewFiles { needed, limit: self.files });
         }
-        let mut made = 0;
-        let measured = match workload.kind {
+        let mut created_keys = 0;
+        let result = match workload.kind {
             Kind::Cancel | Kind::Connect | Kind::Bootstrap | Kind::Barrier => {
-                self.gather(workload.kind, outcome, &mut made)
+                self.run_collective(workload.kind, outcome, &mut created_keys)
             }
-            _ => self.keep_up(workload, in_flight, outcome, &mut made),
+            _ => self.run_steady(workload, in_flight, outcome, &mut created_keys),
         };
-        // Also after a failure; then it is a best effort.
-        let deleted = self.clean_up(made);
-        match measured {
+        // The keys are deleted after a failure, too.
+        let deleted = self.clean_up(created_keys);
+        match result {
             Err(BenchError::Interrupted { .. }) => {
                 Err(BenchError::Interrupted { leaves_keys: deleted.is_err() })
             }
-            measured => measured.and(deleted),
+            result => result.and(deleted),
         }
     }
 
-    fn watch(&self, outcome: &Outcome) -> Watch {
+    fn monitor(&self, outcome: &Outcome) -> Monitor {
         let name = match outcome.in_flight {
             1 => outcome.workload.clone(),
             n => format!("{} ({n} in flight)", outcome.workload),
         };
-        Watch::start(name, self.options.timeout, Arc::clone(&self.interrupted))
+        Monitor::start(name, self.options.timeout, Arc::clone(&self.interrupted))
     }
 
-    fn open(&self, outcome: &Outcome, watch: &mut Watch) -> Result<Fleet, BenchError> {
+    fn open(&self, outcome: &Outcome, monitor: &mut Monitor) -> Result<ConnectionPool, BenchError> {
         let address = self.control.address();
-        Fleet::open(address, outcome.connections, OPENING, watch, &mut Latencies::default())
+        ConnectionPool::open(address, outcome.connections, MAX_CONNECTING, monitor, &mut Latencies::default())
     }
 
-    fn keep_up(
+    fn run_steady(
         &mut self,
         workload: Workload,
         in_flight: usize,
         outcome: &mut Outcome,
-        made: &mut usize,
+        created_keys: &mut usize,
     ) -> Result<(), BenchError> {
         let keys = self.options.keys;
         let batches = Batches::of(workload, in_flight, keys, self.options.value_bytes, &self.keys);
-        *made = batches.keys;
+        *created_keys = batches.keys;
         if let Some(value) = &batches.preset {
             let names = self.keys.names(0, batches.keys);
-            self.control.set(&names, value).map_err(|trouble| self.lost_control(trouble))?;
+            self.control.set(&names, value).map_err(|error| self.control_error(error))?;
         }
-        let mut watch = self.watch(outcome);
-        let mut fleet = self.open(outcome, &mut watch)?;
-        let mut steady = Steady::new(&batches, outcome.connections, self.options.until);
-        let ended = fleet.run(&mut steady, &mut watch);
-        outcome.measured(steady.elapsed(), &steady.latencies);
-        outcome.errors = fleet.lost();
+        let mut monitor = self.monitor(outcome);
+        let mut pool = self.open(outcome, &mut monitor)?;
+        let mut steady = SteadyLoad::new(&batches, outcome.connections, self.options.until);
+        let ended = pool.run(&mut steady, &mut monitor);
+        outcome.set_measurements(steady.elapsed(), &steady.latencies);
+        outcome.errors = pool.lost();
         ended
     }
 
-    fn gather(&mut self, kind: Kind, outcome: &mut Outcome, made: &mut usize) -> Result<(), BenchError> {
+    fn run_collective(
+        &mut self,
+        kind: Kind,
+        outcome: &mut Outcome,
+        created_keys: &mut usize,
+    ) -> Result<(), BenchError> {
         let clients = outcome.connections;
-        let mut watch = self.watch(outcome);
+        let mut monitor = self.monitor(outcome);
         if kind == Kind::Connect {
             let (started, mut ready) = (Instant::now(), Latencies::default());
-            let opened = Fleet::open(self.control.address(), clients, clients, &mut watch, &mut ready);
-            outcome.measured(started.elapsed(), &ready);
-            if opened.as_ref().err().is_none_or(BenchError::is_trouble) {
+            let opened =
+                ConnectionPool::open(self.control.address(), clients, clients, &mut monitor, &mut ready);
+            outcome.set_measurements(started.elapsed(), &ready);
+            if opened.as_ref().err().is_none_or(BenchError::is_failure) {
                 outcome.errors = clients as u64 - ready.total();
             }
             return opened.map(drop);
         }
-        let mut fleet = self.open(outcome, &mut watch)?;
-        let mut gathering = match kind {
+        let mut pool = self.open(outcome, &mut monitor)?;
+        let mut collective = match kind {
             Kind::Cancel => {
-                fleet.run(&mut Gathering::wait_in_vain(clients, &self.keys), &mut watch)?;
-                self.control.await_idle().map_err(|trouble| self.lost_control(trouble))?;
-                Gathering::cancel(clients)
+                pool.run(&mut Collective::wait_for_absent_keys(clients, &self.keys), &mut monitor)?;
+                self.control.await_idle().map_err(|error| self.control_error(error))?;
+                Collective::cancel(clients)
             }
             Kind::Bootstrap => {
-                *made = clients;
-                Gathering::bootstrap(clients, &self.keys, &vec![b'v'; outcome.value_bytes])
+                *created_keys = clients;
+                Collective::bootstrap(clients, &self.keys, &vec![b'v'; outcome.value_bytes])
             }
             _ => {
-                *made = 2;
-                Gathering::barrier(clients, &self.keys)
+                *created_keys = 2;
+                Collective::barrier(clients, &self.keys)
             }
         };
-        let ended = fleet.run(&mut gathering, &mut watch);
-        outcome.measured(gathering.ended.duration_since(gathering.started), &gathering.latencies);
-        outcome.errors = fleet.lost();
+        let ended = pool.run(&mut collective, &mut monitor);
+        outcome.set_measurements(collective.ended.duration_since(collective.started), &collective.latencies);
+        outcome.errors = pool.lost();
         ended
     }
 
-    /// Deletes the keys this run made. If the control connection is gone too, on a new one.
-    fn clean_up(&mut self, made: usize) -> Result<(), BenchError> {
-        if made == 0 || self.control.delete(&self.keys, made).is_ok() {
+    /// Deletes the keys of this run. Connects again if the control connection was lost.
+    fn clean_up(&mut self, created_keys: usize) -> Result<(), BenchError> {
+        if created_keys == 0 || self.control.delete(&self.keys, created_keys).is_ok() {
             return Ok(());
         }
         let deleted =
             Control::connect(&self.options.endpoint, self.options.timeout.min(Duration::from_secs(10)))
                 .and_then(|control| {
                     self.control = control;
-                    self.control.delete(&self.keys, made).map_err(|trouble| self.lost_control(trouble))
+                    self.control.delete(&self.keys, created_keys).map_err(|error| self.control_error(error))
                 });
         if deleted.is_err() {
             let prefix = self.keys.prefix();
-            tracing::warn!("keys that begin with {prefix} may be left");
+            tracing::warn!("keys that start with {prefix} may be left on the server");
         }
         deleted
     }
 
-    fn lost_control(&self, trouble: Trouble) -> BenchError {
-        let during = format!("the connection beside the load, to {}", self.control.address());
-        BenchError::Lost { during, trouble, lost: 1, connections: 1 }
+    fn control_error(&self, error: ConnectionError) -> BenchError {
+        let during = format!("the control connection to {}", self.control.address());
+        BenchError::Lost { during, error, lost: 1, connections: 1 }
     }
 }

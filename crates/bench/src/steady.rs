@@ -1,4 +1,4 @@
-//! The steady loads: every connection sends a batch, awaits its replies, and sends the next, until the time is over.
+//! Steady workloads: every connection sends a batch, waits for the replies and sends the next batch, until the end.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use rallypoint_core::Value;
 use rallypoint_core::wire::{KeyList, PairList, Reply, Request};
 
-use crate::connection::Answer;
+use crate::connection::Completion;
+use crate::connection_pool::Load;
 use crate::exchange::{Exchange, value_reply};
-use crate::fleet::Script;
 use crate::keys::Keys;
 use crate::latencies::Latencies;
-use crate::watch::Done;
-use crate::workload::{Kind, Sized, Workload};
+use crate::monitor::Progress;
+use crate::workload::{Kind, SizeUnit, Workload};
 
-/// When a steady load has done enough.
+/// When a steady workload ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
     /// After this time.
@@ -23,21 +23,21 @@ pub enum Until {
     Requests(u64),
 }
 
-/// The batches of a load, ready to be sent, and the keys that must be there before.
+/// The encoded batches of a steady workload, and the keys that it needs.
 #[derive(Debug)]
 pub(crate) struct Batches {
     pub(crate) batches: Vec<Rc<Exchange>>,
-    /// Keys it uses.
+    /// The number of keys.
     pub(crate) keys: usize,
-    /// What they must hold at the start.
+    /// The value that all keys have at the start, if they must be present.
     pub(crate) preset: Option<Vec<u8>>,
 }
 
-/// Large values are few, so that the batches of all keys together stay small.
-const MOST_BATCHED: usize = 32 << 20;
+/// Limit for the size of all batches together. Workloads with large values use fewer keys.
+const MAX_BATCH_BYTES: usize = 32 << 20;
 
 impl Batches {
-    /// Prints the batches of `in_flight` requests each, over so many keys.
+    /// Encodes batches of `in_flight` requests each.
     pub(crate) fn of(
         workload: Workload,
         in_flight: usize,
@@ -45,21 +45,21 @@ impl Batches {
         value_bytes: usize,
         names: &Keys,
     ) -> Batches {
-        let (per_request, value_bytes) = match (workload.sized(), workload.size) {
-            (Sized::Keys, Some(size)) => (size, value_bytes),
-            (Sized::ValueBytes, Some(size)) => (1, size),
+        let (per_request, value_bytes) = match (workload.size_unit(), workload.size) {
+            (SizeUnit::Keys, Some(size)) => (size, value_bytes),
+            (SizeUnit::ValueBytes, Some(size)) => (1, size),
             _ => (1, value_bytes),
         };
         let value = vec![b'v'; value_bytes];
-        let most = (MOST_BATCHED / (per_request * (value_bytes + 64))).max(1);
-        let requests = (keys / per_request).clamp(1, most).max(in_flight.min(most));
-        let sets = names.names(0, requests * per_request);
-        let sets: Vec<&[Vec<u8>]> = sets.chunks(per_request).collect();
+        let max = (MAX_BATCH_BYTES / (per_request * (value_bytes + 64))).max(1);
+        let requests = (keys / per_request).clamp(1, max).max(in_flight.min(max));
+        let key_groups = names.names(0, requests * per_request);
+        let key_groups: Vec<&[Vec<u8>]> = key_groups.chunks(per_request).collect();
         let batches = (0..requests.div_ceil(in_flight))
             .map(|batch| {
-                let mut exchange = Exchange::named(workload.name());
+                let mut exchange = Exchange::new(workload.name());
                 for n in 0..in_flight {
-                    let keys = sets[(batch * in_flight + n) % sets.len()];
+                    let keys = key_groups[(batch * in_flight + n) % key_groups.len()];
                     exchange = with_request(exchange, workload.kind, keys, &value);
                 }
                 Rc::new(if exchange.reply.len() == 0 { exchange.ping() } else { exchange })
@@ -70,97 +70,97 @@ impl Batches {
     }
 }
 
-/// Puts one request of this kind behind the others.
+/// Adds a request of this kind to an exchange.
 fn with_request(exchange: Exchange, kind: Kind, keys: &[Vec<u8>], value: &[u8]) -> Exchange {
     let key = keys[0].as_slice();
     let list: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
     let list = KeyList::new(&list);
     match kind {
-        Kind::Add => exchange.numbered(Request::Add { key, delta: 1 }),
-        Kind::Get => exchange.answered(Request::Get { key }, &value_reply(value)),
-        Kind::Set => exchange.unanswered(Request::Set { key, value: value.into() }),
-        Kind::Check => exchange.answered(Request::Check { keys: list }, &Reply::Checked(true)),
-        Kind::Wait => exchange.answered(Request::Wait { keys: list }, &Reply::Stop),
-        // Puts the same value again, so that it succeeds whoever was there before.
-        Kind::CompareSet => exchange.answered(
+        Kind::Add => exchange.with_number_reply(Request::Add { key, delta: 1 }),
+        Kind::Get => exchange.with_reply(Request::Get { key }, &value_reply(value)),
+        Kind::Set => exchange.without_reply(Request::Set { key, value: value.into() }),
+        Kind::Check => exchange.with_reply(Request::Check { keys: list }, &Reply::Checked(true)),
+        Kind::Wait => exchange.with_reply(Request::Wait { keys: list }, &Reply::Stop),
+        // Stores the same value again, so that every request succeeds.
+        Kind::CompareSet => exchange.with_reply(
             Request::CompareSet { key, expected: value.into(), desired: value.into() },
             &value_reply(value),
         ),
         Kind::MultiGet => {
             let values = vec![Value::copied(value); keys.len()];
-            exchange.answered(Request::MultiGet { keys: list }, &Reply::Values(values))
+            exchange.with_reply(Request::MultiGet { keys: list }, &Reply::Values(values))
         }
         Kind::MultiSet => {
             let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_slice(), value)).collect();
-            exchange.unanswered(Request::MultiSet { pairs: PairList::new(&pairs) })
+            exchange.without_reply(Request::MultiSet { pairs: PairList::new(&pairs) })
         }
         Kind::Cancel | Kind::Connect | Kind::Bootstrap | Kind::Barrier => {
-            unreachable!("gatherings are not steady")
+            unreachable!("collective workloads are not steady")
         }
     }
 }
 
-/// A steady load while it runs.
+/// A steady workload while it runs.
 #[derive(Debug)]
-pub(crate) struct Steady {
+pub(crate) struct SteadyLoad {
     batches: Vec<Rc<Exchange>>,
     next: Vec<usize>,
     until: Until,
-    asked: u64,
+    sent: u64,
     started: Instant,
     pub(crate) ended: Instant,
     pub(crate) latencies: Latencies,
 }
 
-impl Steady {
-    /// Each connection begins with another batch, so that they don't all ask for the same key.
-    pub(crate) fn new(batches: &Batches, connections: usize, until: Until) -> Steady {
+impl SteadyLoad {
+    /// Starts a workload. Each connection starts with another batch, so that they don't all use the same key.
+    pub(crate) fn new(batches: &Batches, connections: usize, until: Until) -> SteadyLoad {
         let now = Instant::now();
-        Steady {
+        SteadyLoad {
             batches: batches.batches.clone(),
             next: (0..connections).collect(),
             until,
-            asked: 0,
+            sent: 0,
             started: now,
             ended: now,
             latencies: Latencies::default(),
         }
     }
 
-    /// Since the load began, up to its last answer.
+    /// Returns the time from the start to the last reply.
     pub(crate) fn elapsed(&self) -> Duration {
         self.ended.duration_since(self.started)
     }
 }
 
-impl Script for Steady {
-    fn next(&mut self, who: usize, answer: Option<&Answer>) -> Option<Rc<Exchange>> {
-        if let Some(answer) = answer {
-            self.latencies.note(answer.took, answer.requests);
-            self.ended = answer.at;
+impl Load for SteadyLoad {
+    fn next(&mut self, client: usize, completion: Option<&Completion>) -> Option<Rc<Exchange>> {
+        if let Some(completion) = completion {
+            self.latencies.record(completion.latency, completion.requests);
+            self.ended = completion.at;
         }
-        let enough = match self.until {
-            Until::After(time) => answer.is_some() && self.elapsed() >= time,
-            Until::Requests(count) => self.asked >= count,
+        let is_done = match self.until {
+            Until::After(time) => completion.is_some() && self.elapsed() >= time,
+            Until::Requests(count) => self.sent >= count,
         };
-        if enough {
+        if is_done {
             return None;
         }
-        let batch = self.next[who] % self.batches.len();
-        self.next[who] = batch + 1;
+        let batch = self.next[client] % self.batches.len();
+        self.next[client] = batch + 1;
         let exchange = Rc::clone(&self.batches[batch]);
-        self.asked += exchange.requests;
+        self.sent += exchange.requests;
         Some(exchange)
     }
 
-    fn done(&self) -> Done {
+    fn progress(&self) -> Progress {
         match self.until {
-            Until::After(time) => Done {
+            Until::After(time) => Progress {
                 done: self.started.elapsed().as_millis() as u64,
                 total: time.as_millis() as u64,
                 unit: "ms",
             },
-            Until::Requests(total) => Done { done: self.latencies.total(), total, unit: "requests" },
+            Until::Requests(total) => Progress { done: self.latencies.total(), total, unit: "requests" },
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The names of the loads, with their sizes. What each of them does is elsewhere.
+//! The workloads by name and size.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use rallypoint_core::Quantity;
 
 use crate::error::BenchError;
 
-/// A kind of load.
+/// The kind of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Add,
@@ -24,72 +24,72 @@ pub(crate) enum Kind {
     Barrier,
 }
 
-/// What the number after a name counts.
+/// The unit of the number after a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sized {
+pub(crate) enum SizeUnit {
     Nothing,
     ValueBytes,
     Keys,
     Clients,
 }
 
-/// A load and its size.
+/// A workload with its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     pub(crate) kind: Kind,
-    /// As given after the name; `None`: the plain form.
+    /// The size after the name, or the default of the kind.
     pub(crate) size: Option<usize>,
 }
 
-/// Name, kind, what a size means, and the size if none is given.
-type Row = (&'static str, Kind, Sized, Option<usize>);
+/// Name, kind, unit of the size, and default size.
+type Row = (&'static str, Kind, SizeUnit, Option<usize>);
 
-const NAMES: [Row; 12] = [
-    ("add", Kind::Add, Sized::Nothing, None),
-    ("get", Kind::Get, Sized::ValueBytes, None),
-    ("set", Kind::Set, Sized::ValueBytes, None),
-    ("check", Kind::Check, Sized::Keys, None),
-    ("wait", Kind::Wait, Sized::Keys, None),
-    ("compare_set", Kind::CompareSet, Sized::ValueBytes, None),
-    ("multi_get", Kind::MultiGet, Sized::Keys, Some(10_000)),
-    ("multi_set", Kind::MultiSet, Sized::Keys, Some(10_000)),
-    ("cancel", Kind::Cancel, Sized::Clients, Some(2_000)),
-    ("connect", Kind::Connect, Sized::Clients, Some(10_000)),
-    ("bootstrap", Kind::Bootstrap, Sized::Clients, Some(1_024)),
-    ("barrier", Kind::Barrier, Sized::Clients, Some(10_000)),
+const WORKLOADS: [Row; 12] = [
+    ("add", Kind::Add, SizeUnit::Nothing, None),
+    ("get", Kind::Get, SizeUnit::ValueBytes, None),
+    ("set", Kind::Set, SizeUnit::ValueBytes, None),
+    ("check", Kind::Check, SizeUnit::Keys, None),
+    ("wait", Kind::Wait, SizeUnit::Keys, None),
+    ("compare_set", Kind::CompareSet, SizeUnit::ValueBytes, None),
+    ("multi_get", Kind::MultiGet, SizeUnit::Keys, Some(10_000)),
+    ("multi_set", Kind::MultiSet, SizeUnit::Keys, Some(10_000)),
+    ("cancel", Kind::Cancel, SizeUnit::Clients, Some(2_000)),
+    ("connect", Kind::Connect, SizeUnit::Clients, Some(10_000)),
+    ("bootstrap", Kind::Bootstrap, SizeUnit::Clients, Some(1_024)),
+    ("barrier", Kind::Barrier, SizeUnit::Clients, Some(10_000)),
 ];
 
-/// The workloads that are run by default. They are light enough for a server that is in use.
+/// The default workloads. They are light enough for a server that is in use.
 pub const DEFAULT_WORKLOADS: &str = "add,get,set,check,wait,compare_set";
 
 const ALL: &str = "add,get,set,check,wait,compare_set,multi_get-10000,wait-10000,check-10000,multi_set-10000,cancel-2000,\
                    connect-10000,bootstrap-1024,barrier-10000,get-8MiB,set-8MiB";
 
-/// Largest number of keys in one request, and largest value, that torch's server takes.
-const MOST_KEYS: usize = 131_072;
-const MOST_BYTES: usize = 8 << 20;
+/// The largest number of keys in one request, and the largest value, that torch's server accepts.
+const MAX_KEYS: usize = 131_072;
+const MAX_VALUE_BYTES: usize = 8 << 20;
 
 impl Workload {
-    /// Returns whether the workload has a size of its own. A connection sends such requests one at a time.
+    /// Returns whether the workload has a size. A connection sends such requests one at a time.
     pub fn is_large(self) -> bool {
         self.size.is_some()
     }
 
     fn row(self) -> &'static Row {
-        NAMES.iter().find(|row| row.1 == self.kind).expect("every kind has a row")
+        WORKLOADS.iter().find(|row| row.1 == self.kind).expect("every kind has a row")
     }
 
-    /// Its name, without a size.
+    /// Returns the name without the size.
     pub(crate) fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// What the number after its name counts.
-    pub(crate) fn sized(self) -> Sized {
+    /// Returns the unit of the size.
+    pub(crate) fn size_unit(self) -> SizeUnit {
         self.row().2
     }
 
-    /// Parses a list of names with commas between them; `all` is all of them.
+    /// Parses a comma-separated list of names. `all` stands for all workloads.
     ///
     /// # Errors
     ///
@@ -109,35 +109,41 @@ impl FromStr for Workload {
             Some((name, size)) => (name, Some(size)),
             None => (text, None),
         };
-        let Some(&(_, kind, sized, default)) = NAMES.iter().find(|row| row.0 == name) else {
-            return Err(format!("there is no workload {text:?}; there are {ALL}, and `all`"));
+        let Some(&(_, kind, size_unit, default)) = WORKLOADS.iter().find(|row| row.0 == name) else {
+            return Err(format!("unknown workload {text:?}; the workloads are {ALL}, and `all`"));
         };
-        let size = match (size, sized) {
+        let size = match (size, size_unit) {
             (None, _) => default,
-            (Some(_), Sized::Nothing) => return Err(format!("{name} has no size")),
-            (Some(size), _) => Some(bounded(text, size, sized)?),
+            (Some(_), SizeUnit::Nothing) => return Err(format!("{name} has no size")),
+            (Some(size), _) => Some(parse_size(text, size, size_unit)?),
         };
         Ok(Workload { kind, size })
     }
 }
 
-fn bounded(text: &str, size: &str, sized: Sized) -> Result<usize, String> {
-    let (size, most, what) = match sized {
-        Sized::ValueBytes => (usize::read(size).ok(), MOST_BYTES, "bytes, such as 4096, 64KiB or 8MiB"),
-        Sized::Keys => (size.parse().ok(), MOST_KEYS, "keys"),
+fn parse_size(text: &str, size: &str, size_unit: SizeUnit) -> Result<usize, String> {
+    let (size, max, what) = match size_unit {
+        SizeUnit::ValueBytes => {
+            (usize::parse(size).ok(), MAX_VALUE_BYTES, "bytes, such as 4096, 64KiB or 8MiB")
+        }
+        SizeUnit::Keys => (size.parse().ok(), MAX_KEYS, "keys"),
         _ => (size.parse().ok(), 65_536, "clients"),
     };
-    size.filter(|size| (1..=most).contains(size))
-        .ok_or_else(|| format!("{text:?}: the size must be from 1 to {most} {what}"))
+    size.filter(|size| (1..=max).contains(size))
+        .ok_or_else(|| format!("{text:?}: the size must be from 1 to {max} {what}"))
 }
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name();
-        match (self.size, self.sized()) {
+        match (self.size, self.size_unit()) {
             (None, _) => f.write_str(name),
-            (Some(size), Sized::ValueBytes) if size % (1 << 20) == 0 => write!(f, "{name}-{}MiB", size >> 20),
-            (Some(size), Sized::ValueBytes) if size % (1 << 10) == 0 => write!(f, "{name}-{}KiB", size >> 10),
+            (Some(size), SizeUnit::ValueBytes) if size % (1 << 20) == 0 => {
+                write!(f, "{name}-{}MiB", size >> 20)
+            }
+            (Some(size), SizeUnit::ValueBytes) if size % (1 << 10) == 0 => {
+                write!(f, "{name}-{}KiB", size >> 10)
+            }
             (Some(size), _) => write!(f, "{name}-{size}"),
         }
     }
@@ -148,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_reads_and_prints_as_itself() {
+    fn a_parsed_workload_prints_its_own_name() {
         for name in ALL.split(',') {
             assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
         }
@@ -157,15 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_its_size_has_the_usual_one() {
+    fn a_name_without_a_size_gets_the_default_size() {
         assert_eq!("cancel".parse::<Workload>().unwrap().size, Some(2_000));
         assert_eq!("get".parse::<Workload>().unwrap().size, None);
     }
 
     #[test]
-    fn a_wrong_name_or_size_says_what_would_be_right() {
+    fn a_wrong_name_or_size_is_refused_with_the_valid_ones() {
         for (text, why) in [
-            ("put", "there are add,get"),
+            ("put", "the workloads are add,get"),
             ("add-3", "has no size"),
             ("get-9MiB", "8MiB"),
             ("wait-0", "from 1 to 131072 keys"),

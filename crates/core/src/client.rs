@@ -1,9 +1,10 @@
-//! A client of a TCP store server: what to send, what may be repeated, when to give up, and whether the server is still
-//! the same one.
+//! A client of a TCP store server.
 //!
-//! The client does no IO and reads no clock. Both come from an [`Io`], and every decision about time is made with
-//! [`Io::now`]. The functions are `async` so that one source serves every driver: the `Io` of the blocking client returns
-//! only when it has a result, so that [`ready`] polls a call once; the `Io` of a simulation has virtual time.
+//! The client decides which requests to send, which may be repeated, when a call fails, and whether the server is still
+//! the same one. It does no IO and reads no clock: both come from an [`Io`].
+//!
+//! The functions are `async` so that one source serves every driver. The `Io` of the blocking client returns only when
+//! it has a result, so [`ready`] polls a call once. The `Io` of the tests has virtual time.
 
 mod call;
 mod connection;
@@ -25,12 +26,13 @@ pub use server::{OnReset, Server};
 use crate::limits::Limits;
 use connection::Connection;
 
-/// Idle connections kept: enough for a few threads, not for every thread that ever called.
-const MAX_IDLE: usize = 8;
+/// The maximum number of idle connections that a client keeps.
+const MAX_IDLE_CONNECTIONS: usize = 8;
 
-/// A client of one server, to be shared by many threads.
+/// A client of one server, shared by any number of threads.
 ///
-/// Each call has a connection for itself. Idle connections are kept for the next call, and made again when they break.
+/// Each call uses a connection of its own. The client keeps up to 8 idle connections for later calls, and replaces
+/// those that break.
 #[derive(Debug)]
 pub struct Client<I: Io> {
     io: Arc<I>,
@@ -40,7 +42,7 @@ pub struct Client<I: Io> {
 }
 
 impl<I: Io> Client<I> {
-    /// A client that has not connected yet.
+    /// Creates a client that is not connected yet.
     pub fn new(io: I, limits: Limits, on_reset: OnReset) -> Client<I> {
         Client {
             io: Arc::new(io),
@@ -50,34 +52,34 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn io(&self) -> &I {
         &self.io
     }
 
-    /// The limits that the client keeps.
+    /// Returns the limits that the client enforces.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What the client knows of its server.
+    /// Returns what the client knows about its server.
     pub fn server(&self) -> MutexGuard<'_, Server> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `look` with the stream of an idle connection, if there is one.
-    pub fn inspect_idle<T>(&self, look: impl FnOnce(&I::Stream) -> T) -> Option<T> {
-        self.idle().first().map(|connection| look(&connection.stream))
+    /// Calls `inspect` with the stream of an idle connection. Returns `None` if no connection is idle.
+    pub fn inspect_idle<T>(&self, inspect: impl FnOnce(&I::Stream) -> T) -> Option<T> {
+        self.idle().first().map(|connection| inspect(&connection.stream))
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection<I>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An idle connection that can still be used.
+    /// Removes an idle connection that can still be used, and drops the broken ones before it.
     fn take_idle(&self) -> Option<Connection<I>> {
         loop {
-            // The lock must not be held while the driver looks at the connection.
+            // `is_usable` makes a system call, so the lock is released before it.
             let connection = self.idle().pop()?;
             if connection.is_usable() {
                 return Some(connection);
@@ -86,16 +88,16 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Takes back a connection on which a call has ended.
+    /// Keeps the connection of a finished call for later calls.
     fn put_back(&self, connection: Connection<I>) {
         let mut idle = self.idle();
-        if idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE_CONNECTIONS {
             idle.push(connection);
         }
     }
 }
 
-/// A key as the user knows it: without the slash that torch's clients put before it.
+/// Returns a key as the user wrote it, without the slash that torch's clients prepend.
 pub fn user_key(key: &[u8]) -> String {
     crate::error::printable(key.strip_prefix(b"/").unwrap_or(key))
 }

@@ -1,146 +1,148 @@
-//! What can be wrong with what a peer sent, and why the engine wants a connection closed.
+//! Protocol violations of a peer, and requests that the engine refuses.
 //!
-//! Both are about the peer: the connection ends, nothing has changed, and the text says what and which limit.
+//! After either error, the server closes the connection, and the request has changed nothing. The text names the cause,
+//! and the limit if a limit was exceeded.
 
 use crate::wire::Op;
 
-/// Bytes that are not the protocol. The connection they came over can't be used again.
+/// Bytes that violate the protocol. The connection they arrived on cannot be used again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The first request was not VALIDATE.
     #[error("first byte {found:#04x} is not VALIDATE (0x00): not a c10d store client")]
     NotValidated {
-        /// The byte that came first.
+        /// The first byte of the connection.
         found: u8,
     },
-    /// VALIDATE with another magic number.
+    /// VALIDATE with a wrong magic number.
     #[error("VALIDATE with magic {found:#010x}, not 0x3c85f7ce")]
     BadMagic {
-        /// The number that came.
+        /// The number in the request.
         found: u32,
     },
-    /// VALIDATE after the first request.
-    #[error("a second VALIDATE")]
+    /// A second VALIDATE on the same connection.
+    #[error("second VALIDATE on one connection")]
     ValidatedTwice,
-    /// An operation code nobody has.
+    /// An operation code that the protocol does not define.
     #[error("unknown operation code {code:#04x}")]
     UnknownOp {
-        /// The code.
+        /// The operation code.
         code: u8,
     },
-    /// A key, a value or a whole message longer than the limit.
+    /// A key, a value or a frame that is longer than its limit.
     #[error("{what} of {len} bytes{}, limit {limit}", for_key(key))]
     TooLong {
-        /// `key`, `value` or `message`.
+        /// `key`, `value` or `frame`.
         what: &'static str,
-        /// The key that a value was meant for, printable; a reply names none.
+        /// The key of a value in a request, as [`printable`] text. `None` for keys, frames and replies.
         key: Option<String>,
-        /// The announced length. A message has at least this length.
+        /// The announced length of a key or value, or the minimum length of a frame.
         len: u64,
         /// [`key_len`](crate::Limits::key_len), [`value_len`](crate::Limits::value_len),
         /// [`frame_len`](crate::Limits::frame_len) or [`reply_len`](crate::Limits::reply_len).
         limit: usize,
     },
-    /// More keys in one request than the limit.
-    #[error("{count} keys in one message, limit {limit}")]
+    /// A list with more keys than the limit.
+    #[error("{count} keys in one request, limit {limit}")]
     TooManyKeys {
         /// The announced count.
         count: u64,
         /// [`keys_per_request`](crate::Limits::keys_per_request).
         limit: usize,
     },
-    /// Allocating the buffer of an incoming message failed.
-    #[error("out of memory: cannot buffer {len} bytes of a message")]
+    /// Allocating the buffer of a frame failed.
+    #[error("out of memory: cannot buffer a frame of {len} bytes")]
     OutOfMemory {
         /// The size of the buffer in bytes.
         len: u64,
     },
-    /// A reply that means nothing there: a byte other than 0 and 1, or a negative count.
-    #[error("reply {found} to {op}")]
+    /// A reply with an undefined value: a status byte other than 0 and 1, or a negative count.
+    #[error("undefined reply {found} to {op}")]
     BadReply {
-        /// What was asked.
+        /// The operation of the request.
         op: Op,
-        /// What came.
+        /// The byte or count in the reply.
         found: i64,
     },
-    /// The reply to a PING has another number. The replies are out of step, or the peer is no store.
-    #[error("answered like {}", speaker_of(found.to_le_bytes()))]
+    /// A reply to PING with a different number: the replies are out of step, or the peer is not a store server.
+    #[error("answered like {}", describe_peer(found.to_le_bytes()))]
     WrongNonce {
         /// The number in the reply.
         found: u32,
     },
 }
 
-/// Describes a peer that is no store by the first four bytes of its reply.
-fn speaker_of(reply: [u8; 4]) -> String {
+/// Describes a peer that is not a store server by the first four bytes of its reply.
+fn describe_peer(reply: [u8; 4]) -> String {
     match &reply {
-        // A status line, or the page that a server sends to a client of HTTP/0.9.
+        // A status line, or the page of an HTTP/0.9 reply.
         b"HTTP" | [b'<', ..] => "an HTTP server".into(),
-        // An alert or a handshake record.
+        // A TLS alert or handshake record.
         [0x15 | 0x16, 3, 0..=4, _] => "a TLS server".into(),
         b"SSH-" => "an SSH server".into(),
-        reply => format!("no store server (its reply begins with \"{}\")", reply.escape_ascii()),
+        reply => format!("an unknown server (its reply begins with \"{}\")", reply.escape_ascii()),
     }
 }
 
-/// A request that is well-formed but can't be carried out: the connection is closed and nothing has changed.
+/// A well-formed request that the engine refuses. The request has changed nothing, and the server closes the
+/// connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// ADD on a value that isn't a number.
+    /// ADD to a value that is not a number.
     #[error("add to {key}, whose value is not a number")]
     NotANumber {
-        /// The key, printable.
+        /// The key, as [`printable`] text.
         key: String,
     },
-    /// ADD whose result doesn't fit 64 bits.
-    #[error("add of {delta} to {key} would overflow from {held}")]
+    /// ADD whose result does not fit into 64 bits.
+    #[error("add of {delta} to {key} overflows its value {value}")]
     Overflow {
-        /// The key, printable.
+        /// The key, as [`printable`] text.
         key: String,
-        /// The number held.
-        held: i64,
-        /// What was to be added.
+        /// The stored number.
+        value: i64,
+        /// The number to add.
         delta: i64,
     },
-    /// A request that would pass a limit of the server.
+    /// A request that would exceed a limit of the server.
     #[error("{op} of {key} needs {needed} {what}, limit {limit}")]
     Limit {
         /// The operation.
         op: Op,
-        /// The (first) key, printable.
+        /// The first key of the request, as [`printable`] text.
         key: String,
-        /// What is limited.
+        /// The unit of `needed` and `limit`, such as `bytes in the store`.
         what: &'static str,
-        /// How much of it there would be.
+        /// The total after the request.
         needed: usize,
         /// The limit.
         limit: usize,
     },
-    /// A barrier for nobody.
+    /// BARRIER with a world size below 1.
     #[error("barrier {key} with world size {world_size}; it must be at least 1")]
     BadWorldSize {
-        /// The key, printable.
+        /// The key, as [`printable`] text.
         key: String,
-        /// What was asked.
+        /// The world size in the request.
         world_size: i64,
     },
-    /// A write to a reserved name, or of a value that the server does not accept under this key.
+    /// A write to a reserved key, or of a value that the server does not accept under this key.
     #[error("{op} of {key}: {why}")]
     Guarded {
         /// The operation.
         op: Op,
-        /// The key, printable.
+        /// The key, as [`printable`] text.
         key: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// A request while an earlier one of the same client is blocked. The session keeps such requests back, so this
-    /// is a caller that bypassed it.
+    /// A request of a client that is blocked in an earlier one. The session defers such requests, so only a caller that
+    /// uses the engine without a session can cause this.
     #[error("{op} while blocked in an earlier request")]
     Blocked {
-        /// What was asked.
+        /// The operation of the request.
         op: Op,
     },
 }
@@ -149,18 +151,21 @@ fn for_key(key: &Option<String>) -> String {
     key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default()
 }
 
-/// A key as text for messages: cut, with what isn't printable escaped.
+/// Returns a key as text for messages.
+///
+/// UTF-8 without control characters is returned as it is. Other bytes are escaped. The text is truncated after 80
+/// bytes.
 pub fn printable(key: &[u8]) -> String {
-    const MOST: usize = 80;
-    let cut = key.len() > MOST;
-    let mut text = key[..key.len().min(MOST)].escape_ascii().to_string();
-    if let Ok(whole) = std::str::from_utf8(key)
-        && !cut
-        && !whole.chars().any(char::is_control)
+    const MAX_PRINTED_BYTES: usize = 80;
+    let is_cut = key.len() > MAX_PRINTED_BYTES;
+    let mut text = key[..key.len().min(MAX_PRINTED_BYTES)].escape_ascii().to_string();
+    if let Ok(utf8) = std::str::from_utf8(key)
+        && !is_cut
+        && !utf8.chars().any(char::is_control)
     {
-        text = whole.to_owned();
+        text = utf8.to_owned();
     }
-    if cut {
+    if is_cut {
         text.push_str(&format!("… ({} bytes)", key.len()));
     }
     text
@@ -172,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_no_store_is_described_by_its_first_bytes() {
-        for (reply, said) in [
+        for (reply, description) in [
             (*b"HTTP", "an HTTP server"),
             (*b"<!DO", "an HTTP server"),
             (*b"<htm", "an HTTP server"),
@@ -180,15 +185,15 @@ mod tests {
             ([0x15, 3, 3, 0], "a TLS server"),
             ([0x16, 3, 3, 1], "a TLS server"),
             (*b"SSH-", "an SSH server"),
-            (*b"220 ", "no store server (its reply begins with \"220 \")"),
-            ([0x15, 9, 9, 9], "no store server (its reply begins with \"\\x15\\t\\t\\t\")"),
+            (*b"220 ", "an unknown server (its reply begins with \"220 \")"),
+            ([0x15, 9, 9, 9], "an unknown server (its reply begins with \"\\x15\\t\\t\\t\")"),
         ] {
-            assert_eq!(speaker_of(reply), said);
+            assert_eq!(describe_peer(reply), description);
         }
     }
 
     #[test]
-    fn printable_keeps_text_and_escapes_and_cuts_the_rest() {
+    fn printable_keeps_utf8_escapes_other_bytes_and_truncates() {
         assert_eq!(printable("/schlüssel".as_bytes()), "/schlüssel");
         assert_eq!(printable(b"\xff\n"), "\\xff\\n");
         assert_eq!(printable(&[b'a'; 200]), format!("{}… (200 bytes)", "a".repeat(80)));

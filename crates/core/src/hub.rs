@@ -1,8 +1,43 @@
-//! A whole store server without IO: sessions, fair turns, admission, output limits and deadlines around the engine.
+//! A store server without IO: connections, fair turns, limits and deadlines around the engine.
 //!
-//! A driver passes in what happened on its sockets (`handle_…`), with the time since its start. It asks what to do next with
-//! [`Hub::poll_action`] until `None`, then waits for its sockets for up to [`Hub::poll_timeout`]. The same sequence of calls
-//! gives the same results, so the hub runs in the simulator and the fuzzer as it runs on sockets.
+//! A driver owns the sockets and the clock. It reports events to the hub (`handle_…`), with the time since its own
+//! start. It calls [`Hub::poll_action`] and carries out the actions until the method returns `None`. Then the driver
+//! waits for events on its sockets for up to [`Hub::poll_timeout`]. The same sequence of calls gives the same results,
+//! so tests and the fuzzer run the hub in memory.
+//!
+//! # Examples
+//!
+//! A client sends its handshake, a SET and a GET in one read:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use rallypoint_core::hub::{Action, Hub, HubOptions};
+//! use rallypoint_core::wire::{MAGIC, Request};
+//!
+//! let now = Duration::ZERO;
+//! let mut hub = Hub::new(HubOptions::default(), ());
+//! let id = hub.handle_open("192.0.2.1:5000".parse().unwrap(), now).expect("the hub accepts the connection");
+//!
+//! let mut received = Vec::new();
+//! Request::Validate { magic: MAGIC }.encode(&mut received);
+//! Request::Set { key: b"/epoch", value: b"7".into() }.encode(&mut received);
+//! Request::Get { key: b"/epoch" }.encode(&mut received);
+//!
+//! let mut sent = Vec::new();
+//! while let Some(action) = hub.poll_action(now) {
+//!     match action {
+//!         Action::Read { .. } => hub.handle_bytes(id, &received, true, now),
+//!         Action::Send(_) => {
+//!             let (slices, count) = hub.transmit(id);
+//!             sent = slices[..count].concat();
+//!             hub.handle_sent(id, sent.len(), true, now);
+//!         }
+//!         Action::Close(_) => unreachable!("the client follows the protocol"),
+//!     }
+//! }
+//! assert_eq!(sent, b"\x01\0\0\0\0\0\0\x007"); // A 64-bit length, then the value.
+//! ```
 
 mod close_reason;
 mod connection;
@@ -27,7 +62,7 @@ pub use outbox::MAX_SLICES;
 pub use stats::ServerStats;
 
 use crate::limits::Limits;
-use crate::store::{Answer, ClientId, EffectLog, Engine, EngineOptions, Snapshot};
+use crate::store::{ClientId, EffectLog, Engine, EngineOptions, Outcome, Snapshot};
 use crate::value::Value;
 use crate::wire::{Reply, Request};
 use connection::Connection;
@@ -35,18 +70,19 @@ use jobs::Jobs;
 use offences::Offences;
 use uploads::{Upload, Uploads};
 
-/// The size of a read from a connection that is not in the middle of a large request. It bounds the work of a turn. A request
-/// from this size on is large.
+/// The size of a read from a connection without an upload. It bounds the work of a turn. An incomplete request is an
+/// upload once this number of bytes has arrived.
 const READ_BYTES: usize = 32 * 1024;
-/// The size of a read in the middle of a large request, and of the driver's buffer.
+/// The size of a read from a connection with an upload. The driver's read buffer has this size.
 pub const UPLOAD_READ_BYTES: usize = 256 * 1024;
-/// The number of reads, and of bytes read, after which replies are sent before more is read.
+/// The number of reads after which the hub sends replies before it reads again.
 const BATCH_READS: usize = 64;
+/// The number of bytes read after which the hub sends replies before it reads again.
 const BATCH_BYTES: usize = 256 * 1024;
-/// The interval at which deadlines are checked.
+/// The interval between two checks of all deadlines.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A connection of the hub. The generation distinguishes connections that use the same index one after the other.
+/// The id of a connection. The generation distinguishes connections that use the same index one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId {
     index: u32,
@@ -64,54 +100,56 @@ impl ConnectionId {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// Returns the id of which [`ConnectionId::to_bits`] is this number.
+    /// Returns the id for a number from [`ConnectionId::to_bits`].
     pub fn from_bits(bits: u64) -> ConnectionId {
         ConnectionId { index: bits as u32, generation: (bits >> 32) as u32 }
     }
 }
 
-/// What the driver does next.
+/// An instruction of the hub to its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Read up to `len` bytes, and report them with [`Hub::handle_bytes`], or their end with [`Hub::handle_end`].
+    /// Read up to `len` bytes. Report them with [`Hub::handle_bytes`], or the end of the stream with
+    /// [`Hub::handle_end`].
     Read {
         /// The connection.
         id: ConnectionId,
-        /// The most bytes to read.
+        /// The maximum number of bytes to read.
         len: usize,
     },
-    /// Send what [`Hub::transmit`] returns, and report it with [`Hub::handle_sent`].
+    /// Send the bytes that [`Hub::transmit`] returns, and report the result with [`Hub::handle_sent`].
     Send(ConnectionId),
-    /// Close the connection. The hub has forgotten it.
+    /// Close the connection. The hub has removed it.
     Close(ConnectionId),
 }
 
-/// Something for the log.
+/// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A connection was refused or closed for what its peer did.
+    /// The hub refused or closed a connection.
     Closed {
         /// The address of the peer.
         peer: SocketAddr,
         /// The reason.
         reason: CloseReason,
-        /// How many such events were suppressed since the last one, because they were too many.
+        /// The number of such events that [`Limits::log_lines_per_second`] has suppressed since the last one.
         suppressed: u64,
     },
-    /// The keys of an idle job were deleted.
+    /// The hub deleted the keys of an idle job.
     Expired(ExpiredJob),
 }
 
-/// How to create a [`Hub`].
+/// Options of a [`Hub`].
 #[derive(Debug, Clone, Default)]
 pub struct HubOptions {
-    /// The limits.
+    /// The limits on requests, on stored data, and on connections.
     pub limits: Limits,
-    /// Makes the placement of keys in hash tables unpredictable to clients.
+    /// The seed of the hash tables. Clients that do not know it cannot provoke collisions.
     pub seed: u64,
-    /// What the server says of itself under its reserved key.
+    /// The identity of the server, which clients read under [`SERVER_KEY`](crate::store::SERVER_KEY).
     pub identity: Vec<u8>,
-    /// Deletes the keys of a job after this time without a connection and without a request for one of its keys.
+    /// The time without a connection and without a request after which a job is idle and its keys are deleted. `None`
+    /// disables the deletion.
     pub expire_idle_jobs: Option<Duration>,
 }
 
@@ -121,35 +159,36 @@ pub struct Hub<L = ()> {
     engine: Engine<L>,
     connections: Slab<Connection>,
     generation: u32,
-    /// Connections to read, or with requests that were held back.
+    /// Connections to read, or with deferred requests.
     read_queue: VecDeque<usize>,
-    /// Connections to read in the middle of a large request, by the number of its admission. A pass takes the oldest.
+    /// Connections with an upload to read, by the number of its admission. Each pass takes the oldest one.
     upload_queue: BTreeSet<(u64, usize)>,
-    /// Connections with something to send, or to close.
+    /// Connections with replies to send, or to close.
     send_queue: VecDeque<usize>,
-    /// Entries of the read queue that are left of the current pass, if one is under way.
+    /// The number of entries of `read_queue` that the current pass has left. `None` between passes.
     pass: Option<usize>,
-    /// Reads and bytes since replies were last sent.
+    /// The numbers of reads and of bytes read since replies were last sent.
     batch: (usize, usize),
-    /// Connections with a running deadline. Entries may be out of date.
+    /// Connections that may have a running deadline. [`Hub::sweep`] removes the others.
     watched: BTreeSet<usize>,
     uploads: Uploads,
-    input_held: usize,
-    output_held: usize,
+    input_bytes: usize,
+    output_bytes: usize,
     jobs: Option<Jobs>,
     offences: Offences,
     events: VecDeque<Event>,
-    /// The start of the current second of the log, the lines in it, and how many lines were suppressed since the last one.
-    logged: (Duration, u32),
+    /// The start of the current second of the log, and the number of lines in it.
+    log_window: (Duration, u32),
+    /// The number of lines that were suppressed since the last one.
     suppressed: u64,
     stats: ServerStats,
-    swept: Duration,
+    last_sweep: Duration,
     /// The time of the current call.
     now: Duration,
 }
 
 impl<L: EffectLog> Hub<L> {
-    /// Creates a server without connections whose engine records its effects in `log`.
+    /// Creates a server without connections. Its engine records its effects in `log`.
     pub fn new(options: HubOptions, log: L) -> Hub<L> {
         let limits = options.limits;
         let engine = EngineOptions {
@@ -168,25 +207,25 @@ impl<L: EffectLog> Hub<L> {
             pass: None,
             batch: (0, 0),
             watched: BTreeSet::new(),
-            // The rest of `input_total` is for small incomplete requests and those held back.
+            // Small incomplete requests and deferred requests use the rest of `input_total`.
             uploads: Uploads::new(limits.input_total / 4 * 3),
-            input_held: 0,
-            output_held: 0,
+            input_bytes: 0,
+            output_bytes: 0,
             jobs: options.expire_idle_jobs.map(Jobs::new),
             offences: Offences::default(),
             events: VecDeque::new(),
-            logged: (Duration::ZERO, 0),
+            log_window: (Duration::ZERO, 0),
             suppressed: 0,
-            stats: ServerStats { most_connections: limits.connections as u64, ..ServerStats::default() },
-            swept: Duration::ZERO,
+            stats: ServerStats { max_connections: limits.connections as u64, ..ServerStats::default() },
+            last_sweep: Duration::ZERO,
             now: Duration::ZERO,
             limits,
         }
     }
 
-    // ---- what happened ----
+    // ---- events ----
 
-    /// Handles a new connection. Returns `None` if it is refused; the driver closes it then.
+    /// Handles a new connection. Returns `None` if the hub refuses the connection and the driver must close it.
     pub fn handle_open(&mut self, peer: SocketAddr, now: Duration) -> Option<ConnectionId> {
         self.now = now;
         self.stats.accepted += 1;
@@ -203,73 +242,73 @@ impl<L: EffectLog> Hub<L> {
         let id = ConnectionId { index: slot.key() as u32, generation: self.generation };
         slot.insert(Connection::new(id, peer, now));
         self.watched.insert(id.index());
-        // The handshake has usually arrived already.
+        // The handshake has usually arrived with the connection.
         self.queue_read(id.index());
         Some(id)
     }
 
-    /// Handles a connection that the driver had to refuse because the process may open no more files.
+    /// Handles a connection that the driver refused because the process may open no more files.
     pub fn handle_out_of_files(&mut self, peer: SocketAddr, error: &str, now: Duration) {
         self.now = now;
         self.report(peer, CloseReason::OutOfFiles { error: error.into() });
     }
 
-    /// Handles the news that a connection can be read, and whether that includes the end of its bytes.
+    /// Handles a connection that became readable. `is_end` says that the peer has closed its side of the connection.
     pub fn handle_readable(&mut self, id: ConnectionId, is_end: bool) {
-        if let Some(connection) = self.find(id) {
+        if let Some(connection) = self.find_open(id) {
             connection.unread = true;
-            connection.hung_up |= is_end;
+            connection.end_announced |= is_end;
             self.queue_read(id.index());
         }
     }
 
-    /// Handles the news that a connection takes bytes again.
+    /// Handles a connection that became writable.
     pub fn handle_writable(&mut self, id: ConnectionId) {
-        if self.find(id).is_some_and(|connection| connection.outbox.unsent() > 0) {
+        if self.find_open(id).is_some_and(|connection| connection.outbox.unsent() > 0) {
             self.queue_send(id.index());
         }
     }
 
-    /// Handles bytes that were read. `is_drained` says that there were no more, or none at all.
+    /// Handles bytes that the driver read. `is_drained` says that no more bytes were available.
     pub fn handle_bytes(&mut self, id: ConnectionId, bytes: &[u8], is_drained: bool, now: Duration) {
         self.now = now;
-        let Some(connection) = self.find(id) else { return };
-        // The end of the bytes may have been announced before; then no further event announces it.
-        connection.unread = !is_drained || connection.hung_up;
+        let Some(connection) = self.find_open(id) else { return };
+        // If the end of the stream was announced before, no further event announces it.
+        connection.unread = !is_drained || connection.end_announced;
         self.batch.1 += bytes.len();
-        self.feed(id.index(), bytes);
+        self.process_input(id.index(), bytes);
         self.queue_send(id.index());
         self.queue_read_if_unread(id.index());
     }
 
-    /// Handles the end of the peer's bytes.
+    /// Handles the end of the peer's stream.
     pub fn handle_end(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.find(id) {
+        if let Some(connection) = self.find_open(id) {
             connection.ended = true;
             connection.unread = false;
             self.queue_send(id.index());
         }
     }
 
-    /// Handles a connection that failed while it was read or sent to.
+    /// Handles a connection that failed in a read or a send.
     pub fn handle_failure(&mut self, id: ConnectionId, now: Duration) {
         self.now = now;
-        if let Some(connection) = self.find_any(id) {
+        if let Some(connection) = self.find(id) {
             connection.outbox = Default::default();
             self.close(id.index());
         }
     }
 
-    /// Handles the result of sending: how many bytes the connection took, and whether it takes more.
-    pub fn handle_sent(&mut self, id: ConnectionId, sent: usize, takes_more: bool, now: Duration) {
+    /// Handles the result of a send: the number of bytes sent, and whether the connection is still writable.
+    pub fn handle_sent(&mut self, id: ConnectionId, sent: usize, is_writable: bool, now: Duration) {
         self.now = now;
         let output_pause = self.limits.output_pause;
-        let Some(connection) = self.find_any(id) else { return };
+        let Some(connection) = self.find(id) else { return };
         let was_congested = connection.outbox.unsent() > output_pause;
         connection.outbox.advance(sent);
         let unsent = connection.outbox.unsent();
         if connection.closing {
-            if !takes_more {
+            if !is_writable {
                 connection.outbox = Default::default();
             }
             return self.queue_send(id.index());
@@ -283,29 +322,33 @@ impl<L: EffectLog> Hub<L> {
         if was_congested && unsent <= output_pause {
             self.queue_read(id.index());
         }
-        // Counting walks all unsent values. The deadlines count again.
-        if unsent == 0 || self.connections[id.index()].owed == 0 {
+        // Counting visits all unsent values. A send that leaves some of them only lowers the count, so the next sweep
+        // can recount.
+        if unsent == 0 || self.connections[id.index()].output_bytes == 0 {
             self.count_output(id.index());
         }
-        if unsent > 0 && takes_more {
+        if unsent > 0 && is_writable {
             self.queue_send(id.index());
         }
         self.close_if_finished(id.index());
     }
 
-    /// Handles the passing of time.
+    /// Checks the deadlines, at most once per 50 ms.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
-        if now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
-            self.swept = now;
+        if now.saturating_sub(self.last_sweep) >= SWEEP_INTERVAL {
+            self.last_sweep = now;
             self.sweep();
         }
     }
 
-    // ---- what to do ----
+    // ---- actions ----
 
-    /// Returns what to do next. Returns `None` at the end of a pass; then the driver looks for new events before it asks again.
-    /// In a pass each connection with something to read has one turn, but of those with a large request only the oldest.
+    /// Returns the next action. Returns `None` at the end of a pass. The driver then polls its sockets before it calls
+    /// this method again.
+    ///
+    /// In a pass each readable connection has one turn. Of the connections with an upload, only the oldest one has a
+    /// turn.
     #[inline]
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
         self.now = now;
@@ -346,21 +389,22 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Returns the next bytes to send to a connection: slices, and how many of them there are.
+    /// Returns the next bytes to send to a connection: an array of slices, and the number of slices in use.
     pub fn transmit(&mut self, id: ConnectionId) -> ([&[u8]; MAX_SLICES], usize) {
-        match self.find_any(id) {
+        match self.find(id) {
             Some(connection) => connection.outbox.slices(),
             None => ([&[]; MAX_SLICES], 0),
         }
     }
 
-    /// Returns after which time the driver calls [`Hub::handle_timeout`] and [`Hub::poll_action`], even if nothing happens.
+    /// Returns the time after which the driver calls [`Hub::handle_timeout`] and [`Hub::poll_action`], even without an
+    /// event. Returns `None` if only an event can change the hub.
     pub fn poll_timeout(&self, now: Duration) -> Option<Duration> {
         let is_idle = self.watched.is_empty() && self.jobs.as_ref().is_none_or(Jobs::is_empty);
         match self.read_queue.is_empty() && self.upload_queue.is_empty() {
             false => Some(Duration::ZERO),
             true if is_idle => None,
-            true => Some((self.swept + SWEEP_INTERVAL).saturating_sub(now)),
+            true => Some((self.last_sweep + SWEEP_INTERVAL).saturating_sub(now)),
         }
     }
 
@@ -369,7 +413,7 @@ impl<L: EffectLog> Hub<L> {
         self.events.pop_front()
     }
 
-    /// Returns the server in figures.
+    /// Returns the counters and gauges of the server.
     pub fn stats(&self) -> ServerStats {
         let stored = self.engine.snapshot();
         ServerStats {
@@ -380,37 +424,41 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Returns a view of what is stored.
+    /// Returns a snapshot of the engine.
     pub fn snapshot(&self) -> Snapshot<'_> {
         self.engine.snapshot()
     }
 
-    /// Panics if the parts of the hub disagree. For tests: it walks everything.
+    /// Checks the invariants of the hub and its engine, for tests. The check visits all connections and clients.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the parts of the hub are inconsistent, or if a limit is exceeded.
     pub fn check_invariants(&self) {
         self.engine.check_invariants();
         let sum =
             |part: fn(&Connection) -> usize| self.connections.iter().map(|(_, c)| part(c)).sum::<usize>();
-        assert_eq!((sum(|c| c.held), sum(|c| c.owed)), (self.input_held, self.output_held));
+        assert_eq!((sum(|c| c.input_bytes), sum(|c| c.output_bytes)), (self.input_bytes, self.output_bytes));
         assert_eq!(sum(|c| usize::from(c.blocked && !c.closing)), self.engine.snapshot().blocked);
         let waiting = |c: &Connection| usize::from(c.upload == Upload::Waiting);
         assert_eq!(sum(waiting), self.uploads.waiting());
         for (_, connection) in &self.connections {
             let session = &connection.session;
-            // That a request is too long may be known only from the last byte of a length in it.
-            let most = self.limits.frame_len + size_of::<u64>() - 1;
-            let len = session.held() - session.backlog_bytes();
-            assert!(len <= most, "{len} bytes of one request");
+            // A request is known to be too long only with the last byte of the length that exceeds the limit.
+            let max = self.limits.frame_len + size_of::<u64>() - 1;
+            let len = session.buffered_bytes() - session.backlog_bytes();
+            assert!(len <= max, "{len} bytes of one request");
         }
     }
 
-    // ---- one connection's turn ----
+    // ---- the turn of a connection ----
 
-    fn find_any(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+    fn find(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(id.index()).filter(|connection| connection.id == id)
     }
 
-    fn find(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.find_any(id).filter(|connection| !connection.closing)
+    fn find_open(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.find(id).filter(|connection| !connection.closing)
     }
 
     fn queue_read(&mut self, index: usize) {
@@ -438,13 +486,13 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Handles the requests that a connection's session held back, and returns what to read.
+    /// Handles the deferred requests of a connection, and returns its next read.
     fn take_turn(&mut self, index: usize) -> Option<Action> {
         let connection = self.connections.get_mut(index)?;
         connection.in_read_queue = false;
         if connection.session.has_backlog() {
             let unparsed = connection.session.take_unparsed();
-            self.feed(index, &unparsed);
+            self.process_input(index, &unparsed);
             self.queue_send(index);
         }
         let connection = &self.connections[index];
@@ -455,8 +503,8 @@ impl<L: EffectLog> Hub<L> {
         Some(Action::Read { id: connection.id, len: if is_upload { UPLOAD_READ_BYTES } else { READ_BYTES } })
     }
 
-    /// Handles bytes of one connection.
-    fn feed(&mut self, index: usize, mut input: &[u8]) {
+    /// Handles bytes of a connection.
+    fn process_input(&mut self, index: usize, mut input: &[u8]) {
         loop {
             let connection = &mut self.connections[index];
             if connection.closing {
@@ -480,41 +528,43 @@ impl<L: EffectLog> Hub<L> {
         self.count_input(index);
     }
 
-    /// Handles the next request of a connection, which may be incomplete, held back or invalid. Returns the bytes behind it, or
-    /// `None` if there is no whole request.
+    /// Handles the next request of a connection, which may be incomplete, deferred or invalid. Returns the bytes behind
+    /// the request, or `None` if it is incomplete.
     ///
-    /// Never inline, so that the loop over the usual requests stays small.
+    /// Never inline, so that the loop over complete requests stays small.
     #[inline(never)]
     fn handle_next<'a>(&mut self, index: usize, mut input: &'a [u8]) -> Option<&'a [u8]> {
         let connection = &mut self.connections[index];
         match connection.session.next(&mut input, &self.limits, connection.blocked) {
             Ok(decoded) => self.handle_request(index, decoded?.request()),
-            Err(error) => self.punish(index, error.into()),
+            Err(error) => self.close_for(index, error.into()),
         }
         Some(input)
     }
 
-    /// Always inline, so that a request is handled where it is parsed and does not go through memory.
+    /// Handles a request of a connection.
+    ///
+    /// Always inline, so that a decoded request stays in registers.
     #[inline(always)]
     fn handle_request(&mut self, index: usize, request: Request<'_>) {
         if let Some(jobs) = &mut self.jobs {
             jobs.handle_request(index, request, self.now);
         }
         match self.engine.handle_request(ClientId::new(index as u32), request) {
-            Ok(Answer::Nothing) => {}
-            Ok(Answer::Reply(reply)) => {
+            Ok(Outcome::NoReply) => {}
+            Ok(Outcome::Reply(reply)) => {
                 let connection = &mut self.connections[index];
-                // A CANCEL_WAIT ends the wait before it.
+                // If the client was blocked, the request is the CANCEL_WAIT that ends its WAIT.
                 connection.blocked = false;
                 connection.outbox.push(reply);
             }
-            Ok(Answer::Blocked) => self.connections[index].blocked = true,
-            Err(refusal) => self.punish(index, (*refusal).into()),
+            Ok(Outcome::Blocked) => self.connections[index].blocked = true,
+            Err(refusal) => self.close_for(index, (*refusal).into()),
         }
         self.wake_clients();
     }
 
-    /// Answers the clients whose waits are over.
+    /// Wakes the clients whose blocked requests have ended.
     #[inline]
     fn wake_clients(&mut self) {
         while let Some(client) = self.engine.poll_woken() {
@@ -522,7 +572,7 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Answers the blocked request of a connection, and lets the connection continue.
+    /// Replies to the blocked request of a connection, and queues the requests behind it.
     fn wake(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         connection.blocked = false;
@@ -534,18 +584,18 @@ impl<L: EffectLog> Hub<L> {
         self.queue_read_if_unread(index);
     }
 
-    // ---- input and output in total ----
+    // ---- totals of input and output ----
 
-    /// Counts what is held for the requests of a connection, and admits uploads.
+    /// Counts the buffered bytes of a connection's requests, starts its upload if there is one, and admits uploads.
     fn count_input(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        let held = connection.session.held();
-        if held == 0 && connection.held == 0 && connection.receiving.is_none() {
-            // Nearly every turn ends here.
+        let input_bytes = connection.session.buffered_bytes();
+        if input_bytes == 0 && connection.input_bytes == 0 && connection.receiving.is_none() {
+            // Fast path of nearly every turn.
             return;
         }
-        self.input_held = self.input_held + held - connection.held;
-        connection.held = held;
+        self.input_bytes = self.input_bytes + input_bytes - connection.input_bytes;
+        connection.input_bytes = input_bytes;
         if connection.track_request(self.now) {
             self.uploads.end(index, std::mem::take(&mut connection.upload));
         }
@@ -557,7 +607,7 @@ impl<L: EffectLog> Hub<L> {
                 connection.upload = self.uploads.start(index, len);
             }
         }
-        if self.input_held > self.limits.input_total {
+        if self.input_bytes > self.limits.input_total {
             self.close_largest_input();
         }
         self.admit_uploads();
@@ -572,36 +622,35 @@ impl<L: EffectLog> Hub<L> {
 
     fn close_largest_input(&mut self) {
         let open = self.connections.iter().filter(|(_, connection)| !connection.closing);
-        let Some((index, connection)) = open.max_by_key(|(_, connection)| connection.held) else { return };
-        let (total, limit, held) = (self.input_held, self.limits.input_total, connection.held);
-        self.punish(index, CloseReason::TooMuchInput { total, limit, held });
+        let Some((index, connection)) = open.max_by_key(|(_, c)| c.input_bytes) else { return };
+        let (total, limit, buffered) = (self.input_bytes, self.limits.input_total, connection.input_bytes);
+        self.close_for(index, CloseReason::TooMuchInput { total, limit, buffered });
     }
 
-    /// Counts what the unsent replies of a connection hold.
+    /// Counts the memory of a connection's unsent replies.
     fn count_output(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        let owed = if connection.outbox.unsent() > 0 { connection.outbox.held() } else { 0 };
-        self.output_held = self.output_held + owed - connection.owed;
-        connection.owed = owed;
-        if self.output_held > self.limits.output_total {
+        let output_bytes = if connection.outbox.unsent() > 0 { connection.outbox.memory_bytes() } else { 0 };
+        self.output_bytes = self.output_bytes + output_bytes - connection.output_bytes;
+        connection.output_bytes = output_bytes;
+        if self.output_bytes > self.limits.output_total {
             self.close_oldest_output();
         }
     }
 
-    /// Closes the connection that has taken none of its replies for longest. A connection with few of them is closed only if
-    /// no other has more.
+    /// Closes the connection that has read none of its replies for the longest time. A connection with less than
+    /// [`READ_BYTES`] of unsent replies is closed only if no other connection has more.
     fn close_oldest_output(&mut self) {
-        let owing = self.connections.iter().filter(|(_, c)| !c.closing && c.owed > 0);
-        let Some((index, connection)) = owing.min_by_key(|(_, c)| (c.owed < READ_BYTES, c.stalled)) else {
-            return;
-        };
+        let open = self.connections.iter().filter(|(_, c)| !c.closing && c.output_bytes > 0);
+        let oldest = open.min_by_key(|(_, c)| (c.output_bytes < READ_BYTES, c.stalled));
+        let Some((index, connection)) = oldest else { return };
         let age = connection.stalled.map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
-        let (total, limit, held) = (self.output_held, self.limits.output_total, connection.owed);
+        let (total, limit, buffered) = (self.output_bytes, self.limits.output_total, connection.output_bytes);
         self.connections[index].outbox = Default::default();
-        self.punish(index, CloseReason::TooMuchOutput { total, limit, held, age });
+        self.close_for(index, CloseReason::TooMuchOutput { total, limit, buffered, age });
     }
 
-    // ---- closing ----
+    // ---- closing connections ----
 
     fn close_if_finished(&mut self, index: usize) {
         if self.connections[index].is_finished(&self.limits) {
@@ -609,38 +658,38 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Closes a connection for what its peer did.
-    fn punish(&mut self, index: usize, reason: CloseReason) {
+    /// Closes a connection for an offence of its peer.
+    fn close_for(&mut self, index: usize, reason: CloseReason) {
         let peer = self.connections[index].peer;
         self.offences.count(peer.ip(), self.now, &self.limits);
         self.report(peer, reason);
         self.close(index);
     }
 
-    /// Counts a refused or closed connection, and logs it unless there are too many lines in this second.
+    /// Counts a refused or closed connection, and logs it unless the log has reached its limit for this second.
     fn report(&mut self, peer: SocketAddr, reason: CloseReason) {
         self.stats.count(&reason);
-        if self.now.saturating_sub(self.logged.0) >= Duration::from_secs(1) {
-            self.logged = (self.now, 0);
+        if self.now.saturating_sub(self.log_window.0) >= Duration::from_secs(1) {
+            self.log_window = (self.now, 0);
         }
-        if self.logged.1 >= self.limits.log_lines_per_second {
+        if self.log_window.1 >= self.limits.log_lines_per_second {
             self.suppressed += 1;
             return;
         }
-        self.logged.1 += 1;
+        self.log_window.1 += 1;
         let suppressed = std::mem::take(&mut self.suppressed);
         self.events.push_back(Event::Closed { peer, reason, suppressed });
     }
 
-    /// Ends a connection. Replies that are still to be sent are offered to it until it takes no more.
+    /// Closes a connection. The hub still sends its unsent replies until the connection is no longer writable.
     fn close(&mut self, index: usize) {
         self.queue_send(index);
         let connection = &mut self.connections[index];
         if std::mem::replace(&mut connection.closing, true) {
             return;
         }
-        self.input_held -= std::mem::take(&mut connection.held);
-        self.output_held -= std::mem::take(&mut connection.owed);
+        self.input_bytes -= std::mem::take(&mut connection.input_bytes);
+        self.output_bytes -= std::mem::take(&mut connection.output_bytes);
         connection.session = Default::default();
         self.uploads.end(index, std::mem::take(&mut connection.upload));
         if let Some(jobs) = &mut self.jobs {

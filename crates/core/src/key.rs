@@ -1,54 +1,57 @@
-//! A key as the store keeps it. A short one, as nearly all are, lies in the record that names it: looking at it follows
-//! no pointer, and letting go of it frees nothing.
+//! Keys of the store. Nearly all keys are short, and a short key is stored inline: reading it follows no pointer, and
+//! dropping it frees no allocation.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// An immutable name of a value, cheap to clone.
+/// An immutable key, cheap to clone.
 #[derive(Clone)]
 pub struct Key(Repr);
 
-/// So that a key takes 48 bytes, and with a value 64: a line of the processor's cache.
-const SHORT: usize = 46;
+/// The length of the longest inline key. It makes a [`Key`] 48 bytes long, so that a key and its value fit into one
+/// cache line of 64 bytes.
+const INLINE_LEN: usize = 46;
 
 #[derive(Clone)]
 enum Repr {
-    Short { len: u8, bytes: [u8; SHORT] },
-    Long(Arc<[u8]>),
+    Inline { len: u8, bytes: [u8; INLINE_LEN] },
+    Shared(Arc<[u8]>),
 }
 
 impl From<&[u8]> for Key {
     #[inline]
     fn from(key: &[u8]) -> Key {
         Key(match key.len() {
-            len @ ..=SHORT => {
-                let mut bytes = [0; SHORT];
+            len @ ..=INLINE_LEN => {
+                let mut bytes = [0; INLINE_LEN];
                 bytes[..len].copy_from_slice(key);
-                Repr::Short { len: len as u8, bytes }
+                Repr::Inline { len: len as u8, bytes }
             }
-            _ => Repr::Long(Arc::from(key)),
+            _ => Repr::Shared(Arc::from(key)),
         })
     }
 }
 
 impl Key {
-    /// Whether this is that key. Short ones are compared here, a few words at a time: to call the function that compares
-    /// any bytes costs more than to compare them.
+    /// Returns whether the bytes of this key are `key`.
+    ///
+    /// Keys of 16 to 46 bytes are compared in chunks of 16 bytes. A call of the generic slice comparison would cost
+    /// more than the comparison itself.
     #[inline]
-    pub(crate) fn is(&self, key: &[u8]) -> bool {
-        let held = &**self;
-        if held.len() != key.len() {
+    pub(crate) fn equals(&self, key: &[u8]) -> bool {
+        let own = &**self;
+        if own.len() != key.len() {
             return false;
         }
-        // The last words overlap those before them.
-        let ends = |held: &[u8], key: &[u8]| {
-            held.first_chunk::<16>() == key.first_chunk() && held.last_chunk::<16>() == key.last_chunk()
+        // The last chunk may overlap the one before it.
+        let ends_eq = |own: &[u8], key: &[u8]| {
+            own.first_chunk::<16>() == key.first_chunk() && own.last_chunk::<16>() == key.last_chunk()
         };
-        match held.len() {
-            16..=32 => ends(held, key),
-            33..=SHORT => ends(&held[..32], &key[..32]) && held.last_chunk::<16>() == key.last_chunk(),
-            _ => held == key,
+        match own.len() {
+            16..=32 => ends_eq(own, key),
+            33..=INLINE_LEN => ends_eq(&own[..32], &key[..32]) && own.last_chunk::<16>() == key.last_chunk(),
+            _ => own == key,
         }
     }
 }
@@ -59,8 +62,8 @@ impl Deref for Key {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Repr::Short { len, bytes } => &bytes[..usize::from(*len)],
-            Repr::Long(key) => key,
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Shared(key) => key,
         }
     }
 }
@@ -101,8 +104,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_any_length_reads_as_it_was_given() {
-        for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, 8192] {
+    fn a_key_of_any_length_keeps_its_bytes() {
+        for len in [0, 1, INLINE_LEN - 1, INLINE_LEN, INLINE_LEN + 1, 8192] {
             let name: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let key = Key::from(&name[..]);
             assert_eq!((&*key, &*key.clone()), (&name[..], &name[..]), "{len}");
@@ -110,31 +113,31 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_told_apart_by_their_bytes_and_their_length() {
+    fn keys_differ_if_their_bytes_or_lengths_differ() {
         assert_eq!(Key::from(&b"/k"[..]), Key::from(&b"/k"[..]));
         assert_ne!(Key::from(&b"/k"[..]), Key::from(&b"/k\0"[..]));
-        let long = [b'k'; SHORT + 1];
-        assert_ne!(Key::from(&long[..SHORT]), Key::from(&long[..]));
-        assert!(Key::from(&long[..SHORT]) < Key::from(&long[..]));
+        let long = [b'k'; INLINE_LEN + 1];
+        assert_ne!(Key::from(&long[..INLINE_LEN]), Key::from(&long[..]));
+        assert!(Key::from(&long[..INLINE_LEN]) < Key::from(&long[..]));
     }
 
     #[test]
-    fn a_key_is_itself_and_no_other_that_differs_in_one_byte() {
-        for len in 0..2 * SHORT {
+    fn equals_detects_a_difference_in_any_byte() {
+        for len in 0..2 * INLINE_LEN {
             let name: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let key = Key::from(&name[..]);
-            assert!(key.is(&name), "{len}");
+            assert!(key.equals(&name), "{len}");
             for at in 0..len {
                 let mut other = name.clone();
                 other[at] ^= 0x80;
-                assert!(!key.is(&other), "{len}, {at}");
+                assert!(!key.equals(&other), "{len}, {at}");
             }
-            assert!(!key.is(&[&name[..], b"k"].concat()), "{len}");
+            assert!(!key.equals(&[&name[..], b"k"].concat()), "{len}");
         }
     }
 
     #[test]
-    fn a_key_is_as_large_as_three_quarters_of_a_cache_line() {
+    fn a_key_takes_48_bytes() {
         assert_eq!(size_of::<Key>(), 48);
     }
 

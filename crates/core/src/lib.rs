@@ -1,15 +1,41 @@
-//! The decisions of Rallypoint, without IO.
+//! The decision logic of Rallypoint, without IO.
 //!
-//! This crate uses no sockets, files, clocks, randomness, environment or threads; time and seeds are arguments. Everything that
-//! is hard to get right lives here, because here it can be tested by the million.
+//! This crate uses no sockets, files, clocks, randomness, environment variables or threads. Callers pass in bytes, the
+//! time and seeds, and carry out the actions that the crate returns. Every decision can therefore be tested in memory
+//! and in virtual time.
 //!
-//! - [`wire`]: bytes ⇄ requests and replies of the c10d TCPStore protocol
-//! - [`store`]: requests → effects and replies, in one total order
-//! - [`hub`]: a whole store server without IO: sessions, fair turns, limits and deadlines around the store
-//! - [`client`]: one call on its way: what to send, retry, failover, server identity
-//! - [`rendezvous`]: the state that the nodes of a rendezvous share, and its bytes
-//! - [`supervise`]: what happens to workers → what is done about it
-//! - [`Key`], [`Value`], [`Limits`], [`WireError`], [`Refusal`]: what the others share
+//! | module | contents |
+//! |---|---|
+//! | [`wire`] | The codec of the c10d TCPStore protocol: bytes ⇄ requests and replies. |
+//! | [`store`] | The store engine: requests → effects and replies, in one total order. |
+//! | [`hub`] | A complete store server: connections, turns, limits and deadlines around the engine. |
+//! | [`client`] | A store client: retries, deadlines, cancellation and the identity of the server. |
+//! | [`rendezvous`] | The state that the nodes of a rendezvous share, and its codec. |
+//! | [`supervise`] | The supervisor: worker exits and cluster membership → orders for the agent. |
+//! | [`record`] | The records of a FileStore's file. |
+//!
+//! The modules share [`Key`], [`Value`], [`Limits`], [`WireError`] and [`Refusal`].
+//!
+//! # Examples
+//!
+//! One client waits for a key, and a second client sets it:
+//!
+//! ```
+//! use rallypoint_core::store::{ClientId, Engine, EngineOptions, Outcome};
+//! use rallypoint_core::wire::{KeyList, Request};
+//!
+//! let mut engine = Engine::new(EngineOptions::default(), ());
+//! let (waiter, writer) = (ClientId::new(0), ClientId::new(1));
+//!
+//! let wait = Request::Wait { keys: KeyList::new(&[b"/ready"]) };
+//! assert_eq!(engine.handle_request(waiter, wait), Ok(Outcome::Blocked));
+//!
+//! let set = Request::Set { key: b"/ready", value: b"1".into() };
+//! assert_eq!(engine.handle_request(writer, set), Ok(Outcome::NoReply));
+//! assert_eq!(engine.poll_woken(), Some(waiter));
+//! ```
+//!
+//! [`hub`] has an example with the bytes of a connection.
 
 pub mod client;
 mod counted;
@@ -31,5 +57,4 @@ pub use error::{Refusal, WireError, printable};
 pub use key::Key;
 pub use limits::Limits;
 pub use quantity::Quantity;
-
 pub use value::Value;

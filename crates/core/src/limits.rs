@@ -1,6 +1,7 @@
-//! Every limit, in one place, each with the peer's number beside ours and the reason.
+//! All limits, with their reasons and the corresponding limits of torch.
 //!
-//! These are plain numbers, grouped by their owner: a server, a client, the file of a FileStore, the state of a rendezvous.
+//! The limits are grouped by the code that enforces them: the server, the client, FileStore's reader, and the codec of
+//! the rendezvous state.
 
 use std::time::Duration;
 
@@ -9,45 +10,49 @@ use crate::quantity::Quantity;
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// Writes the struct, its defaults and the access to the limits of a server by name. After the default of such a limit stands
-/// how it is printed: a `count` is a plain number, and an `amount` has a unit.
+/// Defines the struct, its defaults, and access to the server's limits by name.
+///
+/// The default of a server limit is followed by the function that formats it: `count` prints a plain number, and
+/// `with_unit` prints a size or a duration.
 macro_rules! limits {
     (
         $(#[$outer:meta])*
         pub struct Limits;
         server { $($(#[doc = $doc:literal])* pub $name:ident: $kind:ty = $default:expr, $print:ident;)* }
-        others { $($(#[$other_doc:meta])* pub $other:ident: $other_kind:ty = $other_default:expr;)* }
+        unlisted { $($(#[$unlisted_doc:meta])* pub $unlisted:ident: $unlisted_kind:ty = $unlisted_default:expr;)* }
     ) => {
         $(#[$outer])*
         pub struct Limits {
             $($(#[doc = $doc])* pub $name: $kind,)*
-            $($(#[$other_doc])* pub $other: $other_kind,)*
+            $($(#[$unlisted_doc])* pub $unlisted: $unlisted_kind,)*
         }
 
         impl Default for Limits {
             fn default() -> Self {
-                Limits { $($name: $default,)* $($other: $other_default,)* }
+                Limits { $($name: $default,)* $($unlisted: $unlisted_default,)* }
             }
         }
 
         impl Limits {
-            /// Returns name, value and meaning of each limit of a server, for people.
+            /// Returns the name, the formatted value and the description of each server limit.
             pub fn describe(&self) -> Vec<(&'static str, String, String)> {
-                vec![$((stringify!($name), $print(&self.$name), plain(concat!($($doc),*)))),*]
+                vec![$((stringify!($name), $print(&self.$name), strip_links(concat!($($doc),*)))),*]
             }
 
-            /// Sets the limit of a server that has this name. Sizes take `KiB`, `MiB`, `GiB`; times take `ms`, `s`, `min`.
+            /// Sets the server limit `name` to the value in `text`.
+            ///
+            /// Sizes accept the units `KiB`, `MiB` and `GiB`. Durations accept `ms`, `s` and `min`.
             ///
             /// # Errors
             ///
-            /// Fails with a message for the user if there is no such limit or the text is not a value of it.
+            /// Fails with a message for the user if no server limit has this name, or if `text` is not a valid value.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
-                let wrong = |why| format!("limit {name}: {text:?} is not {why}");
+                let invalid = |why| format!("limit {name}: {text:?} is not {why}");
                 match name {
-                    $(stringify!($name) => self.$name = Quantity::read(text).map_err(wrong)?,)*
+                    $(stringify!($name) => self.$name = Quantity::parse(text).map_err(invalid)?,)*
                     _ => {
                         let names = [$(stringify!($name)),*].join(", ");
-                        return Err(format!("there is no limit {name:?}; there are {names}"));
+                        return Err(format!("there is no limit {name:?}; the limits are {names}"));
                     }
                 }
                 Ok(())
@@ -60,17 +65,17 @@ fn count(value: &impl ToString) -> String {
     value.to_string()
 }
 
-fn amount(value: &impl Quantity) -> String {
-    value.print()
+fn with_unit(value: &impl Quantity) -> String {
+    value.format()
 }
 
-/// Returns a doc comment as text, without the marks of its links.
-fn plain(doc: &str) -> String {
+/// Returns a doc comment as text, without the markup of its links.
+fn strip_links(doc: &str) -> String {
     doc.trim().replace("[`Limits::", "").replace("`]", "")
 }
 
 limits! {
-/// Bounds on what one peer may ask for and on what the store may hold.
+/// Limits on requests, on stored data, and on connections.
 ///
 /// A server uses `Limits::default()`, lowered by [`Limits::fit_memory`] to the memory available to its process. The
 /// `--limit` flag of `rallypoint serve` overrides each server limit.
@@ -79,144 +84,155 @@ limits! {
 pub struct Limits;
 
 server {
-    // ---- one request (enforced by the decoder, before anything is allocated) ----
-    /// Longest key in bytes. Torch's libuv server: 8 KiB; its legacy server: none.
-    pub key_len: usize = 8 * KIB, amount;
-    /// Longest value in bytes, also of the *result* of an append. Torch's libuv server: 8 MiB, but an append can grow
-    /// a value past it; legacy: none.
-    pub value_len: usize = 8 * MIB, amount;
-    /// Most keys in one request. Torch's libuv server: 131,072; legacy: none.
+    // ---- one request: enforced by the decoder before it allocates memory ----
+    /// Maximum length of a key. Torch's libuv server: 8 KiB. Torch's legacy server: unlimited.
+    pub key_len: usize = 8 * KIB, with_unit;
+    /// Maximum length of a value, including the result of an append. Torch's libuv server: 8 MiB, but appends can
+    /// exceed it. Torch's legacy server: unlimited.
+    pub value_len: usize = 8 * MIB, with_unit;
+    /// Maximum number of keys in one request. Torch's libuv server: 131,072. Torch's legacy server: unlimited.
     pub keys_per_request: usize = 131_072, count;
-    /// Longest whole request. Torch: none, so one `multi_set` may ask for a terabyte.
-    pub frame_len: usize = 64 * MIB, amount;
+    /// Maximum length of a request. Torch: unlimited, so one `multi_set` may announce 1 TiB.
+    pub frame_len: usize = 64 * MIB, with_unit;
 
-    // ---- the store (enforced by the engine; a write that would pass them is refused, nothing is evicted) ----
-    /// Bytes of keys, values and queue items together, with the names of awaited keys and barriers. The default is at most a
-    /// quarter of the memory budget of the machine or container. Torch: none, the host runs out of memory instead.
-    pub store_bytes: usize = 4096 * MIB, amount;
-    /// Number of keys. Torch: none.
+    // ---- the store: enforced by the engine, which refuses writes beyond a limit and never evicts data ----
+    /// Maximum number of bytes in keys, values, queue items, and the names of awaited keys and barriers. By default at
+    /// most a quarter of the memory budget of the machine or container. Torch: unlimited.
+    pub store_bytes: usize = 4096 * MIB, with_unit;
+    /// Maximum number of keys. Torch: unlimited.
     pub keys: usize = 4_000_000, count;
-    /// Number of items in all queues together. Torch: none.
+    /// Maximum number of items in all queues together. Torch: unlimited.
     pub queue_items: usize = 1_000_000, count;
-    /// Absent keys one connection may wait for. Torch: 131,072 in one request, but requests add up.
+    /// Maximum number of absent keys that one connection may wait for. Torch: 131,072 per request, without a limit on
+    /// the sum.
     pub awaited_per_client: usize = 131_072, count;
-    /// Absent keys all connections together may wait for. Torch: none.
+    /// Maximum number of absent keys that all connections together may wait for. Torch: unlimited.
     pub awaited_total: usize = 1_000_000, count;
+    /// Maximum number of bytes in latches: values that a `wait` saw and that its client has not read yet. Beyond it a
+    /// `wait` still ends, but a `get` after it does not find a key that was deleted in between. Torch: no latches.
+    pub latched_bytes: usize = 256 * MIB, with_unit;
 
-    /// Bytes of values that waits have seen and whose clients have not asked for them yet. Past it a wait still ends, but
-    /// a `get` behind it no longer finds what was deleted in between. Torch: it never does.
-    pub latched_bytes: usize = 256 * MIB, amount;
-
-    // ---- connections (enforced by the server) ----
-    // Before VALIDATE nothing is taken but the five bytes of it, and nothing is answered: that needs no limit.
-    /// Time from accept to a whole VALIDATE. Torch: none, silent connections are kept for ever.
-    pub handshake: Duration = Duration::from_secs(10), amount;
-    /// An unvalidated connection older than this counts as stale. A correct client sends VALIDATE at once, so ten
-    /// thousand arriving together never look like an attack.
-    pub stale_after: Duration = Duration::from_secs(1), amount;
-    /// Most stale unvalidated connections; the oldest go first. Torch: none.
+    // ---- connections: enforced by the hub ----
+    // Before VALIDATE the hub accepts only its 5 bytes and sends no reply, so those connections need no byte limit.
+    /// Maximum time from accepting a connection to its complete VALIDATE. Torch: unlimited.
+    pub handshake: Duration = Duration::from_secs(10), with_unit;
+    /// Age from which a connection without a handshake counts as stale. A correct client sends VALIDATE immediately, so
+    /// 10,000 clients that connect together do not count as stale.
+    pub stale_after: Duration = Duration::from_secs(1), with_unit;
+    /// Maximum number of stale connections. Beyond it the oldest ones are closed. Torch: unlimited.
     pub stale_total: usize = 1024, count;
-    /// Most stale unvalidated connections of one address. Torch: none.
+    /// Maximum number of stale connections of one address. Torch: unlimited.
     pub stale_per_address: usize = 256, count;
-    /// Most connections; further lowered to the process' file limit less [`Limits::spare_files`]. Torch: none (its
-    /// legacy server aborts at the file limit).
+    /// Maximum number of connections. The server lowers it to the file limit of its process minus
+    /// [`Limits::spare_files`]. Torch: unlimited, and the legacy server aborts at the file limit.
     pub connections: usize = 65_536, count;
-    /// Files left free below the process' limit: this many, or a quarter of that limit if that is less.
+    /// Number of files that connections leave free: this number, or a quarter of the file limit of the process if that
+    /// is less.
     pub spare_files: usize = 64, count;
-    /// The time over which the rate of an incomplete request is measured. Torch: none.
-    pub partial_grace: Duration = Duration::from_secs(30), amount;
-    /// Bytes per second at which a request must arrive in each [`Limits::partial_grace`], or it is cut off.
-    pub partial_rate: usize = KIB, amount;
-    /// Bytes of incomplete requests held for all connections together. Large requests share three quarters of it, first come
-    /// first served; past the limit the largest incomplete request is cut off. Torch: none (and an aborted upload leaks there).
-    pub input_total: usize = 256 * MIB, amount;
-    /// While others wait for their share, a large request that gets no byte for this long is cut off. Torch: none.
-    pub input_stall: Duration = Duration::from_secs(3), amount;
-    /// Requests waiting behind a blocked one, in bytes, before the connection is no longer read.
-    pub deferred_bytes: usize = MIB, amount;
-    /// Unsent reply bytes above which a connection is no longer read. Torch: none.
-    pub output_pause: usize = MIB, amount;
-    /// Unsent reply bytes above which a connection that takes none of them is closed after a third of
-    /// [`Limits::output_stall`], and the longest list of keys. A value counts in equal parts for each of its holders.
-    pub output_hard: usize = 64 * MIB, amount;
-    /// The same of all connections together; past it the connection that has taken none for longest is closed. Torch: none.
-    pub output_total: usize = 1024 * MIB, amount;
-    /// Size of a connection's kernel buffers, in each direction. Control groups (v2) charge these buffers to the server. At
-    /// 4 MiB or more the kernel sizes them itself. Torch: the kernel sizes them.
-    pub socket_bytes: usize = 4 * MIB, amount;
-    /// A connection that takes nothing of its replies for this long is closed. Torch: none.
-    pub output_stall: Duration = Duration::from_secs(30), amount;
-    /// Connections of one address closed for an offence in a second before its new connections are refused. Loopback is exempt: there,
-    /// one address is every program of the machine.
+    /// Period over which the rate of an incomplete request is measured. Torch: none.
+    pub partial_grace: Duration = Duration::from_secs(30), with_unit;
+    /// Minimum rate of an incomplete request in each [`Limits::partial_grace`], in bytes per second. A slower
+    /// connection is closed.
+    pub partial_rate: usize = KIB, with_unit;
+    /// Maximum number of bytes in incomplete requests of all connections together. Large requests share three quarters
+    /// of it, first come first served. Beyond the limit the connection with the largest incomplete request is closed.
+    /// Torch: unlimited, and aborted uploads leak.
+    pub input_total: usize = 256 * MIB, with_unit;
+    /// Maximum time between two bytes of a large request while other large requests wait for their share. Torch:
+    /// unlimited.
+    pub input_stall: Duration = Duration::from_secs(3), with_unit;
+    /// Number of bytes of requests behind a blocked one above which a connection is no longer read.
+    pub deferred_bytes: usize = MIB, with_unit;
+    /// Number of bytes of unsent replies above which a connection is no longer read. Torch: unlimited.
+    pub output_pause: usize = MIB, with_unit;
+    /// Number of bytes of unsent replies above which a stalled connection is closed after a third of
+    /// [`Limits::output_stall`], and maximum length of the reply to `list_keys`. A value that several replies share
+    /// counts in equal parts.
+    pub output_hard: usize = 64 * MIB, with_unit;
+    /// Maximum number of bytes of unsent replies of all connections together. Beyond it the connection that has read
+    /// nothing for the longest time is closed. Torch: unlimited.
+    pub output_total: usize = 1024 * MIB, with_unit;
+    /// Size of the kernel buffers of a connection, in each direction. Control groups (v2) charge these buffers to the
+    /// server. At 4 MiB or more, the kernel chooses the size. Torch: the kernel chooses the size.
+    pub socket_bytes: usize = 4 * MIB, with_unit;
+    /// Maximum time for which a connection may read none of its replies. Torch: unlimited.
+    pub output_stall: Duration = Duration::from_secs(30), with_unit;
+    /// Number of offences per second above which new connections of an address are refused. An offence is a connection
+    /// that was closed for a protocol violation or a limit. Loopback is exempt, because all programs of the machine
+    /// share it.
     pub offences_per_second: u32 = 20, count;
-    /// How long such an address is refused.
-    pub offence_penalty: Duration = Duration::from_secs(10), amount;
-    /// Lines a second in the log about misbehaving peers.
+    /// Time for which connections of such an address are refused.
+    pub offence_penalty: Duration = Duration::from_secs(10), with_unit;
+    /// Maximum number of log lines per second about closed connections.
     pub log_lines_per_second: u32 = 10, count;
-    /// TCP keep-alive: idle time before the first probe. Torch: keep-alive is off.
-    pub keepalive_idle: Duration = Duration::from_secs(60), amount;
-    /// TCP keep-alive: time between probes.
-    pub keepalive_interval: Duration = Duration::from_secs(10), amount;
-    /// TCP keep-alive: unanswered probes before the connection is dead, where there is no `TCP_USER_TIMEOUT`.
+    /// TCP keep-alive: idle time before the first probe. Torch: no keep-alive.
+    pub keepalive_idle: Duration = Duration::from_secs(60), with_unit;
+    /// TCP keep-alive: time between two probes.
+    pub keepalive_interval: Duration = Duration::from_secs(10), with_unit;
+    /// TCP keep-alive: number of unanswered probes after which the connection ends, on systems without
+    /// `TCP_USER_TIMEOUT`.
     pub keepalive_probes: u32 = 6, count;
-    /// Data or probes that are not acknowledged for this long kill the connection (`TCP_USER_TIMEOUT`).
-    pub user_timeout: Duration = Duration::from_secs(120), amount;
+    /// Maximum time for which sent data or probes may stay unacknowledged (`TCP_USER_TIMEOUT`).
+    pub user_timeout: Duration = Duration::from_secs(120), with_unit;
 }
 
-others {
+unlisted {
     // ---- the client ----
-    /// Largest reply our client accepts. Torch: none, it allocates what the server announces.
+    /// Maximum length of a reply that the client accepts. Torch: unlimited, the client allocates the announced length.
     pub reply_len: usize = 64 * MIB;
-    // After an outage of the network, TCP retransmits with a backoff of its own, which may have grown to a minute. A call that
-    // may be repeated therefore gives up its connection early, and reconnects until the server answers.
-    /// If the server's machine acknowledges nothing for this long during a call that may be repeated, the client repeats the
-    /// call over a new connection. A stopped process does not count: its machine acknowledges for it. Calls that must not be
-    /// repeated use [`Limits::user_timeout`]. Torch: none, TCP gives up after a quarter of an hour.
+    // After a network outage, the retransmission backoff of TCP may have grown to 1 min. A call that may be repeated
+    // therefore abandons its connection early, and reconnects until the server replies.
+    /// Maximum time for which the server's host may acknowledge nothing during a repeatable call. After it the client
+    /// repeats the call over a new connection. A stopped server process does not trigger it, because the kernel
+    /// acknowledges for the process. Other calls use [`Limits::user_timeout`]. Torch: none, until TCP gives up after
+    /// about 15 min.
     pub client_user_timeout: Duration = Duration::from_secs(10);
-    /// Longest request for which that holds, in bytes. A longer request may exceed the socket buffers of the server, and a
-    /// server that is busy with other clients may leave it unread.
+    /// Length of the longest request that uses [`Limits::client_user_timeout`]. A longer request may exceed the socket
+    /// buffers of a server that is busy with other clients, and then stays unacknowledged although the server is alive.
     pub client_user_timeout_len: usize = 64 * KIB;
-    /// TCP keep-alive of the client: idle time before the first probe. With this and the next time a client that waits
-    /// detects a dead connection after 11 s. Torch: keep-alive is off.
+    /// TCP keep-alive of the client: idle time before the first probe. With this time and the next one, a waiting
+    /// client detects a dead connection after 11 s. Torch: no keep-alive.
     pub client_keepalive_idle: Duration = Duration::from_secs(5);
-    /// TCP keep-alive of the client: time between probes.
+    /// TCP keep-alive of the client: time between two probes.
     pub client_keepalive_interval: Duration = Duration::from_secs(2);
 
-    // ---- the file of a FileStore (enforced by its reader; what is above is damage, not a record) ----
-    /// Longest key in the file. Torch: none. The lower this limit is, the more damage can be told from a torn end.
+    // ---- the file of a FileStore: enforced by its reader, which treats longer records as damage ----
+    /// Maximum length of a key in the file. A low limit distinguishes more kinds of damage from an incomplete record.
+    /// Torch: unlimited.
     pub record_key_len: usize = 64 * KIB;
-    /// Longest value in the file. Torch: none, it allocates what the file announces.
+    /// Maximum length of a value in the file. Torch: unlimited, it allocates the announced length.
     pub record_value_len: usize = 64 * MIB;
 
-    // ---- the state of a rendezvous (enforced by its codec; what is above is refused as corrupt) ----
-    /// Longest state in bytes, before base64. A node that waits holds two decoded states and the one it is about to write:
-    /// about twenty times this limit, of the 64 MiB that it may need. Torch: none, it unpickles what is there.
+    // ---- the state of a rendezvous: enforced by its codec, which rejects larger states as corrupt ----
+    /// Maximum length of a state before base64. A waiting node keeps two decoded states and the one that it writes,
+    /// which together take about 20 times this limit. A node must fit into 64 MiB. Torch: unlimited.
     pub state_bytes: usize = 2 * MIB;
-    /// Most nodes in each list of a state; memory while reading is a small multiple of it. Torch: none.
+    /// Maximum number of nodes in each list of a state. The memory for decoding is proportional to it. Torch:
+    /// unlimited.
     pub state_nodes: usize = 10_000;
-    /// Bytes of names and texts of a state's attributes that we don't know, together. A reference is two bytes but stands
-    /// for a text of any length, so the length of the state alone bounds nothing. Torch: none.
+    /// Maximum number of bytes in the names and texts of unknown attributes of a state. A reference of 2 bytes may
+    /// stand for a text of any length, so the length of the state does not bound them. Torch: unlimited.
     pub state_extra: usize = 64 * KIB;
-    /// Longest address of a node in bytes. Torch: none; DNS ends at 253.
+    /// Maximum length of a node's address. DNS names have at most 253 bytes. Torch: unlimited.
     pub host_len: usize = 255;
 }
 }
 
 impl Limits {
-    /// Lowers the limits so that everything a server holds at one time fits into `memory` bytes.
+    /// Lowers the limits so that a server fits into `memory` bytes.
     ///
-    /// Each limit gets a fixed share. The shares add up to two thirds of `memory`. The rest covers what the counters leave
-    /// out: spare capacity of hash tables, rounding in the allocator, and fragmentation.
+    /// Each limit gets a fixed share. The shares add up to two thirds of `memory`. The rest covers memory that the
+    /// server does not count: spare capacity of hash tables, rounding in the allocator, and fragmentation.
     pub fn fit_memory(&mut self, memory: usize) {
         // Rounded to whole KiB to keep `--list-limits` readable.
-        let lower = |limit: &mut usize, most: usize| *limit = (*limit).min((most & !(KIB - 1)).max(KIB));
+        let lower = |limit: &mut usize, max: usize| *limit = (*limit).min((max & !(KIB - 1)).max(KIB));
         lower(&mut self.store_bytes, memory / 4);
         lower(&mut self.input_total, memory / 4);
         lower(&mut self.output_total, memory / 9);
         lower(&mut self.latched_bytes, memory / 64);
         lower(&mut self.socket_bytes, (memory / 512).max(32 * KIB));
         self.connections = self.connections.min((memory / (32 * KIB)).max(1));
-        // A single request or connection must fit into the share of all connections.
+        // One request or connection must fit into the share of all connections.
         lower(&mut self.frame_len, self.input_total / 8 * 7);
         lower(&mut self.key_len, self.frame_len / 4);
         lower(&mut self.value_len, self.frame_len.saturating_sub(2 * self.key_len));
@@ -225,33 +241,33 @@ impl Limits {
         lower(&mut self.output_hard, self.output_total);
     }
 
-    /// Returns how many connections a process can serve that may open `files` files.
+    /// Returns the number of connections that a process can serve if it may open `files` files.
     pub fn connections_within(&self, files: usize) -> usize {
         let spare = self.spare_files.min(files / 4);
         self.connections.min(files - spare).max(1)
     }
 
-    /// Checks whether a server can work with these limits.
+    /// Checks that a server can work with these limits.
     ///
     /// # Errors
     ///
-    /// Fails with a message for the user that says which limit is wrong and what it must be.
+    /// Fails with a message for the user that names the first invalid limit and its valid values.
     pub fn check(&self) -> Result<(), String> {
         let keepalive = Duration::from_secs(1)..=Duration::from_secs(32_767);
-        let longest = Duration::from_secs(2_000_000);
-        let wrong = [
+        let max_user_timeout = Duration::from_secs(2_000_000);
+        let invalid = [
             ("key_len", self.key_len < 64, "at least 64"),
             ("keys_per_request", self.keys_per_request == 0, "at least 1"),
             ("frame_len", self.frame_len < self.key_len + 64, "at least 64 more than key_len"),
             ("connections", self.connections == 0, "at least 1"),
-            ("handshake", self.handshake.is_zero(), "more than nothing"),
+            ("handshake", self.handshake.is_zero(), "more than 0s"),
             ("keepalive_idle", !keepalive.contains(&self.keepalive_idle), "from 1s to 32767s"),
             ("keepalive_interval", !keepalive.contains(&self.keepalive_interval), "from 1s to 32767s"),
             ("keepalive_probes", !(1..=127).contains(&self.keepalive_probes), "from 1 to 127"),
-            ("user_timeout", self.user_timeout > longest, "at most 2000000s"),
+            ("user_timeout", self.user_timeout > max_user_timeout, "at most 2000000s"),
         ];
-        match wrong.iter().find(|(_, is_wrong, _)| *is_wrong) {
-            Some((name, _, must)) => Err(format!("limit {name} must be {must}")),
+        match invalid.iter().find(|(_, is_invalid, _)| *is_invalid) {
+            Some((name, _, requirement)) => Err(format!("limit {name} must be {requirement}")),
             None => Ok(()),
         }
     }
@@ -272,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_or_value_says_what_would_be_right_and_changes_nothing() {
+    fn an_invalid_name_or_value_is_rejected_with_the_valid_ones() {
         let mut limits = Limits::default();
         assert!(limits.set("value_length", "1").unwrap_err().contains("value_len"));
         assert!(limits.set("value_len", "8 parsecs").unwrap_err().contains("8MiB"));
@@ -282,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_with_which_nothing_works_are_named() {
+    fn check_names_the_invalid_limit() {
         assert_eq!(Limits::default().check(), Ok(()));
         for (name, value) in [("key_len", "0"), ("connections", "0"), ("keepalive_idle", "250ms")] {
             let mut limits = Limits::default();
@@ -292,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_a_limit_sets_it() {
+    fn a_described_value_can_be_set_again() {
         let mut limits = Limits::default();
         for (name, default, meaning) in limits.describe() {
             limits.set(name, &default).unwrap();
@@ -302,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_plain_numbers_and_a_server_has_its_own_limits_only() {
+    fn describe_prints_counts_without_units_and_lists_only_server_limits() {
         let described = Limits::default().describe();
         let value = |name| described.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
         assert_eq!((value("connections"), value("queue_items")), (Some("65536"), Some("1000000")));
@@ -316,38 +332,38 @@ mod tests {
     }
 
     #[test]
-    fn a_large_machine_leaves_the_defaults_as_they_are() {
+    fn fit_memory_keeps_the_defaults_on_a_large_machine() {
         let mut limits = Limits::default();
         limits.fit_memory(16 << 30);
         assert_eq!(limits, Limits::default());
     }
 
     #[test]
-    fn what_a_server_may_hold_at_one_time_is_a_share_of_its_memory() {
+    fn the_server_limits_add_up_to_at_most_two_thirds_of_the_memory() {
         for memory in [4 * MIB, 40 * MIB, 300 * MIB, 8 << 30] {
             let mut limits = Limits::default();
             limits.fit_memory(memory);
             assert_eq!(limits.check(), Ok(()), "{memory}");
-            let held = limits.store_bytes
+            let total = limits.store_bytes
                 + limits.input_total
                 + limits.output_total
                 + limits.latched_bytes
                 + limits.connections * KIB;
-            assert!(held <= memory / 3 * 2, "{held} of {memory}");
+            assert!(total <= memory / 3 * 2, "{total} of {memory}");
             assert!(limits.frame_len < limits.input_total);
             assert!(limits.value_len + limits.key_len + 64 < limits.frame_len.min(limits.store_bytes));
         }
     }
 
     #[test]
-    fn a_value_as_long_as_torchs_server_takes_fits_into_40_mib() {
+    fn the_longest_value_of_torch_fits_into_a_budget_of_40_mib() {
         let mut limits = Limits::default();
         limits.fit_memory(40 * MIB);
         assert_eq!((limits.value_len, limits.store_bytes, limits.connections), (8 * MIB, 10 * MIB, 1280));
     }
 
     #[test]
-    fn a_process_with_few_files_serves_most_of_them() {
+    fn a_low_file_limit_leaves_a_quarter_for_other_files() {
         let limits = Limits::default();
         let connections = [1, 64, 256, 1024].map(|files| limits.connections_within(files));
         assert_eq!(connections, [1, 48, 192, 960]);
@@ -355,25 +371,25 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_torchs_server_takes_is_within_the_defaults() {
+    fn the_defaults_accept_every_request_that_torch_accepts() {
         let limits = Limits::default();
         assert_eq!((limits.key_len, limits.value_len, limits.keys_per_request), (8192, 8 << 20, 131_072));
         assert!(limits.frame_len > limits.value_len * 2 + limits.key_len, "a compare_set of two such values");
         assert!(
             limits.awaited_per_client >= limits.keys_per_request,
-            "a wait for as many keys as can be named"
+            "a wait for the maximum number of keys of a request"
         );
     }
 
     #[test]
-    fn a_state_of_as_many_nodes_as_may_be_fits_and_its_base64_fits_a_value() {
+    fn a_state_with_the_maximum_number_of_nodes_fits_into_a_value() {
         let limits = Limits::default();
-        assert!(limits.state_bytes / limits.state_nodes > 160, "torch takes about 120 bytes a node");
+        assert!(limits.state_bytes / limits.state_nodes > 160, "torch needs about 120 bytes per node");
         assert!(limits.state_bytes.div_ceil(3) * 4 < limits.value_len);
     }
 
     #[test]
-    fn a_value_our_server_holds_is_within_what_our_client_takes() {
+    fn the_client_accepts_the_longest_value_of_the_server() {
         let limits = Limits::default();
         assert!(limits.reply_len > limits.value_len);
     }

@@ -1,7 +1,9 @@
-//! Numbers in stored values, by the decimal prefix rule of C++'s `std::stoll`, which torch's stores use.
+//! Decimal numbers in stored values, parsed like C++'s `std::stoll`, which torch's stores use.
 
-/// Returns the number that `text` begins with, as `std::stoll` reads it in base 10: white space is skipped, a sign may follow,
-/// then digits up to the first other byte. Returns `None` if there are no digits, or if the number does not fit 64 bits.
+/// Returns the number at the start of `text`, as `std::stoll` parses it in base 10.
+///
+/// The function skips leading white space, accepts a sign, and reads digits up to the first other byte. Returns `None`
+/// if `text` has no digits there, or if the number does not fit into 64 bits.
 pub fn parse_prefix(text: &[u8]) -> Option<i64> {
     let start = text.iter().position(|byte| !is_space(*byte))?;
     let text = &text[start..];
@@ -10,7 +12,7 @@ pub fn parse_prefix(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(&text[..sign + digits]).ok()?.parse().ok()
 }
 
-/// C's `isspace` in the "C" locale. Rust's `is_ascii_whitespace` leaves out the vertical tab.
+/// Returns whether `byte` is white space in C's "C" locale. Rust's `is_ascii_whitespace` excludes the vertical tab.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
@@ -20,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_read_up_to_what_is_not_a_digit() {
+    fn a_number_ends_at_the_first_byte_that_is_not_a_digit() {
         for (text, number) in [
             ("0", 0),
             ("42", 42),
@@ -38,14 +40,14 @@ mod tests {
     }
 
     #[test]
-    fn leading_white_space_is_skipped_as_c_knows_it() {
+    fn the_white_space_of_c_is_skipped() {
         assert_eq!(parse_prefix(b" 7"), Some(7));
         assert_eq!(parse_prefix(b" \t\n\x0b\x0c\r-7"), Some(-7));
         assert_eq!(parse_prefix("\u{a0}7".as_bytes()), None);
     }
 
     #[test]
-    fn what_does_not_begin_with_digits_is_no_number() {
+    fn text_without_leading_digits_is_not_a_number() {
         for text in ["", "abc", " ", "-", "+", "- 1", "--1", "+-1", "\x007", ".5"] {
             assert_eq!(parse_prefix(text.as_bytes()), None, "{text:?}");
         }
@@ -53,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_fit_and_one_further_does_not() {
+    fn numbers_beyond_64_bits_are_rejected() {
         assert_eq!(parse_prefix(b"9223372036854775807"), Some(i64::MAX));
         assert_eq!(parse_prefix(b"9223372036854775808"), None);
         assert_eq!(parse_prefix(b"-9223372036854775808"), Some(i64::MIN));

@@ -1,17 +1,21 @@
-//! Sizes and times as people write them: `8MiB`, `250ms`.
+//! Sizes and durations with units, such as `8MiB` and `250ms`.
 
 use std::time::Duration;
 
-/// Something that can be written with a unit.
+/// A value that users write with a unit.
 pub trait Quantity: Sized {
-    /// Reads it; the error says what it should have been.
-    fn read(text: &str) -> Result<Self, &'static str>;
-    /// Prints it as it can be read again.
-    fn print(&self) -> String;
+    /// Parses `text`.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a description of the expected form, such as `a time such as 250ms, 10s or 2min`.
+    fn parse(text: &str) -> Result<Self, &'static str>;
+    /// Formats the value so that [`Quantity::parse`] returns it again.
+    fn format(&self) -> String;
 }
 
-/// Parses a number with one of these units, which are named with their factors.
-fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+/// Parses a number with one of `units`, each given by its name and its factor.
+fn parse_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim())?;
@@ -26,12 +30,12 @@ const BYTES: [(&str, u64); 8] =
 const MILLISECONDS: [(&str, u64); 4] = [("ms", 1), ("", 1000), ("s", 1000), ("min", 60_000)];
 
 impl Quantity for usize {
-    fn read(text: &str) -> Result<usize, &'static str> {
-        let bytes = parse(text, &BYTES).and_then(|bytes| usize::try_from(bytes).ok());
+    fn parse(text: &str) -> Result<usize, &'static str> {
+        let bytes = parse_unit(text, &BYTES).and_then(|bytes| usize::try_from(bytes).ok());
         bytes.ok_or("a number, or a size such as 512KiB, 8MiB or 4GiB")
     }
 
-    fn print(&self) -> String {
+    fn format(&self) -> String {
         match *self {
             size if size >= 1 << 30 && size % (1 << 30) == 0 => format!("{}GiB", size >> 30),
             size if size >= 1 << 20 && size % (1 << 20) == 0 => format!("{}MiB", size >> 20),
@@ -42,21 +46,21 @@ impl Quantity for usize {
 }
 
 impl Quantity for u32 {
-    fn read(text: &str) -> Result<u32, &'static str> {
+    fn parse(text: &str) -> Result<u32, &'static str> {
         text.trim().parse().map_err(|_| "a number")
     }
 
-    fn print(&self) -> String {
+    fn format(&self) -> String {
         self.to_string()
     }
 }
 
 impl Quantity for Duration {
-    fn read(text: &str) -> Result<Duration, &'static str> {
-        parse(text, &MILLISECONDS).map(Duration::from_millis).ok_or("a time such as 250ms, 10s or 2min")
+    fn parse(text: &str) -> Result<Duration, &'static str> {
+        parse_unit(text, &MILLISECONDS).map(Duration::from_millis).ok_or("a time such as 250ms, 10s or 2min")
     }
 
-    fn print(&self) -> String {
+    fn format(&self) -> String {
         match self.as_millis() {
             ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
             ms => format!("{ms}ms"),

@@ -1,70 +1,74 @@
-//! FileStore's records: what the bytes of its one append-only file say, and how to say it.
+//! The codec of FileStore's file, which is a sequence of records.
 //!
-//! A record is a u32 length and the key, a u32 length and the value, all little-endian. The newest record of a key
-//! counts. `/` begins a key of the user, and `-/` says that the user's key behind it was deleted. A key that begins with a
-//! letter and ends with `/` is one of the stores themselves ([`REFCOUNT`], [`CLEANUP`]).
+//! A record is a `u32` length and the key, then a `u32` length and the value, all little-endian. The newest record of a
+//! key is the valid one. A key of the user starts with `/`. A key that starts with `-/` records the deletion of a
+//! user's key. A key that starts with a letter and ends with `/` is an internal key of the stores ([`REFCOUNT`],
+//! [`CLEANUP`], [`RUN_ID`]).
 
 use std::collections::BTreeMap;
 
 use crate::error::printable;
 use crate::limits::Limits;
 
-/// How many instances have the file open; torch's own key.
+/// The internal key that counts the instances that opened the file. Torch defines it.
 pub const REFCOUNT: &str = "refcount/";
 
-/// How many instances have closed it; torch's own key.
+/// The internal key that counts the instances that closed the file. Torch defines it.
 pub const CLEANUP: &str = "cleanup/";
 
-/// Which run the file belongs to; a key of ours, written only if a run id was given. Torch ignores it.
+/// The internal key that names the run id of the file. Rallypoint writes it if a run id was given, and torch ignores
+/// it.
 pub const RUN_ID: &str = "run_id/";
 
 /// The first byte of a user's key in the file.
-const USER: u8 = b'/';
+const USER_PREFIX: u8 = b'/';
 
-/// The byte before it if the key is deleted.
-const DELETED: u8 = b'-';
+/// The byte before [`USER_PREFIX`] in the record of a deletion.
+const DELETED_PREFIX: u8 = b'-';
 
-/// Longest name of a store's own key. Torch's have nine bytes; a much longer one is not a name but damage.
-const OWN_LEN: usize = 64;
+/// The length of the longest internal key. Torch's keys have at most 9 bytes, so a longer one is damage.
+const MAX_INTERNAL_KEY_BYTES: usize = 64;
 
-/// The keys and values after some number of records. Keys are as the file has them.
+/// The keys and values that a sequence of records leaves. The keys include their prefixes.
 pub type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// One statement of the file.
+/// One record of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The key as the file has it, without the mark of deletion.
+    /// The key with its prefix, but without the prefix of a deletion.
     pub key: Vec<u8>,
-    /// What it holds from here on; `None` if it is deleted.
+    /// The new value, or `None` if the key is deleted.
     pub value: Option<Vec<u8>>,
 }
 
-/// What a file holds at some position.
+/// The result of parsing the bytes at one position of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed {
-    /// A whole record, and how many bytes it takes.
+    /// A complete record, and its length in bytes.
     Whole(Record, usize),
-    /// The beginning of a record, or nothing. At least this many bytes are needed to go on.
+    /// An incomplete record, or no bytes. The record has at least this length in bytes.
     Torn(usize),
 }
 
 impl Record {
-    /// `key` (as the file has it) holds `value` from here on.
+    /// Creates a record that stores `value` under `key`, which includes its prefix.
     pub fn set(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Record {
         Record { key: key.into(), value: Some(value.into()) }
     }
 
-    /// `key` (as the file has it) is deleted.
+    /// Creates a record that deletes `key`, which includes its prefix.
     pub fn delete(key: impl Into<Vec<u8>>) -> Record {
         Record { key: key.into(), value: None }
     }
 
-    /// Reads the record that `bytes` begin with. A length is checked against its limit as soon as it is there. The format has
-    /// no mark to start again from, so nothing behind damage can be read.
+    /// Parses the record at the start of `bytes`.
+    ///
+    /// A length is checked against its limit before the bytes it announces are needed. The format has no marker at
+    /// which a reader could resume, so no record after damage can be read.
     ///
     /// # Errors
     ///
-    /// Says what the bytes are if they are no record and can't be the beginning of one.
+    /// Fails with a description of the damage if no record can start with these bytes.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parsed, String> {
         let (key_limit, value_limit) = (limits.record_key_len, limits.record_value_len);
         let Some(key_len) = read_len(bytes, 0) else { return Ok(Parsed::Torn(4)) };
@@ -82,27 +86,27 @@ impl Record {
         let len = 8 + key_len + value_len;
         let Some(value) = bytes.get(8 + key_len..len) else { return Ok(Parsed::Torn(len)) };
         let record = match key {
-            [DELETED, key @ ..] => Record::delete(key),
+            [DELETED_PREFIX, key @ ..] => Record::delete(key),
             key => Record::set(key, value),
         };
         Ok(Parsed::Whole(record, len))
     }
 
-    /// Writes the record behind what `out` holds.
+    /// Appends the encoded record to `out`.
     ///
     /// # Panics
     ///
-    /// If a length doesn't fit 32 bits; the limits on keys and values, which are far below, are the caller's to check.
+    /// Panics if a length does not fit into 32 bits. Callers check the limits on keys and values, which are far lower.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         let len = |len: usize| u32::try_from(len).expect("shorter than 4 GiB").to_le_bytes();
-        let deleted: &[u8] = if self.value.is_none() { &[DELETED] } else { &[] };
+        let deleted: &[u8] = if self.value.is_none() { &[DELETED_PREFIX] } else { &[] };
         let value = self.value.as_deref().unwrap_or_default();
         for part in [&len(deleted.len() + self.key.len()), deleted, &self.key, &len(value.len()), value] {
             out.extend_from_slice(part);
         }
     }
 
-    /// Changes the table as the record says.
+    /// Applies the record to `table`.
     pub fn apply_to(self, table: &mut Table) {
         match self.value {
             Some(value) => table.insert(self.key, value),
@@ -111,23 +115,25 @@ impl Record {
     }
 }
 
-/// A user's key as the file has it.
+/// Returns a user's key with its prefix.
 pub fn user_key(key: &str) -> Vec<u8> {
-    [&[USER], key.as_bytes()].concat()
+    [&[USER_PREFIX], key.as_bytes()].concat()
 }
 
-/// The user's keys, as the user knows them.
+/// Iterates over the user's keys in `table`, without their prefixes.
 pub fn user_keys(table: &Table) -> impl Iterator<Item = &[u8]> {
-    table.keys().filter_map(|key| key.strip_prefix(&[USER]))
+    table.keys().filter_map(|key| key.strip_prefix(&[USER_PREFIX]))
 }
 
-/// Whether torch or we could have written this key. It is the only redundancy of the format: it exposes most files that are
-/// damaged or were never a FileStore's.
+/// Returns whether torch or Rallypoint could have written this key.
+///
+/// The format has no other redundancy. This check detects most files that are damaged or were not written by a
+/// FileStore.
 fn is_plausible(key: &[u8]) -> bool {
     match key {
-        [USER, ..] | [DELETED, USER, ..] => true,
-        [name @ .., USER] => {
-            key.len() <= OWN_LEN
+        [USER_PREFIX, ..] | [DELETED_PREFIX, USER_PREFIX, ..] => true,
+        [name @ .., USER_PREFIX] => {
+            key.len() <= MAX_INTERNAL_KEY_BYTES
                 && name.first().is_some_and(u8::is_ascii_alphabetic)
                 && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
         }
@@ -170,11 +176,11 @@ mod tests {
         for key in ["", "k", "-", "-k", "-refcount/", "2/", "a b/", "refcount", " /"] {
             assert!(!is_plausible(key.as_bytes()), "{key}");
         }
-        assert!(!is_plausible(&[&[b'a'; OWN_LEN][..], b"/"].concat()));
+        assert!(!is_plausible(&[&[b'a'; MAX_INTERNAL_KEY_BYTES][..], b"/"].concat()));
     }
 
     #[test]
-    fn a_record_is_whole_with_its_last_byte_and_torn_before() {
+    fn a_record_is_torn_until_its_last_byte_arrives() {
         for record in [
             Record::set(REFCOUNT, "1"),
             Record::set(user_key("k"), "value"),
@@ -194,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_above_its_limit_is_damage_before_any_of_its_bytes_came() {
+    fn a_length_above_its_limit_is_rejected_before_its_bytes_arrive() {
         let Limits { record_key_len, record_value_len, .. } = Limits::default();
         let over = (record_key_len as u32 + 1).to_le_bytes();
         let error = format!("key of {} bytes, limit {record_key_len}", record_key_len + 1);
@@ -204,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_damage_and_not_endless_empty_records() {
+    fn zeros_are_rejected_as_damage() {
         assert_eq!(parse(&[0; 64]), Err("key \"\", which no store writes".into()));
     }
 
@@ -223,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn own_keys_count_but_are_not_the_users() {
+    fn user_keys_excludes_internal_keys() {
         let table = [REFCOUNT, "/refcount/", "/"].map(|key| (key.into(), vec![]));
         let table = Table::from(table);
         assert_eq!(user_keys(&table).collect::<Vec<_>>(), [&b""[..], b"refcount/"]);

@@ -1,17 +1,18 @@
-//! The rendezvous: nodes find each other through one shared state, and each decides for itself what to do next.
+//! The dynamic rendezvous: nodes agree on members and ranks through one shared state. Each node decides for itself.
 //!
-//! Nothing here reads a clock or a store; time and what was read come in as arguments.
+//! This module reads no clock and no store. The caller passes in the time and the state that it read.
 //!
-//! - [`State`], [`NodeDesc`], [`WallTime`]: the shared state and what it is made of
-//! - [`pickle`]: state ⇄ the bytes torch writes; a closed codec that never executes anything
-//! - [`cell`]: those bytes ⇄ the value of the store's key
-//! - [`keys`]: under which names it lies there
-//! - `decide`, `apply`: `(state, node, now) → decision + reason`, and the state after it
-//! - [`Terms`]: what the nodes of a job must agree on
-//! - [`Outage`]: how long a store may be silent
-//! - [`Watch`]: what a node has seen of the others, by its own clock ([`MonoTime`])
-//! - [`Membership`]: the nodes around a node, as one value
-//! - [`Pursuit`]: one node on its way to one [`Goal`], one [`Operation`] at a time, for a driver that only reads, writes and sleeps
+//! - [`State`], [`NodeDesc`], [`WallTime`]: the shared state and its parts
+//! - [`pickle`]: converts between a state and the bytes that torch writes. The codec executes nothing that it reads
+//! - [`cell`]: converts between those bytes and the value in the store
+//! - [`keys`]: the keys of a rendezvous in the store
+//! - `decide`, `apply`: `(state, node, now) → decision + reason`, and the state that follows from the decision
+//! - [`Terms`]: the options that all nodes of a job must agree on
+//! - [`Outage`]: how long a node tolerates a store that does not answer
+//! - [`Watch`]: the heartbeats that one node has observed, by its own clock ([`MonoTime`])
+//! - [`Membership`]: what one node knows about the members of its round
+//! - [`Pursuit`]: one node that works toward one [`Goal`]. It returns one [`Operation`] at a time to a driver, which
+//!   reads, writes and sleeps
 
 mod apply;
 pub mod cell;
@@ -34,13 +35,13 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use decide::{Goal, ROLLBACK};
+pub use decide::{Goal, WITHDRAW_GRACE};
 pub use member::{CALL_TIMEOUT, Member};
-pub use membership::{Joined, LossCause, Lost, Membership};
+pub use membership::{JoinedRound, LossCause, Lost, Membership};
 pub use operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 pub use outage::Outage;
 pub use pickle::StateError;
-pub use pursuit::{POLL, Pursuit};
+pub use pursuit::{POLL_INTERVAL, Pursuit};
 pub use reason::Reason;
 pub use settings::Settings;
 pub use state::{Extra, NodeDesc, State};

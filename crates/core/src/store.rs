@@ -1,4 +1,6 @@
-//! The store engine: requests in, effects and replies out, in one total order. It never sees frames, sockets or clocks.
+//! The store engine: requests → effects and replies, in one total order.
+//!
+//! [`Engine`] never sees frames, sockets or clocks. The [hub](crate::hub) connects it to those.
 
 mod barriers;
 mod effect;
@@ -10,6 +12,6 @@ mod waiters;
 
 pub use effect::{Effect, EffectLog};
 pub use engine::{
-    Answer, CheckWrite, ClientId, Engine, EngineOptions, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
+    CheckWrite, ClientId, Engine, EngineOptions, Outcome, RESERVED_PREFIX, SERVER_KEY, STORED_KEY, WriteGuard,
 };
 pub use snapshot::Snapshot;

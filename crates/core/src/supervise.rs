@@ -1,20 +1,22 @@
-//! The supervisor: what a node does with its workers. It is told what happens (workers end, other nodes come, go or fail,
-//! signals arrive, time passes) and orders what to do: join, start, send signals, tell the other nodes, finish, end.
+//! The supervisor decides what a node does with its workers.
 //!
-//! Nothing here starts a process or reads a clock, and nothing is known of files, stores or logs.
+//! Its inputs are events (workers exit, other nodes join, leave or fail, signals arrive) and the time. Its outputs are
+//! orders to the agent: join, start workers, send signals, publish a failure, finish, end. This module starts no
+//! process and reads no clock, file or store.
 //!
-//! - [`Event`]: what happened
-//! - [`Reports`]: with a membership of the rendezvous, what is known about the other nodes
-//! - [`Order`]: what is to be done about it, with its [`Reason`]
-//! - [`Supervisor`]: from one to the other
+//! - [`Event`]: something that happened
+//! - [`Reports`]: what the nodes of the round have reported. Together with a membership it shows the state of the other
+//!   nodes
+//! - [`Order`]: an instruction to the agent, with its [`Reason`]
+//! - [`Supervisor`]: turns events into orders
 
 mod event;
-mod ladder;
 mod order;
 mod peers;
+mod process;
 mod supervisor;
 
 pub use event::{Event, Exit, LocalRank, Signal};
-pub use order::{Order, Parting, Reason, Target, Verdict};
+pub use order::{OnEnd, Order, Reason, Target, Verdict};
 pub use peers::Reports;
 pub use supervisor::{Policy, Supervisor};

@@ -1,6 +1,6 @@
-//! A value as the store keeps it: bytes that several holders share without a copy.
+//! Values of the store: bytes that the store, replies and latches share without a copy.
 //!
-//! A small value has an allocation of its own; a large one may be a part of the message it came in.
+//! A small value has an allocation of its own. A large value may be a slice of the frame that it arrived in.
 
 use std::ops::Deref;
 
@@ -13,57 +13,60 @@ pub struct Value(Repr);
 
 #[derive(Clone)]
 enum Repr {
-    Own(Arc<[u8]>),
-    /// A part of a message, or a value that was appended to. Boxed, because every entry of the store pays for the largest
-    /// variant.
+    Owned(Arc<[u8]>),
+    /// A slice of a frame, or a value that was appended to. In an `Arc`, because a [`Bytes`] would make every value
+    /// larger.
     Shared(Arc<Bytes>),
 }
 
 impl Value {
-    /// From this length on a value is worth sharing rather than copying.
-    pub const SHARED_FROM: usize = 16 * 1024;
+    /// The length from which sharing the buffer of a frame is cheaper than copying the value.
+    pub const MIN_SHARED_BYTES: usize = 16 * 1024;
 
-    /// Copies these bytes.
+    /// Creates a value from a copy of `bytes`.
     pub fn copied(bytes: &[u8]) -> Value {
-        Value(Repr::Own(Arc::from(bytes)))
+        Value(Repr::Owned(Arc::from(bytes)))
     }
 
-    /// Shares these bytes.
+    /// Creates a value that shares `bytes`.
     pub fn shared(bytes: Bytes) -> Value {
         Value(Repr::Shared(Arc::new(bytes)))
     }
 
-    /// Overwrites the value in place if the bytes are as long and few, and this is the only holder. Returns whether it did.
+    /// Overwrites the value in place if possible, and returns whether it did.
+    ///
+    /// The value must have no clones, and `bytes` must have its length, below [`Value::MIN_SHARED_BYTES`].
     #[inline]
-    pub(crate) fn overwrite(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn try_overwrite(&mut self, bytes: &[u8]) -> bool {
         match &mut self.0 {
-            Repr::Own(own) if own.len() == bytes.len() && bytes.len() < Value::SHARED_FROM => {
-                Arc::get_mut(own).map(|own| own.copy_from_slice(bytes)).is_some()
+            Repr::Owned(owned) if owned.len() == bytes.len() && bytes.len() < Value::MIN_SHARED_BYTES => {
+                Arc::get_mut(owned).map(|owned| owned.copy_from_slice(bytes)).is_some()
             }
             _ => false,
         }
     }
 
-    /// Appends bytes. Holders of clones of this value don't see them. Capacity grows by half, so that many appends take time
-    /// linear in the length of the result.
+    /// Appends `more` to the value. Existing clones keep the old bytes.
+    ///
+    /// The capacity grows by half, so that many appends take time linear in the length of the result.
     pub(crate) fn append(&mut self, more: &[u8]) {
-        let mut grown = match &mut self.0 {
-            Repr::Own(own) => own.to_vec(),
-            // This copies the bytes only if a clone shares them.
+        let mut bytes = match &mut self.0 {
+            Repr::Owned(owned) => owned.to_vec(),
+            // `make_mut` and `from` copy the bytes only if a clone shares them.
             Repr::Shared(shared) => Vec::from(std::mem::take(Arc::make_mut(shared))),
         };
-        let len = grown.len() + more.len();
-        if grown.capacity() < len {
-            grown.reserve_exact(more.len() + len / 2);
+        let len = bytes.len() + more.len();
+        if bytes.capacity() < len {
+            bytes.reserve_exact(more.len() + len / 2);
         }
-        grown.extend_from_slice(more);
-        *self = Value::shared(grown.into());
+        bytes.extend_from_slice(more);
+        *self = Value::shared(bytes.into());
     }
 
-    /// Returns the number of holders of this value: the store, replies, and latches.
-    pub(crate) fn holders(&self) -> usize {
+    /// Returns the number of clones of this value, including itself. The store, replies and latches hold clones.
+    pub(crate) fn ref_count(&self) -> usize {
         match &self.0 {
-            Repr::Own(own) => Arc::count(own),
+            Repr::Owned(owned) => Arc::count(owned),
             Repr::Shared(shared) => Arc::count(shared),
         }
     }
@@ -75,7 +78,7 @@ impl Deref for Value {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Repr::Own(own) => own,
+            Repr::Owned(owned) => owned,
             Repr::Shared(shared) => shared,
         }
     }
@@ -116,65 +119,65 @@ mod tests {
     }
 
     #[test]
-    fn values_are_equal_by_their_bytes_however_they_are_kept() {
-        let mut grown = Value::copied(b"ab");
-        grown.append(b"c");
+    fn values_with_equal_bytes_are_equal_in_any_representation() {
+        let mut appended = Value::copied(b"ab");
+        appended.append(b"c");
         let copied = Value::copied(b"abc");
         let shared = Value::shared(Bytes::from_static(b"abc"));
-        assert_eq!((&grown, &copied), (&shared, &shared));
+        assert_eq!((&appended, &copied), (&shared, &shared));
         assert_ne!(copied, Value::copied(b"abd"));
     }
 
     #[test]
     fn a_clone_shares_the_bytes() {
-        let mut grown = Value::copied(b"ab");
-        grown.append(b"c");
-        for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), grown] {
+        let mut appended = Value::copied(b"ab");
+        appended.append(b"c");
+        for value in [Value::copied(b"abc"), Value::shared(Bytes::from_static(b"abc")), appended] {
             assert_eq!(value.clone().as_ptr(), value.as_ptr());
         }
     }
 
     #[test]
-    fn every_clone_is_a_holder() {
-        let mut grown = Value::copied(b"ab");
-        grown.append(b"c");
-        for value in [Value::copied(b"abc"), Value::shared(Bytes::from(vec![7; 100])), grown] {
-            assert_eq!(value.holders(), 1);
-            let held = value.clone();
-            assert_eq!((value.holders(), held.holders()), (2, 2));
+    fn ref_count_counts_every_clone() {
+        let mut appended = Value::copied(b"ab");
+        appended.append(b"c");
+        for value in [Value::copied(b"abc"), Value::shared(Bytes::from(vec![7; 100])), appended] {
+            assert_eq!(value.ref_count(), 1);
+            let first_clone = value.clone();
+            assert_eq!((value.ref_count(), first_clone.ref_count()), (2, 2));
         }
     }
 
     #[test]
-    fn what_is_as_long_and_held_by_nobody_else_is_overwritten_in_place() {
+    fn an_unshared_value_of_the_same_length_is_overwritten_in_place() {
         let mut value = Value::copied(b"abc");
-        let place = value.as_ptr();
-        assert!(value.overwrite(b"xyz"));
-        assert_eq!((&*value, value.as_ptr()), (&b"xyz"[..], place));
-        assert!(!value.overwrite(b"longer"));
-        let held = value.clone();
-        assert!(!value.overwrite(b"uvw"));
-        assert_eq!((&*value, &*held), (&b"xyz"[..], &b"xyz"[..]));
+        let address = value.as_ptr();
+        assert!(value.try_overwrite(b"xyz"));
+        assert_eq!((&*value, value.as_ptr()), (&b"xyz"[..], address));
+        assert!(!value.try_overwrite(b"longer"));
+        let first_clone = value.clone();
+        assert!(!value.try_overwrite(b"uvw"));
+        assert_eq!((&*value, &*first_clone), (&b"xyz"[..], &b"xyz"[..]));
     }
 
     #[test]
-    fn an_append_is_not_seen_by_those_who_hold_the_value_already() {
+    fn an_append_does_not_change_existing_clones() {
         let mut value = Value::copied(b"a");
-        let held = value.clone();
+        let first_clone = value.clone();
         value.append(b"b");
-        let held_too = value.clone();
+        let second_clone = value.clone();
         value.append(b"c");
-        assert_eq!((&*held, &*held_too, &*value), (&b"a"[..], &b"ab"[..], &b"abc"[..]));
+        assert_eq!((&*first_clone, &*second_clone, &*value), (&b"a"[..], &b"ab"[..], &b"abc"[..]));
     }
 
     #[test]
-    fn appending_bit_by_bit_moves_the_bytes_a_few_times_only() {
+    fn one_hundred_thousand_appends_reallocate_fewer_than_40_times() {
         let mut value = Value::copied(b"");
-        let (mut moves, mut place) = (0, value.as_ptr());
+        let (mut moves, mut address) = (0, value.as_ptr());
         for _ in 0..100_000 {
             value.append(b"0123456789");
-            if value.as_ptr() != place {
-                (moves, place) = (moves + 1, value.as_ptr());
+            if value.as_ptr() != address {
+                (moves, address) = (moves + 1, value.as_ptr());
             }
         }
         assert_eq!(value.len(), 1_000_000);
@@ -182,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn a_value_takes_a_quarter_of_a_cache_line() {
+    fn a_value_takes_16_bytes() {
         assert_eq!(size_of::<Value>(), 16);
     }
 
     #[test]
-    fn a_value_prints_cut_and_escaped() {
+    fn the_debug_output_of_a_value_is_truncated_and_escaped() {
         assert_eq!(format!("{:?}", Value::copied(b"a\n")), r#""a\\n""#);
         assert!(format!("{:?}", Value::copied(&[b'v'; 1000])).len() < 120);
     }

@@ -1,8 +1,10 @@
-//! Bytes to requests and replies, and back. This module parses and prints; it never decides what a request means.
+//! The codec of the c10d TCPStore protocol: bytes ⇄ requests and replies.
 //!
-//! The format has no frame length: where a request ends is known only by walking through it. [`RequestDecoder`] and
-//! [`ReplyDecoder`] walk through it once, resume where the bytes ran out, and check every announced length
-//! against a limit before they allocate anything for it. Requests are views into the bytes that arrived.
+//! This module parses and encodes. It never decides what a request does.
+//!
+//! The format has no frame length, so a decoder finds the end of a request only by parsing it. [`RequestDecoder`] and
+//! [`ReplyDecoder`] parse each list item once, resume where the bytes ran out, and check each announced length against
+//! its limit before they allocate memory for it. A [`Request`] borrows from the bytes that arrived.
 
 mod decoder;
 mod list;
@@ -16,10 +18,10 @@ pub use operand::Payload;
 pub use operation::{Op, Request};
 pub use reply::{Reply, ReplyKind};
 
-/// What a VALIDATE request carries; anything else is not a store client.
+/// The magic number of VALIDATE. A peer that sends another number is not a store client.
 pub const MAGIC: u32 = 0x3C85_F7CE;
 
-/// The reply to a WAIT or BARRIER that is over.
+/// The reply to a WAIT or BARRIER that has ended.
 pub(crate) const STOP_WAITING: u8 = 0;
 /// The reply to a CANCEL_WAIT.
 pub(crate) const WAIT_CANCELED: u8 = 1;

@@ -1,4 +1,4 @@
-//! The hub by hand, one fact at a time, in memory and in virtual time. Random orders of everything are in `model`.
+//! Tests of the hub in memory and in virtual time. `model` runs random sequences of requests.
 
 #[path = "support/loopback.rs"]
 mod loopback;
@@ -29,7 +29,7 @@ fn wait<'a>(keys: &'a [&'a [u8]]) -> Request<'a> {
     Request::Wait { keys: KeyList::new(keys) }
 }
 
-/// The default limits, changed.
+/// Returns the default limits with a change.
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
     change(&mut limits);
@@ -40,20 +40,20 @@ fn server(limits: Limits) -> Loopback {
     Loopback::new(HubOptions { limits, ..HubOptions::default() }, ())
 }
 
-/// Opens a connection and finishes its handshake.
+/// Opens a connection and sends its handshake.
 fn client(net: &mut Loopback) -> ConnectionId {
     let id = net.open().expect("the connection is accepted");
     net.send(id, &encoded(&[Request::Validate { magic: MAGIC }]));
     id
 }
 
-/// Sends requests and returns what comes back.
-fn ask(net: &mut Loopback, id: ConnectionId, requests: &[Request<'_>]) -> Vec<u8> {
+/// Sends requests and returns the bytes of the replies.
+fn exchange(net: &mut Loopback, id: ConnectionId, requests: &[Request<'_>]) -> Vec<u8> {
     net.send(id, &encoded(requests));
     net.take_received(id)
 }
 
-/// Returns the reasons for which connections were closed.
+/// Removes all events and returns the reasons for which connections were closed.
 fn closed(net: &mut Loopback) -> Vec<CloseReason> {
     let events = std::mem::take(&mut net.events).into_iter();
     events
@@ -64,40 +64,43 @@ fn closed(net: &mut Loopback) -> Vec<CloseReason> {
 // ---- one reply per request, in order ----
 
 #[test]
-fn a_wait_a_get_and_a_cancel_in_one_read_are_answered_canceled_and_then_the_value() {
+fn a_cancel_gets_its_reply_before_an_earlier_get_behind_a_wait() {
     let mut net = server(Limits::default());
     let id = client(&mut net);
-    ask(&mut net, id, &[set(b"/k", b"v")]);
+    exchange(&mut net, id, &[set(b"/k", b"v")]);
     let requests = [wait(&[b"/absent"]), Request::Get { key: b"/k" }, Request::CancelWait];
-    assert_eq!(ask(&mut net, id, &requests), b"\x01\x01\0\0\0\0\0\0\0v");
+    assert_eq!(exchange(&mut net, id, &requests), b"\x01\x01\0\0\0\0\0\0\0v");
 }
 
 #[test]
-fn two_waits_in_one_read_are_answered_one_by_one() {
+fn two_waits_in_one_read_get_one_reply_each() {
     let mut net = server(Limits::default());
     let id = client(&mut net);
-    ask(&mut net, id, &[set(b"/k", b"v")]);
-    assert_eq!(ask(&mut net, id, &[wait(KEY), wait(KEY), Request::Ping { nonce: 9 }]), b"\0\0\x09\0\0\0");
+    exchange(&mut net, id, &[set(b"/k", b"v")]);
+    assert_eq!(
+        exchange(&mut net, id, &[wait(KEY), wait(KEY), Request::Ping { nonce: 9 }]),
+        b"\0\0\x09\0\0\0"
+    );
 }
 
 #[test]
-fn a_cancel_without_a_wait_is_answered() {
+fn a_cancel_without_a_wait_gets_a_reply() {
     let mut net = server(Limits::default());
     let id = client(&mut net);
-    assert_eq!(ask(&mut net, id, &[Request::CancelWait]), [1]);
+    assert_eq!(exchange(&mut net, id, &[Request::CancelWait]), [1]);
 }
 
 #[test]
-fn a_woken_wait_continues_with_the_requests_behind_it() {
+fn requests_behind_a_wait_continue_after_the_wake_up() {
     let mut net = server(Limits::default());
     let [waiter, setter] = [(); 2].map(|()| client(&mut net));
-    assert_eq!(ask(&mut net, waiter, &[wait(KEY), Request::Get { key: b"/k" }]), b"");
-    ask(&mut net, setter, &[set(b"/k", b"v")]);
+    assert_eq!(exchange(&mut net, waiter, &[wait(KEY), Request::Get { key: b"/k" }]), b"");
+    exchange(&mut net, setter, &[set(b"/k", b"v")]);
     assert_eq!(net.take_received(waiter), b"\0\x01\0\0\0\0\0\0\0v");
 }
 
 #[test]
-fn a_multi_set_is_applied_once_when_its_last_byte_comes() {
+fn a_multi_set_is_applied_once_when_its_last_byte_arrives() {
     let pairs: [(&[u8], &[u8]); 2] = [(b"/a", b"1"), (b"/b", b"2")];
     let bytes = encoded(&[Request::MultiSet { pairs: PairList::new(&pairs) }]);
     let mut net = server(Limits::default());
@@ -107,13 +110,13 @@ fn a_multi_set_is_applied_once_when_its_last_byte_comes() {
         let keys = if at + 1 == bytes.len() { 2 } else { 0 };
         assert_eq!(net.hub.snapshot().keys, keys, "after byte {at}");
     }
-    // Nothing of the request is left to be applied again.
-    ask(&mut net, other, &[set(b"/a", b"newer")]);
+    // No part of the request is applied again.
+    exchange(&mut net, other, &[set(b"/a", b"newer")]);
     net.send(slow, &[]);
     assert_eq!(net.hub.snapshot().get(b"/a").map(|value| value.to_vec()), Some(b"newer".to_vec()));
 }
 
-// ---- the end of a connection ----
+// ---- end of a connection ----
 
 #[test]
 fn a_peer_that_ends_its_stream_gets_its_replies_first() {
@@ -145,7 +148,7 @@ fn a_refused_request_closes_its_connection_after_the_replies_before_it() {
     let requests =
         [Request::Ping { nonce: 7 }, Request::Barrier { key: b"/b", world_size: 0 }, set(b"/k", b"")];
     net.send(id, &encoded(&requests));
-    assert!(!net.is_open(id), "a peer that takes nothing is closed at once");
+    assert!(!net.is_open(id), "a peer that reads nothing is closed immediately");
     assert_eq!(net.hub.snapshot().keys, 0);
     let reason = Refusal::BadWorldSize { key: "/b".into(), world_size: 0 };
     assert_eq!(closed(&mut net), [CloseReason::Refused(reason)]);
@@ -153,7 +156,7 @@ fn a_refused_request_closes_its_connection_after_the_replies_before_it() {
 }
 
 #[test]
-fn a_closed_connection_leaves_its_index_to_a_new_one_that_old_events_do_not_reach() {
+fn events_of_a_closed_connection_do_not_reach_its_successor() {
     let mut net = server(Limits::default());
     let old = client(&mut net);
     net.fail(old);
@@ -162,7 +165,7 @@ fn a_closed_connection_leaves_its_index_to_a_new_one_that_old_events_do_not_reac
     net.hub.handle_readable(old, true);
     net.hub.handle_failure(old, net.now);
     net.run();
-    assert_eq!(ask(&mut net, new, &[Request::Ping { nonce: 1 }]), b"\x01\0\0\0");
+    assert_eq!(exchange(&mut net, new, &[Request::Ping { nonce: 1 }]), b"\x01\0\0\0");
     assert_eq!(ConnectionId::from_bits(new.to_bits()), new);
 }
 
@@ -177,6 +180,7 @@ fn a_connection_past_the_limit_is_refused() {
     assert_eq!((net.hub.stats().refused, net.hub.stats().accepted), (1, 2));
 }
 
+/// Opens a connection that violates the protocol.
 fn offend(net: &mut Loopback) {
     let id = net.open().unwrap();
     net.send(id, b"GET / HTTP/1.1\r\n");
@@ -184,27 +188,27 @@ fn offend(net: &mut Loopback) {
 }
 
 #[test]
-fn an_address_that_offends_often_is_refused_for_a_while() {
+fn an_address_with_21_offences_in_1_s_is_refused_for_10_s() {
     let mut net = server(Limits::default());
     (0..21).for_each(|_| offend(&mut net));
     assert_eq!(net.open(), None);
-    net.pass(10 * SECOND);
+    net.advance(10 * SECOND);
     assert!(net.open().is_some());
 }
 
 #[test]
-fn the_log_gets_ten_lines_a_second_and_the_number_of_the_rest() {
+fn the_log_gets_10_lines_per_second_and_a_count_of_the_rest() {
     let mut net = server(limits(|limits| limits.offences_per_second = 1_000));
     (0..100).for_each(|_| offend(&mut net));
     assert_eq!(closed(&mut net).len(), 10);
-    net.pass(SECOND);
+    net.advance(SECOND);
     offend(&mut net);
     assert!(matches!(net.events[..], [Event::Closed { suppressed: 90, .. }]), "{:?}", net.events);
     assert_eq!(net.hub.stats().protocol_errors, 101);
 }
 
 #[test]
-fn a_peer_that_reads_nothing_is_no_longer_read() {
+fn a_peer_that_does_not_read_is_no_longer_read() {
     let mut net = server(limits(|limits| {
         limits.output_pause = 10;
         limits.deferred_bytes = 1_000;
@@ -228,15 +232,15 @@ fn uploads_share_one_budget_first_come_first_served() {
     let ids: Vec<_> = (0..3).map(|_| client(&mut net)).collect();
     ids.iter().for_each(|id| net.send(*id, &upload[..100_000]));
     net.hub.check_invariants();
-    // The budget of 12 MiB is enough for one of them. The others are not read until it is done.
+    // The budget of 12 MiB fits one upload. The hub reads the other uploads once it is complete.
     net.send(ids[1], &upload[100_000..]);
     assert_eq!(net.hub.snapshot().keys, 0);
     net.send(ids[0], &upload[100_000..]);
     assert_eq!(net.hub.snapshot().keys, 1);
-    ids[1..].iter().for_each(|id| assert_eq!(ask(&mut net, *id, &[]), b""));
+    ids[1..].iter().for_each(|id| assert_eq!(exchange(&mut net, *id, &[]), b""));
     net.send(ids[2], &upload[100_000..]);
     for id in ids {
-        assert_eq!(ask(&mut net, id, &[Request::NumKeys]), 1i64.to_le_bytes());
+        assert_eq!(exchange(&mut net, id, &[Request::NumKeys]), 1i64.to_le_bytes());
     }
 }
 
@@ -265,16 +269,16 @@ fn a_pass_reads_all_small_requests_and_the_oldest_upload() {
 }
 
 #[test]
-fn a_stalled_upload_is_closed_while_others_wait_and_not_before() {
+fn a_stalled_upload_is_closed_only_while_another_upload_waits() {
     let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
     let value = vec![7; 8 * MIB];
     let upload = encoded(&[set(b"/large", &value)]);
     let [stalled, waiting] = [(); 2].map(|()| client(&mut net));
     net.send(stalled, &upload[..100_000]);
-    net.pass(10 * SECOND);
+    net.advance(10 * SECOND);
     assert!(net.is_open(stalled), "no other upload waits");
     net.send(waiting, &upload[..100_000]);
-    net.pass(4 * SECOND);
+    net.advance(4 * SECOND);
     assert!(!net.is_open(stalled));
     assert!(matches!(closed(&mut net)[..], [CloseReason::StalledUpload { waiting: 1, .. }]));
     net.send(waiting, &upload[100_000..]);
@@ -299,15 +303,15 @@ fn a_connection_that_is_not_read_gets_no_share_of_the_budget() {
     let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
     let [blocked, other] = [(); 2].map(|()| client(&mut net));
     let [small, large] = [2 * MIB, 8 * MIB].map(|len| encoded(&[set(b"/k", &vec![7; len])]));
-    // Behind a WAIT: a whole request, longer than what may be held back, and the start of another.
-    let behind = [encoded(&[wait(&[b"/absent"])]), small, large[..200_000].to_vec()];
-    net.send(blocked, &behind.concat());
+    // Behind the WAIT are a complete request that exceeds `deferred_bytes`, and the start of another request.
+    let requests = [encoded(&[wait(&[b"/absent"])]), small, large[..200_000].to_vec()];
+    net.send(blocked, &requests.concat());
     net.send(other, &large);
     assert_eq!(net.hub.snapshot().keys, 1);
 }
 
 #[test]
-fn past_the_limit_on_all_input_the_largest_request_is_cut_off() {
+fn past_input_total_the_connection_with_the_largest_request_is_closed() {
     let mut net = server(limits(|limits| limits.input_total = 100_000));
     let value = vec![7; 60_000];
     let part = &encoded(&[set(b"/k", &value)])[..30_000];
@@ -315,26 +319,26 @@ fn past_the_limit_on_all_input_the_largest_request_is_cut_off() {
     net.send(ids[0], &part[..20_000]);
     ids[1..].iter().for_each(|id| net.send(*id, part));
     net.hub.check_invariants();
-    assert!(net.is_open(ids[0]), "the smallest one stays");
+    assert!(net.is_open(ids[0]), "the connection with the smallest request stays open");
     assert!(matches!(closed(&mut net)[..], [CloseReason::TooMuchInput { .. }, ..]));
 }
 
 #[test]
-fn past_the_limit_on_all_output_the_oldest_reader_is_closed() {
+fn past_output_total_the_connection_that_stalled_first_is_closed() {
     let mut net = server(limits(|limits| limits.output_total = MIB));
     let writer = client(&mut net);
     let value = vec![7; MIB / 2];
     let mut readers = Vec::new();
     for number in 0..4u8 {
         let key = [b'/', number];
-        ask(&mut net, writer, &[set(&key, &value)]);
+        exchange(&mut net, writer, &[set(&key, &value)]);
         let id = client(&mut net);
         net.set_window(id, 0);
         net.send(id, &encoded(&[Request::Get { key: &key }]));
         readers.push(id);
-        // The store no longer holds the value, so it counts for its reader.
-        ask(&mut net, writer, &[Request::DeleteKey { key: &key }]);
-        net.pass(SECOND);
+        // After the deletion, the value counts only for the reader.
+        exchange(&mut net, writer, &[Request::DeleteKey { key: &key }]);
+        net.advance(SECOND);
         net.hub.check_invariants();
     }
     assert!(!net.is_open(readers[0]) && net.is_open(readers[3]));
@@ -342,30 +346,30 @@ fn past_the_limit_on_all_output_the_oldest_reader_is_closed() {
 }
 
 #[test]
-fn a_thousand_readers_of_one_value_count_it_about_once() {
+fn a_value_in_1000_unread_replies_counts_once() {
     let mut net = server(limits(|limits| limits.output_total = 16 * MIB));
     let writer = client(&mut net);
-    ask(&mut net, writer, &[set(b"/k", &vec![7; MIB])]);
+    exchange(&mut net, writer, &[set(b"/k", &vec![7; MIB])]);
     let readers: Vec<_> = (0..1000).map(|_| client(&mut net)).collect();
     for id in &readers {
         net.set_window(*id, 0);
         net.send(*id, &encoded(&[Request::Get { key: b"/k" }]));
     }
-    net.pass(2 * SECOND);
+    net.advance(2 * SECOND);
     assert!(readers.iter().all(|id| net.is_open(*id)), "{:?}", closed(&mut net).first());
 }
 
 #[test]
-fn a_list_of_keys_longer_than_a_reply_may_be_is_refused() {
+fn a_key_list_longer_than_output_hard_is_refused() {
     let mut net = server(limits(|limits| limits.output_hard = 1_000));
     let id = client(&mut net);
-    ask(&mut net, id, &[set(&[b'k'; 1_000], b"")]);
+    exchange(&mut net, id, &[set(&[b'k'; 1_000], b"")]);
     net.send(id, &encoded(&[Request::ListKeys]));
     assert!(matches!(closed(&mut net)[..], [CloseReason::Refused(Refusal::Limit { op: Op::ListKeys, .. })]));
 }
 
 #[test]
-fn under_the_key_of_a_state_only_states_are_stored() {
+fn the_key_of_a_rendezvous_state_accepts_only_states() {
     let mut net = server(Limits::default());
     let id = client(&mut net);
     net.send(id, &encoded(&[set(b"/torch.rendezvous.job", b"cos\nsystem\n")]));
@@ -373,48 +377,48 @@ fn under_the_key_of_a_state_only_states_are_stored() {
     assert_eq!(net.hub.snapshot().keys, 0);
     let reason = closed(&mut net).remove(0).to_string();
     assert!(reason.contains("not the state of a rendezvous"), "{reason}");
-    // The keys of a round's own store hold anything.
+    // The keys of a round's store accept any value.
     let id = client(&mut net);
-    ask(&mut net, id, &[set(b"/torch.rendezvous.job.0/k", b"anything")]);
+    exchange(&mut net, id, &[set(b"/torch.rendezvous.job.0/k", b"anything")]);
     assert_eq!(net.hub.snapshot().keys, 1);
 }
 
 // ---- deadlines ----
 
 #[test]
-fn a_connection_without_a_handshake_is_closed_after_ten_seconds() {
+fn a_connection_without_a_handshake_is_closed_after_10_s() {
     let mut net = server(Limits::default());
     let silent = net.open().unwrap();
     let slow = net.open().unwrap();
     net.send(slow, &encoded(&[Request::Validate { magic: MAGIC }])[..3]);
-    net.pass(9 * SECOND);
+    net.advance(9 * SECOND);
     assert!(net.is_open(silent) && net.is_open(slow));
-    net.pass(2 * SECOND);
+    net.advance(2 * SECOND);
     assert!(!net.is_open(silent) && !net.is_open(slow));
     assert_eq!(net.hub.stats().no_handshake, 2);
     assert_eq!(net.hub.poll_timeout(net.now), None, "no deadline is left");
 }
 
 #[test]
-fn of_too_many_connections_without_a_handshake_the_oldest_go_first() {
+fn past_stale_total_the_oldest_connections_without_a_handshake_are_closed() {
     let mut net = server(limits(|limits| limits.stale_total = 2));
     let ids: Vec<_> = (0..4).map(|_| net.open().unwrap()).collect();
-    net.pass(2 * SECOND);
+    net.advance(2 * SECOND);
     assert_eq!(ids.iter().map(|id| net.is_open(*id)).collect::<Vec<_>>(), [false, false, true, true]);
 }
 
 #[test]
-fn one_address_may_not_have_all_connections_without_a_handshake() {
+fn past_stale_per_address_the_oldest_connections_of_an_address_are_closed() {
     let mut net = server(limits(|limits| (limits.stale_total, limits.stale_per_address) = (4, 2)));
     let ids: Vec<_> = (0..4).map(|_| net.open().unwrap()).collect();
     let other = net.open_from("192.0.2.7:1".parse().unwrap()).unwrap();
-    net.pass(2 * SECOND);
+    net.advance(2 * SECOND);
     assert_eq!(ids.iter().map(|id| net.is_open(*id)).collect::<Vec<_>>(), [false, false, true, true]);
     assert!(net.is_open(other));
 }
 
 #[test]
-fn a_request_that_arrives_too_slowly_is_cut_off_and_one_that_arrives_in_time_is_not() {
+fn a_connection_is_closed_if_its_request_is_slower_than_partial_rate() {
     let mut net = server(Limits::default());
     let [slow, fast] = [(); 2].map(|()| client(&mut net));
     let value = vec![7; 200_000];
@@ -422,23 +426,23 @@ fn a_request_that_arrives_too_slowly_is_cut_off_and_one_that_arrives_in_time_is_
     for second in 0..65 {
         net.send(slow, &bytes[second..=second]);
         net.send(fast, &bytes[2_000 * second..2_000 * (second + 1)]);
-        net.pass(SECOND);
+        net.advance(SECOND);
     }
     assert!(!net.is_open(slow) && net.is_open(fast));
     assert_eq!(closed(&mut net), [CloseReason::SlowRequest { limit: 1024 }]);
 }
 
 #[test]
-fn a_peer_that_takes_none_of_its_replies_is_closed_after_thirty_seconds() {
+fn a_peer_that_reads_none_of_its_replies_is_closed_after_30_s() {
     let mut net = server(Limits::default());
     let [stuck, slow] = [(); 2].map(|()| client(&mut net));
-    ask(&mut net, slow, &[set(b"/k", &[7; 1000])]);
+    exchange(&mut net, slow, &[set(b"/k", &[7; 1000])]);
     for id in [stuck, slow] {
         net.set_window(id, 0);
         net.send(id, &encoded(&[Request::Get { key: b"/k" }]));
     }
     for _ in 0..35 {
-        net.pass(SECOND);
+        net.advance(SECOND);
         net.set_window(slow, 1);
     }
     assert!(!net.is_open(stuck) && net.is_open(slow));
@@ -447,19 +451,19 @@ fn a_peer_that_takes_none_of_its_replies_is_closed_after_thirty_seconds() {
 
 // ---- idle jobs ----
 
-/// A server in which jobs expire after a minute.
+/// Returns a server in which idle jobs expire after 1 min.
 fn expiring() -> Loopback {
     Loopback::new(HubOptions { expire_idle_jobs: Some(60 * SECOND), ..HubOptions::default() }, ())
 }
 
-/// Sends requests over a connection of its own, which ends after them.
-fn visit(net: &mut Loopback, requests: &[Request<'_>]) {
+/// Opens a connection, sends requests, and breaks the connection.
+fn exchange_once(net: &mut Loopback, requests: &[Request<'_>]) {
     let id = client(net);
-    ask(net, id, requests);
+    exchange(net, id, requests);
     net.fail(id);
 }
 
-/// Returns run id and number of keys of the jobs that expired since the last call.
+/// Removes all events, and returns the run ids and the numbers of keys of expired jobs.
 fn expired(net: &mut Loopback) -> Vec<(String, usize)> {
     let events = std::mem::take(&mut net.events).into_iter();
     let job = |event| if let Event::Expired(job) = event { Some(job) } else { None };
@@ -467,10 +471,10 @@ fn expired(net: &mut Loopback) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn the_keys_of_an_idle_job_are_deleted_and_no_others() {
+fn only_the_keys_of_idle_jobs_are_deleted() {
     let mut net = expiring();
     let push = Request::QueuePush { key: b"/torch.rendezvous.old.3/queue", value: b"item"[..].into() };
-    visit(
+    exchange_once(
         &mut net,
         &[
             set(b"/torch.rendezvous.old.3/MASTER_ADDR", b"v"),
@@ -479,13 +483,13 @@ fn the_keys_of_an_idle_job_are_deleted_and_no_others() {
             set(b"/mine/k", b"v"),
         ],
     );
-    net.pass(30 * SECOND);
-    visit(&mut net, &[set(b"/torch.rendezvous.new.0/k", b"v")]);
-    net.pass(29 * SECOND);
+    net.advance(30 * SECOND);
+    exchange_once(&mut net, &[set(b"/torch.rendezvous.new.0/k", b"v")]);
+    net.advance(29 * SECOND);
     assert_eq!(expired(&mut net), []);
-    net.pass(3 * SECOND);
+    net.advance(3 * SECOND);
     assert_eq!(expired(&mut net), [("old".into(), 3)]);
-    net.pass(60 * SECOND);
+    net.advance(60 * SECOND);
     assert_eq!(expired(&mut net), [("new".into(), 1)]);
     assert_eq!((net.hub.snapshot().keys, net.hub.snapshot().queue_items), (1, 0));
     assert_eq!(net.hub.poll_timeout(net.now), None, "no job is left");
@@ -494,21 +498,21 @@ fn the_keys_of_an_idle_job_are_deleted_and_no_others() {
 #[test]
 fn a_job_is_in_use_while_a_connection_names_its_keys() {
     let key = &b"/torch.rendezvous.job.0/k"[..];
-    let (one, two) = ([key], [&b"/other"[..], key]);
-    let check = Request::Check { keys: KeyList::new(&two) };
-    for request in [Request::Get { key }, check, wait(&one), Request::Add { key, delta: 1 }] {
+    let (single, pair) = ([key], [&b"/other"[..], key]);
+    let check = Request::Check { keys: KeyList::new(&pair) };
+    for request in [Request::Get { key }, check, wait(&single), Request::Add { key, delta: 1 }] {
         let mut net = expiring();
-        visit(&mut net, &[Request::Add { key, delta: 1 }]);
-        net.pass(50 * SECOND);
+        exchange_once(&mut net, &[Request::Add { key, delta: 1 }]);
+        net.advance(50 * SECOND);
         let id = client(&mut net);
-        // A request without a rendezvous key leaves the connection with its job.
-        ask(&mut net, id, &[request, set(b"/other", b"")]);
-        net.pass(1_000 * SECOND);
+        // A request without a rendezvous key does not change the job of the connection.
+        exchange(&mut net, id, &[request, set(b"/other", b"")]);
+        net.advance(1_000 * SECOND);
         assert_eq!(expired(&mut net), [], "{request:?}: its client is connected");
         net.fail(id);
-        net.pass(59 * SECOND);
+        net.advance(59 * SECOND);
         assert_eq!(expired(&mut net), [], "{request:?}");
-        net.pass(3 * SECOND);
+        net.advance(3 * SECOND);
         assert_eq!(expired(&mut net).len(), 1, "{request:?}");
     }
 }
@@ -517,10 +521,10 @@ fn a_job_is_in_use_while_a_connection_names_its_keys() {
 fn a_connection_counts_for_the_job_it_named_last() {
     let mut net = expiring();
     let id = client(&mut net);
-    ask(&mut net, id, &[set(b"/torch.rendezvous.a.0/k", b""), set(b"/torch.rendezvous.b.0/k", b"")]);
-    net.pass(62 * SECOND);
+    exchange(&mut net, id, &[set(b"/torch.rendezvous.a.0/k", b""), set(b"/torch.rendezvous.b.0/k", b"")]);
+    net.advance(62 * SECOND);
     assert_eq!(expired(&mut net), [("a".into(), 1)]);
-    net.pass(600 * SECOND);
+    net.advance(600 * SECOND);
     assert_eq!(expired(&mut net), []);
 }
 
@@ -528,8 +532,8 @@ fn a_connection_counts_for_the_job_it_named_last() {
 fn a_job_that_returns_expires_again() {
     let mut net = expiring();
     for _ in 0..2 {
-        visit(&mut net, &[set(b"/torch.rendezvous.job.0/k", b"")]);
-        net.pass(62 * SECOND);
+        exchange_once(&mut net, &[set(b"/torch.rendezvous.job.0/k", b"")]);
+        net.advance(62 * SECOND);
         assert_eq!(expired(&mut net), [("job".into(), 1)]);
     }
 }

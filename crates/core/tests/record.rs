@@ -1,4 +1,4 @@
-//! FileStore's records as properties, and the seed corpus of the reader's fuzzing replayed.
+//! Property tests of FileStore's records, and tests with the seeds of the `record_reader` fuzz target.
 
 use std::path::PathBuf;
 
@@ -6,16 +6,16 @@ use proptest::prelude::*;
 use rallypoint_core::Limits;
 use rallypoint_core::record::{Parsed, Record, Table, user_key, user_keys};
 
-/// What reading some bytes came to.
+/// The result of parsing a file.
 #[derive(Debug, Clone, PartialEq)]
 struct Reading {
     records: Vec<Record>,
-    /// The end of the last whole record.
+    /// The end of the last complete record.
     position: usize,
     damage: Option<String>,
 }
 
-/// Reads `bytes` in pieces that end at `cuts`.
+/// Parses `bytes` in pieces that end at `cuts`.
 fn read(bytes: &[u8], cuts: &[usize]) -> Reading {
     let mut reading = Reading { records: vec![], position: 0, damage: None };
     let mut ends: Vec<_> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
@@ -28,7 +28,7 @@ fn read(bytes: &[u8], cuts: &[usize]) -> Reading {
                     reading.position += len;
                 }
                 Ok(Parsed::Torn(need)) => {
-                    assert!(need > end - reading.position, "more bytes are needed than there are");
+                    assert!(need > end - reading.position, "`Torn` needs more bytes than there are");
                     break;
                 }
                 Err(damage) => return Reading { damage: Some(damage), ..reading },
@@ -38,14 +38,14 @@ fn read(bytes: &[u8], cuts: &[usize]) -> Reading {
     reading
 }
 
-fn named(chars: Vec<char>) -> Vec<u8> {
+fn user_key_of(chars: Vec<char>) -> Vec<u8> {
     user_key(&chars.into_iter().collect::<String>())
 }
 
 fn record() -> impl Strategy<Value = Record> {
     let key = prop_oneof![
-        4 => prop::collection::vec(prop::sample::select(vec!['a', 'b', '/', '-']), 0..6).prop_map(named),
-        1 => prop::collection::vec(any::<char>(), 0..20).prop_map(named),
+        4 => prop::collection::vec(prop::sample::select(vec!['a', 'b', '/', '-']), 0..6).prop_map(user_key_of),
+        1 => prop::collection::vec(any::<char>(), 0..20).prop_map(user_key_of),
         1 => prop_oneof![Just("refcount/"), Just("cleanup/")].prop_map(|key| key.as_bytes().into()),
     ];
     let value = prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..60));
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_written_is_read_however_it_is_split(
+    fn records_are_read_as_written_for_every_split(
         records in prop::collection::vec(record(), 0..12),
         cuts in prop::collection::vec(any::<usize>(), 0..12),
     ) {
@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn a_file_cut_anywhere_gives_its_whole_records(
+    fn a_truncated_file_yields_its_whole_records(
         records in prop::collection::vec(record(), 1..8),
         cut in any::<prop::sample::Index>(),
         cuts in prop::collection::vec(any::<usize>(), 0..6),
@@ -83,25 +83,25 @@ proptest! {
         let bytes = encoded(&records);
         let cut = cut.index(bytes.len());
         let reading = read(&bytes[..cut], &cuts);
-        let whole = reading.records.len();
-        prop_assert_eq!(&reading.records[..], &records[..whole]);
-        prop_assert_eq!(reading.position, encoded(&records[..whole]).len());
-        prop_assert!(encoded(&records[..whole + 1]).len() > cut);
+        let count = reading.records.len();
+        prop_assert_eq!(&reading.records[..], &records[..count]);
+        prop_assert_eq!(reading.position, encoded(&records[..count]).len());
+        prop_assert!(encoded(&records[..count + 1]).len() > cut);
         prop_assert_eq!(reading.damage, None);
     }
 
     #[test]
-    fn flipped_bytes_never_depend_on_the_split_nor_change_what_was_before_them(
+    fn flipped_bytes_leave_the_records_before_them_intact(
         records in prop::collection::vec(record(), 1..8),
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..4),
         cuts in prop::collection::vec(any::<usize>(), 0..6),
     ) {
-        let whole = encoded(&records);
-        let mut bytes = whole.clone();
+        let original = encoded(&records);
+        let mut bytes = original.clone();
         for (at, flip) in flips {
-            bytes[at.index(whole.len())] ^= flip;
+            bytes[at.index(original.len())] ^= flip;
         }
-        let first = (0..whole.len()).find(|at| whole[*at] != bytes[*at]).unwrap_or(whole.len());
+        let first = (0..original.len()).find(|at| original[*at] != bytes[*at]).unwrap_or(original.len());
         let reading = read(&bytes, &[]);
         prop_assert_eq!(&reading, &read(&bytes, &cuts));
         let intact = (0..=records.len()).rev().find(|n| encoded(&records[..*n]).len() <= first).unwrap();
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic_and_the_same_however_split(
+    fn arbitrary_bytes_parse_without_a_panic_and_independently_of_the_split(
         bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0), Just(b'/'), 1u8..5], 0..200),
         cuts in prop::collection::vec(any::<usize>(), 0..8),
     ) {
@@ -125,8 +125,8 @@ fn seed(name: &str) -> (Reading, usize) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/record_reader").join(name);
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let reading = read(&bytes, &[]);
-    let one_by_one: Vec<_> = (0..bytes.len()).collect();
-    assert_eq!(reading, read(&bytes, &one_by_one), "{name}");
+    let every_cut: Vec<_> = (0..bytes.len()).collect();
+    assert_eq!(reading, read(&bytes, &every_cut), "{name}");
     let rest = bytes.len() - reading.position;
     (reading, rest)
 }
@@ -166,16 +166,16 @@ fn seeds_of_whole_files_replay_to_their_keys() {
 }
 
 #[test]
-fn seeds_with_a_torn_tail_keep_what_is_before_it() {
-    for (name, held) in [("torn_length", 2), ("torn_key", 7), ("torn_no_value", 6), ("torn_value", 14)] {
+fn seeds_with_a_torn_tail_keep_the_records_before_it() {
+    for (name, tail_len) in [("torn_length", 2), ("torn_key", 7), ("torn_no_value", 6), ("torn_value", 14)] {
         let (reading, rest) = seed(name);
-        assert_eq!((reading.position, rest), (29, held), "{name}");
+        assert_eq!((reading.position, rest), (29, tail_len), "{name}");
         assert_eq!((replayed(&reading), reading.damage), (pairs([("k", "v")]), None), "{name}");
     }
 }
 
 #[test]
-fn seeds_of_damage_are_named_where_it_begins() {
+fn seeds_with_damage_report_its_offset() {
     for (name, offset) in [
         ("corrupt_key_length", 18),
         ("corrupt_value_length", 18),

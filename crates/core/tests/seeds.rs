@@ -1,9 +1,10 @@
-//! The seed corpus of the fuzz targets: written here, kept in `fuzz/seeds`, and replayed through the targets' own checks.
+//! The seed corpus of the fuzz targets. The tests compare the files in `fuzz/seeds` with the seeds that are defined
+//! here, and run the checks of the fuzz targets on them.
 //!
-//! `UPDATE_SEEDS=1 cargo test --test seeds` writes the files anew. Those of `record_reader` are recordings and stay as
-//! they are.
+//! `UPDATE_SEEDS=1 cargo test --test seeds` writes the files again. The seeds of `record_reader` and `state` are not
+//! defined here, and this test does not overwrite them.
 
-// Not by a dependency: the fuzz targets' package needs a fuzzer's runtime.
+// Included by path, because a dependency on the package of the fuzz targets would need the fuzzer's runtime.
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub)]
 mod checks;
@@ -23,19 +24,19 @@ fn folder(target: &str) -> PathBuf {
 
 fn seeds_on_disk(target: &str) -> Seeds {
     let files = fs::read_dir(folder(target)).unwrap_or_else(|error| panic!("{target}: {error}"));
-    let files = files.map(|file| file.expect("a readable folder"));
+    let files = files.map(|file| file.expect("a readable directory"));
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 
-/// Compares what is kept with what is written here, or makes it so.
-fn assert_kept(target: &str, seeds: &Seeds) {
+/// Asserts that the files of a target are these seeds. With `UPDATE_SEEDS`, writes the files first.
+fn assert_up_to_date(target: &str, seeds: &Seeds) {
     if std::env::var_os("UPDATE_SEEDS").is_some() {
         let folder = folder(target);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         seeds.iter().for_each(|(name, bytes)| fs::write(folder.join(name), bytes).unwrap());
     }
-    assert_eq!(seeds_on_disk(target), *seeds, "`UPDATE_SEEDS=1 cargo test --test seeds` writes them anew");
+    assert_eq!(seeds_on_disk(target), *seeds, "`UPDATE_SEEDS=1 cargo test --test seeds` updates the files");
 }
 
 fn replay(target: &str, check: fn(&[u8])) {
@@ -55,14 +56,14 @@ fn encoded(requests: &[Request<'_>]) -> Vec<u8> {
 
 const VALIDATE: Request<'static> = Request::Validate { magic: MAGIC };
 
-/// An operation code and some numbers behind it.
+/// Returns an operation code followed by 64-bit numbers.
 fn numbers(op: Op, numbers: &[u64]) -> Vec<u8> {
     let mut bytes = vec![op as u8];
     numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     bytes
 }
 
-/// Streams of clients: each operation behind a handshake, some ways to use them together, and what is refused.
+/// Returns streams of requests: each operation after a handshake, some combinations, and protocol violations.
 fn request_seeds() -> Seeds {
     let keys: [&[u8]; 3] = [b"/a", b"", b"\0\xff"];
     let pairs: [(&[u8], &[u8]); 3] = [(b"/a", b"1"), (b"", b""), (b"/a", b"2")];
@@ -93,11 +94,11 @@ fn request_seeds() -> Seeds {
         .iter()
         .map(|request| (format!("op_{}", request.op()), encoded(&[VALIDATE, *request])))
         .collect();
-    let mut keep = |name: &str, bytes: Vec<u8>| {
+    let mut add = |name: &str, bytes: Vec<u8>| {
         assert!(seeds.insert(name.to_owned(), bytes).is_none(), "two seeds {name}");
     };
-    keep("all_operations", [encoded(&[VALIDATE]), encoded(&operations)].concat());
-    keep(
+    add("all_operations", [encoded(&[VALIDATE]), encoded(&operations)].concat());
+    add(
         "wait_get_cancel",
         encoded(&[
             VALIDATE,
@@ -106,7 +107,7 @@ fn request_seeds() -> Seeds {
             Request::CancelWait,
         ]),
     );
-    keep(
+    add(
         "queue_of_two",
         encoded(&[
             VALIDATE,
@@ -118,30 +119,30 @@ fn request_seeds() -> Seeds {
             operations[14],
         ]),
     );
-    keep("barrier_for_nobody", encoded(&[VALIDATE, Request::Barrier { key: b"/b", world_size: 0 }]));
-    keep("add_to_text", encoded(&[VALIDATE, operations[0], Request::Add { key: b"/k", delta: 1 }]));
-    keep("lists_of_nothing", {
+    add("barrier_with_world_size_0", encoded(&[VALIDATE, Request::Barrier { key: b"/b", world_size: 0 }]));
+    add("add_to_text", encoded(&[VALIDATE, operations[0], Request::Add { key: b"/k", delta: 1 }]));
+    add("empty_lists", {
         let (keys, pairs) = (KeyList::new(&[]), PairList::new(&[]));
         let (wait, check) = (Request::Wait { keys }, Request::Check { keys });
         encoded(&[VALIDATE, wait, check, Request::MultiGet { keys }, Request::MultiSet { pairs }])
     });
-    keep("reserved_name", encoded(&[VALIDATE, Request::Get { key: b"rallypoint/server" }]));
-    keep("bad_magic", encoded(&[Request::Validate { magic: 0 }]));
-    keep("not_validated", encoded(&operations[..1]));
-    keep("validated_twice", encoded(&[VALIDATE, VALIDATE]));
-    keep("unknown_operation", [encoded(&[VALIDATE]), vec![0x13]].concat());
-    keep("half_a_multi_set", encoded(&[VALIDATE, operations[10]])[..40].to_vec());
+    add("reserved_name", encoded(&[VALIDATE, Request::Get { key: b"rallypoint/server" }]));
+    add("bad_magic", encoded(&[Request::Validate { magic: 0 }]));
+    add("not_validated", encoded(&operations[..1]));
+    add("validated_twice", encoded(&[VALIDATE, VALIDATE]));
+    add("unknown_operation", [encoded(&[VALIDATE]), vec![0x13]].concat());
+    add("incomplete_multi_set", encoded(&[VALIDATE, operations[10]])[..40].to_vec());
     for (name, number) in [("two_to_62", 1 << 62), ("two_to_63", 1 << 63), ("two_to_64_less_1", u64::MAX)] {
         let handshake = encoded(&[VALIDATE]);
-        keep(&format!("key_of_{name}"), [&handshake[..], &numbers(Op::Get, &[number])].concat());
-        keep(&format!("value_of_{name}"), [&handshake[..], &numbers(Op::Set, &[0, number])].concat());
-        keep(&format!("keys_{name}"), [&handshake[..], &numbers(Op::Wait, &[number])].concat());
-        keep(&format!("pairs_{name}"), [&handshake[..], &numbers(Op::MultiSet, &[number])].concat());
+        add(&format!("key_of_{name}"), [&handshake[..], &numbers(Op::Get, &[number])].concat());
+        add(&format!("value_of_{name}"), [&handshake[..], &numbers(Op::Set, &[0, number])].concat());
+        add(&format!("keys_{name}"), [&handshake[..], &numbers(Op::Wait, &[number])].concat());
+        add(&format!("pairs_{name}"), [&handshake[..], &numbers(Op::MultiSet, &[number])].concat());
     }
     seeds
 }
 
-/// Streams of replies, each behind the byte that chooses their kind.
+/// Returns streams of replies. The first byte selects their kind.
 fn reply_seeds() -> Seeds {
     let value = |bytes: &[u8]| Value::copied(bytes);
     let replies = |kind: u8, replies: &[Reply]| {
@@ -171,7 +172,7 @@ fn reply_seeds() -> Seeds {
         ("keys", replies(7, &[Reply::Keys(vec![Key::from(&b"/k"[..]), Key::from(&b""[..])])])),
         ("waited_bad", vec![0, 2]),
         ("checked_bad", vec![1, 0xff]),
-        ("value_half", replies(4, &[Reply::Value(value(b"half of it"))])[..14].to_vec()),
+        ("value_incomplete", replies(4, &[Reply::Value(value(b"half of it"))])[..14].to_vec()),
         ("value_of_two_to_62", raw(4, &[1 << 62])),
         ("value_of_two_to_64_less_1", raw(4, &[u64::MAX])),
         ("values_of_two_to_63", raw(5 + 8, &[1 << 63])),
@@ -179,13 +180,13 @@ fn reply_seeds() -> Seeds {
         ("popped_of_two_to_62", raw(6, &[1, 1 << 62])),
         ("keys_negative", raw(7, &[u64::MAX])),
         ("keys_two_to_62", raw(7, &[1 << 62])),
-        ("nothing", vec![]),
+        ("empty", vec![]),
     ]
     .map(|(name, bytes)| (name.to_owned(), bytes))
     .into()
 }
 
-/// Commands for the hub: what each of several connections does, in one order.
+/// Returns commands for the `hub` target: the actions of several connections in one order.
 fn hub_seeds() -> Seeds {
     let send = |slot: u8, requests: &[Request<'_>]| {
         let bytes = encoded(requests);
@@ -211,7 +212,7 @@ fn hub_seeds() -> Seeds {
             [window(0, 0).to_vec(), send(0, &[set, get, get]), pass(255).to_vec(), pass(60).to_vec()]
                 .concat(),
         ),
-        ("half", [send(0, &[set])[..12].to_vec(), pass(200).to_vec(), pass(200).to_vec()].concat()),
+        ("incomplete", [send(0, &[set])[..12].to_vec(), pass(200).to_vec(), pass(200).to_vec()].concat()),
         ("no_handshake", [vec![0x80, 2, 0, 0xce], pass(110).to_vec()].concat()),
         ("canceled", [send(0, &[wait, get, Request::CancelWait]), send(1, &[Request::NumKeys])].concat()),
     ]
@@ -220,29 +221,29 @@ fn hub_seeds() -> Seeds {
 }
 
 #[test]
-fn seeds_of_the_hub_hold_what_any_bytes_must() {
-    assert_kept("hub", &hub_seeds());
+fn hub_seeds_pass_the_checks() {
+    assert_up_to_date("hub", &hub_seeds());
     replay("hub", checks::hub);
 }
 
 #[test]
-fn seeds_of_requests_hold_what_any_bytes_must() {
-    assert_kept("request_decoder", &request_seeds());
+fn request_seeds_pass_the_checks() {
+    assert_up_to_date("request_decoder", &request_seeds());
     replay("request_decoder", checks::request_decoder);
 }
 
 #[test]
-fn seeds_of_replies_hold_what_any_bytes_must() {
-    assert_kept("reply_decoder", &reply_seeds());
+fn reply_seeds_pass_the_checks() {
+    assert_up_to_date("reply_decoder", &reply_seeds());
     replay("reply_decoder", checks::reply_decoder);
 }
 
 #[test]
-fn seeds_of_files_hold_what_any_bytes_must() {
+fn record_seeds_pass_the_checks() {
     replay("record_reader", checks::record_reader);
 }
 
 #[test]
-fn seeds_of_states_hold_what_any_bytes_must() {
+fn state_seeds_pass_the_checks() {
     replay("state", checks::state);
 }

@@ -1,5 +1,5 @@
-//! The codec of the rendezvous state: the bytes of real torch, every form they may take, and everything that must be
-//! refused.
+//! The codec of the rendezvous state: the bytes of real torch, the equivalent forms of a pickle, and the inputs that
+//! must be refused.
 
 #[path = "state/assembly.rs"]
 mod assembly;

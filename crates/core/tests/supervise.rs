@@ -1,5 +1,7 @@
-//! The supervisor in a small world of processes, with events in random order: whatever comes, workers start together, get
-//! their grace, are all gone before they are started again or it ends, and no more restarts are made than were allowed.
+//! Runs the supervisor with simulated processes and random sequences of events.
+//!
+//! Whatever happens, workers start together, get their grace before SIGKILL, and have all exited before they are
+//! restarted or the run ends. The number of restarts stays within the restart budget.
 
 use std::time::Duration;
 
@@ -9,31 +11,31 @@ use rallypoint_core::supervise::{
     Event, Exit, LocalRank, Order, Policy, Reason, Reports, Signal, Supervisor, Target, Verdict,
 };
 
-/// What may happen next, as far as it depends on chance.
+/// A random event. One that is impossible at the moment is ignored.
 #[derive(Debug, Clone)]
-enum Chance {
-    /// A worker ends by itself, well or not.
-    Ends(usize, bool),
-    /// A worker leaves a process behind when it ends.
-    LeavesBehind(usize),
-    /// A worker that was told to end does.
-    Obeys(usize),
-    /// What was left behind ends.
-    StraysEnd,
-    Signalled(i32),
+enum RandomEvent {
+    /// A worker exits by itself, successfully or not.
+    Exits(usize, bool),
+    /// A worker will leave an orphan when it exits.
+    LeavesOrphan(usize),
+    /// A worker that got a signal exits.
+    ExitsOnSignal(usize),
+    /// All orphans exit.
+    OrphansExit,
+    Signaled(i32),
     PeerRestarts,
     PeerFailed,
-    /// The rendezvous is looked at.
-    Seen(Box<Membership>, Option<Reports>),
+    /// The membership is observed.
+    Membership(Box<Membership>, Option<Reports>),
     StoreLost,
     Finished(bool),
-    Formed {
-        /// The round has nodes from this number on.
+    Joined {
+        /// The number of the first node of the round, whose nodes are numbered up to 2.
         first: i64,
         are_all_ours: bool,
     },
     PeersAlive,
-    NotFormed {
+    JoinFailed {
         is_spare: bool,
     },
     NotStarted(usize),
@@ -41,45 +43,45 @@ enum Chance {
     Time(u64),
 }
 
-fn chance() -> impl Strategy<Value = Chance> {
+fn random_event() -> impl Strategy<Value = RandomEvent> {
     let worker = 0..4usize;
     prop_oneof![
-        4 => (0..3i64, any::<bool>()).prop_map(|(first, are_all_ours)| Chance::Formed { first, are_all_ours }),
-        2 => Just(Chance::PeersAlive),
-        4 => (worker.clone(), any::<bool>()).prop_map(|(worker, well)| Chance::Ends(worker, well)),
-        4 => worker.clone().prop_map(Chance::Obeys),
-        2 => worker.clone().prop_map(Chance::LeavesBehind),
-        3 => Just(Chance::StraysEnd),
-        4 => (0..12_000u64).prop_map(Chance::Time),
-        2 => any::<bool>().prop_map(Chance::Finished),
-        1 => Just(Chance::PeerRestarts),
-        6 => seen(),
-        1 => prop_oneof![Just(2), Just(15)].prop_map(Chance::Signalled),
+        4 => (0..3i64, any::<bool>()).prop_map(|(first, are_all_ours)| RandomEvent::Joined { first, are_all_ours }),
+        2 => Just(RandomEvent::PeersAlive),
+        4 => (worker.clone(), any::<bool>()).prop_map(|(worker, succeeds)| RandomEvent::Exits(worker, succeeds)),
+        4 => worker.clone().prop_map(RandomEvent::ExitsOnSignal),
+        2 => worker.clone().prop_map(RandomEvent::LeavesOrphan),
+        3 => Just(RandomEvent::OrphansExit),
+        4 => (0..12_000u64).prop_map(RandomEvent::Time),
+        2 => any::<bool>().prop_map(RandomEvent::Finished),
+        1 => Just(RandomEvent::PeerRestarts),
+        6 => membership(),
+        1 => prop_oneof![Just(2), Just(15)].prop_map(RandomEvent::Signaled),
         1 => prop_oneof![
-            Just(Chance::PeerFailed),
-            Just(Chance::StoreLost),
-            any::<bool>().prop_map(|is_spare| Chance::NotFormed { is_spare }),
-            worker.prop_map(Chance::NotStarted),
-            Just(Chance::Stuck),
+            Just(RandomEvent::PeerFailed),
+            Just(RandomEvent::StoreLost),
+            any::<bool>().prop_map(|is_spare| RandomEvent::JoinFailed { is_spare }),
+            worker.prop_map(RandomEvent::NotStarted),
+            Just(RandomEvent::Stuck),
         ],
     ]
 }
 
-/// A membership of a round of three nodes, this one being the first.
-fn seen() -> impl Strategy<Value = Chance> {
+/// A membership of a round of three nodes, of which this node is the first.
+fn membership() -> impl Strategy<Value = RandomEvent> {
     let node = |number: i64| NodeDesc::new("host", number, 0);
     let place = 0..3usize;
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (place.clone(), place, flags, 0..3u64).prop_map(move |(second, third, flags, finished)| {
         let (is_closed, have_left, is_answered, is_dropped) = flags;
-        let cause = if have_left { LossCause::Left } else { LossCause::Silent(Duration::from_secs(15)) };
+        let cause = if have_left { LossCause::Left } else { LossCause::NoHeartbeat(Duration::from_secs(15)) };
         let at = |place| [(1, second), (2, third)].into_iter().filter(move |(_, is)| *is == place);
         let nodes = |place| at(place).map(|(number, _)| node(number)).collect::<Vec<_>>();
         let lost = nodes(2);
         let seen = Membership {
             round: Some(0),
             members: [node(0)].into_iter().chain(nodes(0)).collect(),
-            returned: nodes(1),
+            rejoining: nodes(1),
             waiting: nodes(1),
             is_round_over: !nodes(1).is_empty(),
             lost: (!lost.is_empty()).then_some(Lost { nodes: lost, cause }),
@@ -88,17 +90,17 @@ fn seen() -> impl Strategy<Value = Chance> {
             ..Membership::default()
         };
         let reports = Reports { finished, ..Reports::default() };
-        Chance::Seen(seen.into(), is_answered.then_some(reports))
+        RandomEvent::Membership(seen.into(), is_answered.then_some(reports))
     })
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Process {
     alive: bool,
-    /// When it was told to end, and with how much grace at least.
-    told: Option<MonoTime>,
+    /// When the process last got a signal other than SIGKILL.
+    signaled_at: Option<MonoTime>,
     killed: bool,
-    leaves: bool,
+    leaves_orphan: bool,
 }
 
 struct World {
@@ -106,21 +108,22 @@ struct World {
     policy: Policy,
     now: MonoTime,
     workers: Vec<Process>,
-    strays: bool,
-    strays_killed: bool,
+    orphans: bool,
+    orphans_killed: bool,
     joining: bool,
     finishing: bool,
-    /// How many signals came since the workers were first told to end.
+    /// The number of signals to the agent since the last start.
     signals: u32,
     restarts: u32,
-    /// Restarts since the last round formed, and those that a lost node was to blame for.
+    /// Whether a restart was counted since the last round was joined.
     failed: bool,
+    /// The number of restarts that a lost node caused.
     excused: u32,
     checks_peers: bool,
-    /// The lowest number of a node of the last round.
+    /// The number of the first node of the last round.
     first: i64,
-    /// The worker whose failure was announced last, and whether that was final.
-    announced: Option<(LocalRank, bool)>,
+    /// The worker whose failure was published last, and whether the failure was final.
+    published: Option<(LocalRank, bool)>,
     verdict: Option<Verdict>,
 }
 
@@ -131,8 +134,8 @@ impl World {
             policy,
             now: MonoTime::default(),
             workers: vec![Process::default(); policy.workers as usize],
-            strays: false,
-            strays_killed: false,
+            orphans: false,
+            orphans_killed: false,
             joining: false,
             finishing: false,
             signals: 0,
@@ -141,68 +144,71 @@ impl World {
             excused: 0,
             checks_peers: false,
             first: 3,
-            announced: None,
+            published: None,
             verdict: None,
         };
-        world.obey();
+        world.carry_out_orders();
         world
     }
 
-    /// What the driver can tell at this moment; other chances are passed over.
-    fn event(&mut self, chance: &Chance) -> Option<Event> {
+    /// Applies a random event to the simulated processes. Returns the event that the agent would pass to the
+    /// supervisor.
+    fn translate(&mut self, random_event: &RandomEvent) -> Option<Event> {
         let index = |worker: &usize| worker % self.workers.len();
-        Some(match chance {
-            Chance::Formed { first, are_all_ours } if self.joining => {
+        Some(match random_event {
+            RandomEvent::Joined { first, are_all_ours } if self.joining => {
                 self.joining = false;
                 let has_lost = self.first < *first;
                 self.excused += u32::from(std::mem::take(&mut self.failed) && has_lost);
                 self.first = *first;
                 let nodes = (*first..3).map(|number| NodeDesc::new("host", number, 0)).collect();
-                Event::Formed { restarts: self.restarts, nodes, are_all_ours: *are_all_ours }
+                Event::Joined { restarts: self.restarts, nodes, are_all_ours: *are_all_ours }
             }
-            Chance::PeersAlive if self.checks_peers => {
+            RandomEvent::PeersAlive if self.checks_peers => {
                 self.checks_peers = false;
                 Event::PeersAlive
             }
-            Chance::NotFormed { is_spare } if self.joining => {
+            RandomEvent::JoinFailed { is_spare } if self.joining => {
                 self.joining = false;
-                Event::NotFormed { is_spare: *is_spare }
+                Event::JoinFailed { is_spare: *is_spare }
             }
-            Chance::Ends(worker, well) => return self.exit(index(worker), Exit::Code(i32::from(!well))),
-            Chance::Obeys(worker) if self.workers[index(worker)].told.is_some() => {
+            RandomEvent::Exits(worker, succeeds) => {
+                return self.exit(index(worker), Exit::Code(i32::from(!succeeds)));
+            }
+            RandomEvent::ExitsOnSignal(worker) if self.workers[index(worker)].signaled_at.is_some() => {
                 return self.exit(index(worker), Exit::Signal(Signal::TERM));
             }
-            Chance::LeavesBehind(worker) => {
+            RandomEvent::LeavesOrphan(worker) => {
                 let worker = index(worker);
-                self.workers[worker].leaves = true;
+                self.workers[worker].leaves_orphan = true;
                 return None;
             }
-            Chance::StraysEnd => {
-                self.strays = false;
+            RandomEvent::OrphansExit => {
+                self.orphans = false;
                 return None;
             }
-            Chance::NotStarted(worker) if self.workers[index(worker)].alive => {
+            RandomEvent::NotStarted(worker) if self.workers[index(worker)].alive => {
                 let worker = index(worker);
                 self.workers[worker].alive = false;
                 Event::NotStarted(LocalRank(worker as u32))
             }
-            Chance::Stuck if self.workers.iter().any(|worker| worker.alive) => Event::Stuck,
-            Chance::Finished(all) if self.finishing => {
+            RandomEvent::Stuck if self.workers.iter().any(|worker| worker.alive) => Event::Stuck,
+            RandomEvent::Finished(all) if self.finishing => {
                 self.finishing = false;
                 Event::Finished { all: *all }
             }
-            Chance::Signalled(signal) => {
+            RandomEvent::Signaled(signal) => {
                 self.signals += 1;
-                Event::Signalled(Signal(*signal))
+                Event::Signaled(Signal(*signal))
             }
-            Chance::PeerRestarts => Event::PeerRestarts,
-            Chance::PeerFailed => Event::PeerFailed,
-            Chance::StoreLost => Event::StoreLost,
-            Chance::Seen(seen, reports) => {
+            RandomEvent::PeerRestarts => Event::PeerRestarts,
+            RandomEvent::PeerFailed => Event::PeerFailed,
+            RandomEvent::StoreLost => Event::StoreLost,
+            RandomEvent::Membership(seen, reports) => {
                 self.supervisor.handle_membership(seen, reports.as_ref(), self.now);
                 return None;
             }
-            Chance::Time(milliseconds) => {
+            RandomEvent::Time(milliseconds) => {
                 self.now = self.now.after(Duration::from_millis(*milliseconds));
                 return None;
             }
@@ -212,47 +218,47 @@ impl World {
 
     fn exit(&mut self, worker: usize, exit: Exit) -> Option<Event> {
         let process = std::mem::take(&mut self.workers[worker]);
-        if process.alive && process.leaves {
-            (self.strays, self.strays_killed) = (true, false);
+        if process.alive && process.leaves_orphan {
+            (self.orphans, self.orphans_killed) = (true, false);
         }
         process.alive.then_some(Event::Exited(LocalRank(worker as u32), exit))
     }
 
-    fn is_alone(&self) -> bool {
-        !self.strays && self.workers.iter().all(|worker| !worker.alive)
+    fn all_exited(&self) -> bool {
+        !self.orphans && self.workers.iter().all(|worker| !worker.alive)
     }
 
-    fn play(&mut self, chance: &Chance) {
-        if let Some(event) = self.event(chance) {
+    fn apply(&mut self, random_event: &RandomEvent) {
+        if let Some(event) = self.translate(random_event) {
             self.supervisor.handle_event(event);
         }
-        self.obey();
+        self.carry_out_orders();
     }
 
-    /// Does what is ordered and checks that it may be.
-    fn obey(&mut self) {
-        if self.is_alone() {
-            self.supervisor.handle_event(Event::Alone);
+    /// Carries out all orders, and checks that each is allowed.
+    fn carry_out_orders(&mut self) {
+        if self.all_exited() {
+            self.supervisor.handle_event(Event::AllProcessesExited);
         }
         while let Some(order) = self.supervisor.poll_order(self.now) {
             assert_eq!(self.verdict, None, "{order:?} after the end");
             self.carry_out(order);
         }
         if let Some(next) = self.supervisor.timeout() {
-            assert!(next > self.now, "what is due is done");
+            assert!(next > self.now, "everything that is due was ordered");
         }
     }
 
     fn carry_out(&mut self, order: Order) {
         match order {
-            Order::ReportLost | Order::ReportWaiting(_) | Order::ReportPause(_) => {}
-            Order::ReportFailed | Order::Leave => panic!("{order:?} is for workers that run once"),
+            Order::ReportLost | Order::ReportWaiting(_) | Order::ReportRestartDelay(_) => {}
+            Order::PublishNodeFailed | Order::Leave => panic!("{order:?} is for workers that run once"),
             Order::Join(reason) => {
-                assert!(!self.joining, "it joins already");
-                assert!(self.is_alone(), "joins while something is left");
+                assert!(!self.joining, "a second join before the first has ended");
+                assert!(self.all_exited(), "a join while a process is left");
                 match reason {
                     Reason::WorkerFailed { worker, left, .. } => {
-                        assert_eq!(self.announced, Some((worker, false)), "the others were told before");
+                        assert_eq!(self.published, Some((worker, false)), "the failure was published first");
                         (self.restarts, self.failed) = (self.restarts + 1, true);
                         assert_eq!(self.restarts + left, self.policy.max_restarts + self.excused);
                     }
@@ -263,48 +269,49 @@ impl World {
             }
             Order::StopJoining => assert!(self.joining),
             Order::Start { restarts } => {
-                assert!(self.is_alone(), "starts beside what is left");
+                assert!(self.all_exited(), "a start while a process is left");
                 assert_eq!(restarts, self.restarts, "every node counts every restart");
                 self.workers.fill(Process { alive: true, ..Process::default() });
-                (self.strays_killed, self.signals) = (false, 0);
+                (self.orphans_killed, self.signals) = (false, 0);
             }
             Order::Send(Target::Worker(LocalRank(rank)), signal) => self.signal(rank as usize, signal),
-            Order::Send(Target::Strays, signal) => {
+            Order::Send(Target::Orphans, signal) => {
                 assert!(self.workers.iter().all(|worker| !worker.alive || worker.killed));
-                assert!(!self.strays_killed, "killed twice");
+                assert!(!self.orphans_killed, "killed twice");
                 if signal == Signal::KILL {
-                    (self.strays, self.strays_killed) = (false, true);
+                    (self.orphans, self.orphans_killed) = (false, true);
                 }
             }
-            Order::Announce { worker, is_final } => self.announced = Some((worker, is_final)),
+            Order::PublishFailure { worker, is_final } => self.published = Some((worker, is_final)),
             Order::CheckPeers(_) => self.checks_peers = true,
             Order::Finish => {
                 assert!(self.workers.iter().all(|worker| !worker.alive));
                 (self.finishing, self.signals) = (true, 0);
             }
             Order::End { verdict, .. } => {
-                assert!(self.is_alone(), "{verdict:?} while something is left");
+                assert!(self.all_exited(), "{verdict:?} while a process is left");
                 self.verdict = Some(verdict);
             }
         }
-        if self.is_alone() {
-            self.supervisor.handle_event(Event::Alone);
+        if self.all_exited() {
+            self.supervisor.handle_event(Event::AllProcessesExited);
         }
     }
 
     fn signal(&mut self, rank: usize, signal: Signal) {
         let worker = &mut self.workers[rank];
-        assert!(worker.alive, "a signal for a worker that is gone");
-        assert!(!worker.killed, "a signal for one that was killed");
+        assert!(worker.alive, "a signal to a worker that has exited");
+        assert!(!worker.killed, "a signal to a worker that was killed");
         if signal != Signal::KILL {
-            worker.told = Some(self.now);
+            worker.signaled_at = Some(self.now);
             return;
         }
-        let had_its_grace =
-            worker.told.is_some_and(|told| self.now.since(told) >= self.policy.shutdown_grace);
-        assert!(had_its_grace || self.signals >= 2, "killed without its grace");
+        let had_grace = worker
+            .signaled_at
+            .is_some_and(|signaled_at| self.now.since(signaled_at) >= self.policy.shutdown_grace);
+        assert!(had_grace || self.signals >= 2, "killed without its grace");
         worker.killed = true;
-        let event = self.exit(rank, Exit::Signal(Signal::KILL)).expect("it was alive");
+        let event = self.exit(rank, Exit::Signal(Signal::KILL)).expect("the worker was alive");
         self.supervisor.handle_event(event);
     }
 }
@@ -313,12 +320,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn whatever_happens_nothing_is_left_and_it_ends_when_told_to(
+    fn after_any_events_signals_end_the_run_and_no_process_is_left(
         workers in 1..4u32,
         max_restarts in 0..3u32,
         shutdown in 0..40_000u64,
         is_elastic in any::<bool>(),
-        chances in prop::collection::vec(chance(), 0..60),
+        random_events in prop::collection::vec(random_event(), 0..60),
     ) {
         let mut world = World::new(Policy {
             workers,
@@ -328,18 +335,18 @@ proptest! {
             runs_once: false,
             max_restart_backoff: Duration::from_secs(30),
         });
-        for chance in &chances {
-            world.play(chance);
+        for random_event in &random_events {
+            world.apply(random_event);
         }
-        // Told twice, it ends, whatever it was doing.
-        for chance in [Chance::Signalled(15), Chance::Signalled(15), Chance::Signalled(15)] {
-            world.play(&chance);
+        // Signals end the run in every phase.
+        for random_event in [RandomEvent::Signaled(15), RandomEvent::Signaled(15), RandomEvent::Signaled(15)] {
+            world.apply(&random_event);
         }
-        prop_assert!(world.verdict.is_some(), "it goes on");
+        prop_assert!(world.verdict.is_some(), "the run continues");
         prop_assert!(world.supervisor.has_ended());
         if world.verdict == Some(Verdict::Failed) {
             prop_assert!(world.restarts >= max_restarts + world.excused);
-            prop_assert!(matches!(world.announced, Some((_, true))));
+            prop_assert!(matches!(world.published, Some((_, true))));
         }
     }
 }

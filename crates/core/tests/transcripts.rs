@@ -1,56 +1,55 @@
-//! Bytes recorded between torch's own client and server, decoded and encoded again.
+//! Tests of the codec with bytes that were recorded between torch's client and torch's server.
 //!
-//! The recording, and how to read it, is `tests/interop/record_transcripts.py`'s. Only the codec is asked here; what the
-//! answers mean is the engine's affair.
+//! `tests/interop/record_transcripts.py` makes the recording and describes its format.
 
 use rallypoint_core::Limits;
 use rallypoint_core::wire::{Op, Reply, ReplyDecoder, ReplyKind, Request, RequestDecoder};
 
-const RECORDED: &str = include_str!("../../../tests/transcripts/torch-2.15.0-libuv.txt");
+const RECORDING: &str = include_str!("../../../tests/transcripts/torch-2.15.0-libuv.txt");
 
 /// One recorded connection.
 #[derive(Debug, Default)]
 struct Conversation {
     name: &'static str,
-    /// Operations by name, written down by the one who recorded, not read off the bytes.
+    /// The names of the operations, from the recording script and not from the bytes.
     ops: Vec<&'static str>,
     client: Vec<u8>,
     server: Vec<u8>,
-    /// The server ended it.
+    /// Whether the server closed the connection.
     closed: bool,
 }
 
 fn conversations() -> Vec<Conversation> {
-    let mut all: Vec<Conversation> = Vec::new();
-    for line in RECORDED.lines().filter(|line| !line.is_empty()) {
-        let (mark, rest) = line.split_once(' ').unwrap_or((line, ""));
-        if mark == "@" {
-            all.push(Conversation { name: rest, ..Conversation::default() });
+    let mut conversations: Vec<Conversation> = Vec::new();
+    for line in RECORDING.lines().filter(|line| !line.is_empty()) {
+        let (marker, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if marker == "@" {
+            conversations.push(Conversation { name: rest, ..Conversation::default() });
             continue;
         }
-        match (mark, all.last_mut()) {
+        match (marker, conversations.last_mut()) {
             ("#", _) => {}
             ("=", Some(last)) => last.ops = rest.split(' ').collect(),
-            (">", Some(last)) => last.client.extend(unhex(rest)),
-            ("<", Some(last)) => last.server.extend(unhex(rest)),
+            (">", Some(last)) => last.client.extend(parse_hex(rest)),
+            ("<", Some(last)) => last.server.extend(parse_hex(rest)),
             ("<!", Some(last)) => last.closed = true,
             _ => panic!("not a line of a transcript: {line}"),
         }
     }
-    assert!(all.len() > 20, "the recording has shrunk to {}", all.len());
-    all
+    assert!(conversations.len() > 20, "the recording has shrunk to {}", conversations.len());
+    conversations
 }
 
-fn unhex(text: &str) -> impl Iterator<Item = u8> + '_ {
-    assert!(text.len().is_multiple_of(2), "half a byte in {text}");
+fn parse_hex(text: &str) -> impl Iterator<Item = u8> + '_ {
+    assert!(text.len().is_multiple_of(2), "an odd number of digits in {text}");
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal"))
 }
 
-/// Feeds the pieces one after the other and hands each whole request to `see`. Fails if bytes are left.
+/// Decodes the pieces of a stream, and calls `visit` for each request. Panics if bytes are left.
 fn for_each_request<'a>(
     name: &str,
     pieces: impl IntoIterator<Item = &'a [u8]>,
-    mut see: impl FnMut(&Request<'_>),
+    mut visit: impl FnMut(&Request<'_>),
 ) {
     let limits = Limits::default();
     let mut decoder = RequestDecoder::default();
@@ -58,20 +57,20 @@ fn for_each_request<'a>(
         while let Some(frame) =
             decoder.next(&mut piece, &limits).unwrap_or_else(|error| panic!("{name}: {error}"))
         {
-            see(&frame.request());
+            visit(&frame.request());
         }
-        assert!(piece.is_empty(), "{name}: bytes left over without an error");
+        assert!(piece.is_empty(), "{name}: the decoder left bytes without an error");
     }
-    assert_eq!(decoder.held(), 0, "{name}: ends in the middle of a request");
+    assert_eq!(decoder.allocated(), 0, "{name}: the stream ends within a request");
 }
 
-fn encoded_again<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+fn reencode<'a>(name: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     for_each_request(name, pieces, |request| request.encode(&mut out));
     out
 }
 
-/// The kinds of answer the client of this conversation expects, in order.
+/// Returns the kinds of the replies that the client expects, in order.
 fn expected_kinds(conversation: &Conversation) -> Vec<ReplyKind> {
     let mut kinds = Vec::new();
     for_each_request(conversation.name, [&conversation.client[..]], |request| {
@@ -80,7 +79,8 @@ fn expected_kinds(conversation: &Conversation) -> Vec<ReplyKind> {
     kinds
 }
 
-/// Decodes the pieces as answers of these kinds. An answer that a cancel took away is skipped, as the client does.
+/// Decodes the pieces of a stream as replies of these kinds. Like the client, skips the reply of a WAIT that was
+/// canceled.
 fn replies<'a>(
     conversation: &Conversation,
     kinds: &[ReplyKind],
@@ -98,19 +98,19 @@ fn replies<'a>(
             let Some(reply) = reply else { break };
             kinds.next();
             if reply == Reply::Canceled && kind != ReplyKind::Waited(Op::CancelWait) {
-                // The cancel came before the wake-up: one byte answers both.
-                assert_eq!(kinds.next(), Some(ReplyKind::Waited(Op::CancelWait)), "{name}: never cancelled");
+                // The CANCEL_WAIT arrived before the wake-up, so one byte is the reply to both requests.
+                assert_eq!(kinds.next(), Some(ReplyKind::Waited(Op::CancelWait)), "{name}: not canceled");
             }
             replies.push(reply);
         }
-        assert!(piece.is_empty(), "{name}: the server says more than was asked");
+        assert!(piece.is_empty(), "{name}: the server sends more than the replies");
     }
-    assert!(!decoder.is_mid_reply(), "{name}: ends in the middle of a reply");
+    assert!(!decoder.is_mid_reply(), "{name}: the stream ends within a reply");
     let missing: Vec<_> = kinds.collect();
-    // A request that got the connection closed got no answer; MULTI_GET of nothing has an empty one.
+    // The request for which the server closed the connection got no reply.
     match conversation.closed {
-        true => assert_eq!(missing.len(), 1, "{name}: unanswered {missing:?}"),
-        false => assert!(missing.is_empty(), "{name}: unanswered {missing:?}"),
+        true => assert_eq!(missing.len(), 1, "{name}: no reply to {missing:?}"),
+        false => assert!(missing.is_empty(), "{name}: no reply to {missing:?}"),
     }
     replies
 }
@@ -121,13 +121,13 @@ fn every_operation_is_recorded() {
     for op in Op::ALL {
         assert!(
             recorded.iter().any(|conversation| conversation.ops.contains(&op.name())),
-            "{op} is in no conversation"
+            "no conversation has {op}"
         );
     }
 }
 
 #[test]
-fn the_requests_are_those_the_client_was_made_to_send() {
+fn recorded_requests_match_their_recorded_operations() {
     for conversation in conversations() {
         let mut seen = Vec::new();
         for_each_request(conversation.name, [&conversation.client[..]], |request| {
@@ -138,29 +138,24 @@ fn the_requests_are_those_the_client_was_made_to_send() {
 }
 
 #[test]
-fn recorded_requests_encode_to_the_same_bytes_wherever_the_stream_is_cut() {
+fn recorded_requests_reencode_to_the_same_bytes_for_every_cut() {
     for conversation in conversations() {
         let bytes = &conversation.client[..];
         for cut in 0..=bytes.len() {
             let (first, second) = bytes.split_at(cut);
             assert_eq!(
-                encoded_again(conversation.name, [first, second]),
+                reencode(conversation.name, [first, second]),
                 bytes,
                 "{} cut at {cut}",
                 conversation.name
             );
         }
-        assert_eq!(
-            encoded_again(conversation.name, bytes.chunks(1)),
-            bytes,
-            "{} byte by byte",
-            conversation.name
-        );
+        assert_eq!(reencode(conversation.name, bytes.chunks(1)), bytes, "{} byte by byte", conversation.name);
     }
 }
 
 #[test]
-fn recorded_replies_encode_to_the_same_bytes_wherever_the_stream_is_cut() {
+fn recorded_replies_reencode_to_the_same_bytes_for_every_cut() {
     for conversation in conversations() {
         let bytes = &conversation.server[..];
         let kinds = expected_kinds(&conversation);
@@ -180,13 +175,16 @@ fn recorded_replies_encode_to_the_same_bytes_wherever_the_stream_is_cut() {
 }
 
 #[test]
-fn a_cancelled_wait_is_answered_once_and_a_crossed_one_twice() {
+fn a_canceled_wait_gets_one_reply_and_a_crossed_cancel_two() {
     let waits = |name: &str| {
         let recorded = conversations();
-        let conversation = recorded.iter().find(|it| it.name == name).expect("it is in the recording");
+        let conversation = recorded
+            .iter()
+            .find(|conversation| conversation.name == name)
+            .expect("the recording has this conversation");
         let kinds = expected_kinds(conversation);
-        let all = replies(conversation, &kinds, [&conversation.server[..]]);
-        all.into_iter().filter(|it| matches!(it, Reply::Stop | Reply::Canceled)).collect::<Vec<_>>()
+        let replies = replies(conversation, &kinds, [&conversation.server[..]]);
+        replies.into_iter().filter(|reply| matches!(reply, Reply::Stop | Reply::Canceled)).collect::<Vec<_>>()
     };
     assert_eq!(waits("a_wait_that_times_out"), [Reply::Canceled]);
     assert_eq!(waits("a_barrier_that_times_out"), [Reply::Canceled]);

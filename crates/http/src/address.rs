@@ -1,12 +1,12 @@
-//! The argument of `--health-check`.
+//! Parses the argument of `--health-check`.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Parses `PORT` (of the loopback address), `:PORT` (of all addresses) or `ADDRESS:PORT`.
+/// Parses `PORT` (on the loopback address), `:PORT` (on all addresses) or `ADDRESS:PORT`.
 ///
 /// # Errors
 ///
-/// Fails with a message for the user if the text has none of these forms.
+/// Fails with a message for the user if the text has another form.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let text = text.trim();
     let port = |text: &str| text.parse::<u16>().ok();
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_alone_is_of_the_loopback_address_and_with_a_colon_of_all() {
+    fn a_port_alone_means_loopback_and_with_a_colon_all_addresses() {
         for (text, address) in [
             ("8080", "127.0.0.1:8080"),
             (" 8080 ", "127.0.0.1:8080"),

@@ -1,4 +1,4 @@
-//! Accepting connections, each with one request: how many there may be, how long each may take.
+//! Accepts HTTP connections and limits their number and duration. Each connection carries one request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -13,18 +13,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// Connections at a time. When one more comes, the oldest is closed: it has had the most time.
+/// The maximum number of open connections. When another one arrives, the server closes the oldest.
 pub(crate) const MAX_CONNECTIONS: usize = 16;
-/// How long a client may take to send its request.
+/// The time within which a client must send its request.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a connection may last, including the time for the snapshot.
+/// The maximum duration of a connection, including the time for the snapshot.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a connection could not be accepted, for example because the process has no file left.
-const ACCEPT_PAUSE_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest request. Bytes beyond it are not parsed.
+/// The pause after accepting failed, for example because the process has too many open files.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum length of a request. The server does not parse further bytes.
 const MAX_REQUEST_BYTES: usize = 8 * 1024;
-/// How long to read on after the response. If unread bytes were left, the system would reset the connection and the client
-/// might lose the response.
+/// How long the server reads on after its response. If bytes were left unread, the system would reset the connection,
+/// and the client could lose the response.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Accepts connections until the future is dropped.
@@ -32,7 +32,7 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router) -> Infallible {
     let mut open = VecDeque::<AbortHandle>::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE_INTERVAL).await;
+            tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
         open.retain(|connection| !connection.is_finished());
@@ -46,7 +46,7 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router) -> Infallible {
     }
 }
 
-/// Answers one request. A client that sends none, or a malformed one, gets at most a 400.
+/// Answers one request. A client that sends no request or a malformed one gets status 400 or no response.
 async fn serve_connection(stream: TcpStream, routes: Router) -> Option<()> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);

@@ -1,7 +1,7 @@
-//! Health checks over HTTP, for `rallypoint serve` and `rallypoint run`: routes, limits and timeouts.
+//! Health checks over HTTP for `rallypoint serve` and `rallypoint run`.
 //!
-//! One thread serves all connections. It asks the event loop of the server or the agent for a snapshot and never holds
-//! that loop up. An answer shows that the loop turns; a loop that doesn't answer in time is reported with 503.
+//! One thread serves all connections. It requests a snapshot from the event loop of the server or the agent, and never
+//! blocks that loop. The response has status 503 if the event loop does not answer in time.
 
 mod address;
 mod connections;
@@ -21,26 +21,26 @@ use tokio::sync::{Mutex, oneshot};
 
 pub use address::parse_address;
 
-/// How long the event loop may take to hand over a snapshot.
+/// The time within which the event loop must return a snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server for health checks. It ends when the value is dropped.
+/// A server for health checks. Dropping it stops the server.
 #[derive(Debug)]
 pub struct HealthServer {
     address: SocketAddr,
-    /// Its end tells the thread to stop.
+    /// Dropping the sender stops the thread.
     _stop: oneshot::Sender<()>,
 }
 
 impl HealthServer {
-    /// Answers every GET on `listener` with a snapshot as JSON. Other methods are refused.
+    /// Starts a server that answers every GET on `listener` with a snapshot as JSON and refuses other methods.
     ///
-    /// `snapshot` asks an event loop for its state. It may block up to the given time, and returns `None` if the loop doesn't
-    /// answer.
+    /// `snapshot` requests the state of an event loop. It may block up to the given time, and returns `None` if the
+    /// event loop does not answer.
     ///
     /// # Errors
     ///
-    /// Fails if the system refuses a thread or the files that the thread needs.
+    /// Fails if the thread or its event queue cannot be created.
     pub fn start<S: Serialize + Send + 'static>(
         listener: TcpListener,
         snapshot: impl Fn(Duration) -> Option<S> + Send + Sync + 'static,
@@ -62,9 +62,9 @@ impl HealthServer {
         let (stop, stopped) = oneshot::channel();
         std::thread::Builder::new().name("health".into()).spawn(move || {
             runtime.spawn(connections::serve(listener, routes));
-            // The sender is never used, only dropped.
+            // The sender sends nothing. This returns when it is dropped.
             let _ = runtime.block_on(stopped);
-            // A snapshot that is still being waited for holds up nothing.
+            // Does not wait for a pending snapshot.
             runtime.shutdown_background();
         })?;
         Ok(HealthServer { address, _stop: stop })
@@ -76,7 +76,7 @@ impl HealthServer {
     }
 }
 
-/// Where snapshots come from. One request at a time asks for one.
+/// The source of snapshots. The lock ensures that one request at a time takes one.
 struct Source<F> {
     snapshot: F,
     turn: Mutex<()>,

@@ -1,4 +1,4 @@
-//! Requests as clients send them, and as no client should.
+//! Tests with well-formed and malformed requests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -45,7 +45,7 @@ fn other_methods_are_refused() {
     let server = start(running);
     let text = request(server.address(), b"POST / HTTP/1.1\r\n\r\n");
     assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
-    // The client receives the response also if it sends more than the server reads.
+    // The client receives the response even if it sends more than the server reads.
     for len in [6_000, 100_000] {
         let head = format!("POST / HTTP/1.1\r\nContent-Length: {len}\r\n\r\n");
         let text = request(server.address(), &[head.as_bytes(), &vec![b'b'; len]].concat());
@@ -66,7 +66,7 @@ fn a_malformed_or_endless_request_is_refused() {
 }
 
 #[test]
-fn silent_clients_hold_up_no_other_client() {
+fn silent_clients_do_not_delay_another_client() {
     let server = start(running);
     let silent: Vec<_> =
         (0..3 * MAX_CONNECTIONS).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
@@ -78,7 +78,7 @@ fn silent_clients_hold_up_no_other_client() {
 }
 
 #[test]
-fn a_loop_that_does_not_answer_is_unavailable() {
+fn an_event_loop_that_does_not_answer_is_reported_with_503() {
     let server = start(|_| None);
     let text = request(server.address(), b"GET /health HTTP/1.1\r\n\r\n");
     assert!(text.starts_with("HTTP/1.1 503 ") && text.ends_with("{\"status\":\"no answer\"}\n"), "{text}");

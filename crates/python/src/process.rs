@@ -129,7 +129,7 @@ impl Native {
     /// Opens another client of the same server.
     pub(crate) fn clone_tcp(&self) -> Result<TcpStore> {
         match self.original() {
-            Original::Tcp(store) if self.owner.is_current() => store.another(),
+            Original::Tcp(store) if self.owner.is_current() => store.try_clone(),
             Original::Tcp(store) => connect(store, self.timeout()),
             _ => Err(StoreError::InvalidArgument("not a TCP store".into())),
         }

@@ -1,4 +1,4 @@
-//! `rallypoint bench`: the command line of `rallypoint_bench`, and the table or JSON it prints.
+//! `rallypoint bench`: the command line of `rallypoint_bench`, and the table or JSON that it prints.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,114 +7,149 @@ use std::time::Duration;
 
 use clap::Args;
 use rallypoint_bench::{
-    Bench, BenchError, DEFAULT_WORKLOADS, Options, Outcome, Report, Until, Workload, head,
+    Bench, BenchError, ConnectionError, DEFAULT_WORKLOADS, Options, Outcome, Report, Until, Workload,
+    table_header,
 };
 use rallypoint_core::Quantity;
 use rallypoint_store::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::output;
+use crate::log::LogArgs;
+use crate::{exit_code, log, output};
 
-/// Puts load on a TCPStore server, torch's or ours, and tells its throughput and latencies.
-///
-/// Workloads: add, get, set, check, wait (on keys that are there), compare_set, each over --connections with
-/// --in-flight requests sent together; get-8MiB and set-8MiB with another value size; wait-10000, check-10000,
-/// multi_get-10000 and multi_set-10000 with that many keys in one request; and gatherings of many clients: cancel-2000
-/// (each waits for 64 absent keys, all cancel), connect-10000 (all connect at once), bootstrap-1024 (each sets its key
-/// and gets everybody's), barrier-10000 (all count themselves, the last one lets them go). `all` is all of them.
-///
-/// What gets no reply (set, multi_set) counts as done when a PING sent behind it is answered, one PING for all requests
-/// sent together. A latency is the time from sending requests together to the last of their replies.
-///
-/// The keys it makes begin with /rallypoint-bench/ and are deleted afterwards.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
+/// The timeout that stands for none: 31 years.
+const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
+
+const EXAMPLES: &str = "  \
   rallypoint bench --endpoint 127.0.0.1:29400
   rallypoint bench -e node0:29400 --workload get,set --in-flight 1 --seconds 10
   rallypoint bench -e node0:29400 --workload connect-1000,barrier-1000 --json
-  rallypoint bench -e [::1]:29400 --workload all          heavy: not for a server that others need
+  # Heavy: not for a server that is in use
+  rallypoint bench -e [::1]:29400 --workload all";
 
-Exit codes:
-  0    measured
-  1    the server answered wrongly, or is no TCPStore
-  2    wrong usage
-  4    a workload was not done in time
-  5    the server could not be reached, or a connection was lost
-  130  interrupted")]
+/// Measure the throughput and latencies of a TCPStore server, torch's or ours
+///
+/// Steady workloads send requests over --connections, --in-flight requests at a time: add, get, set, check, wait (for keys that
+/// are present) and compare_set. get-8MiB and set-8MiB have another value size. wait-10000, check-10000, multi_get-10000 and
+/// multi_set-10000 have that number of keys in one request.
+///
+/// Collective workloads run many clients once: cancel-2000 (each client waits for 64 absent keys, then all cancel), connect-10000
+/// (all connect together), bootstrap-1024 (each client sets its key and gets the keys of all) and barrier-10000 (all clients add
+/// to a counter, and the last one releases them). `all` runs all workloads.
+///
+/// The latency of a batch is the time from sending its requests to the last reply. Requests without a reply (set, multi_set) are
+/// complete when the server has answered a PING that follows them.
+///
+/// The keys of a run start with /rallypoint-bench/ and are deleted at its end.
+#[derive(Debug, Args)]
+#[command(after_help = exit_code::help_with_examples("bench", EXAMPLES))]
 pub(crate) struct BenchArgs {
-    /// The server
-    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT")]
+    /// Server to measure
+    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT", help_heading = "Connection")]
     endpoint: Endpoint,
-    /// What to do, with commas between; may be given several times
-    #[arg(long, value_name = "NAME[,NAME...]", default_value = DEFAULT_WORKLOADS)]
-    workload: Vec<String>,
-    /// Connections of the workloads that are not gatherings
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    connections: u32,
-    /// Requests a connection sends together; every workload is run with each of these numbers
-    #[arg(long, value_name = "N[,N...]", default_value = "1,32", value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    in_flight: Vec<u32>,
-    /// How long each workload that is not a gathering is kept up
-    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
-    seconds: Duration,
-    /// How many requests each of them makes, instead of --seconds
-    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = some_requests)]
-    requests: Option<u64>,
-    /// Length of the values
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=8 << 20))]
-    value_bytes: u32,
-    /// Keys over which the requests go
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=999_999))]
-    keys: u32,
-    /// After this long a workload is given up (10s, 5min)
-    #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
+    /// Timeout of each workload (250ms, 10s, 5min; 0 for none)
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "60s",
+        value_parser = Duration::parse,
+        help_heading = "Connection"
+    )]
     timeout: Duration,
-    /// Prints JSON instead of a table
-    #[arg(long)]
+    /// Workloads to run; can be repeated
+    #[arg(long, value_name = "NAME,…", default_value = DEFAULT_WORKLOADS, help_heading = "Load")]
+    workload: Vec<String>,
+    /// Number of connections of steady workloads
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=65_536),
+        help_heading = "Load"
+    )]
+    connections: u32,
+    /// Requests that a connection sends together; each workload runs once per number
+    #[arg(
+        long,
+        value_name = "N,…",
+        default_value = "1,32",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
+        help_heading = "Load"
+    )]
+    in_flight: Vec<u32>,
+    /// Duration of each steady workload
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_seconds, help_heading = "Load")]
+    seconds: Duration,
+    /// Number of requests of each steady workload, instead of --seconds
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "seconds",
+        value_parser = parse_request_count,
+        help_heading = "Load"
+    )]
+    requests: Option<u64>,
+    /// Size of the values
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=8 << 20),
+        help_heading = "Load"
+    )]
+    value_bytes: u32,
+    /// Number of keys that the requests use
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(1..=999_999),
+        help_heading = "Load"
+    )]
+    keys: u32,
+    /// Print the results as JSON instead of a table
+    #[arg(long, help_heading = "Output")]
     json: bool,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn parse_seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .filter(|time| (Duration::from_millis(1)..=Duration::from_secs(86_400)).contains(time))
-        .ok_or_else(|| "it must be a number of seconds from 0.001 to 86400".into())
+        .ok_or_else(|| "must be a number of seconds from 0.001 to 86400".into())
 }
 
-fn some_requests(text: &str) -> Result<u64, String> {
+fn parse_request_count(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|&number| number > 0);
-    number.ok_or_else(|| "it must be a whole number, 1 or more".into())
-}
-
-fn some_time(text: &str) -> Result<Duration, String> {
-    match Duration::read(text) {
-        Ok(Duration::ZERO) => Err("a workload needs some time".into()),
-        Ok(time) => Ok(time),
-        Err(why) => Err(format!("it must be {why}")),
-    }
+    number.ok_or_else(|| "must be a whole number, 1 or more".into())
 }
 
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
+    log::start(&args.log);
     let mut outcomes = Vec::new();
     let mut error = None;
     let code = measure_all(&args, &mut outcomes).unwrap_or_else(|failed| {
-        complain(&failed);
+        report_error(&failed);
         error = Some(failed.to_string());
-        failed.exit_code()
+        exit_code_of(&failed)
     });
     if args.json {
         let report = Report { endpoint: &args.endpoint.to_string(), results: &outcomes, error };
-        let report = serde_json::to_string_pretty(&report).expect("plain numbers and strings print");
-        if let Err(failed) = output::say(report + "\n") {
+        let report = serde_json::to_string_pretty(&report)
+            .expect("the report has no maps with other keys than strings");
+        if let Err(failed) = output::write_stdout(report + "\n") {
             return failed;
         }
     }
     ExitCode::from(code)
 }
 
-/// Runs one workload after the other and returns the exit code. Fails if no workload could be started.
+/// Runs the workloads one by one and returns the exit code. Fails if no workload could be started.
 fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, BenchError> {
     let mut workloads = Vec::new();
     for names in &args.workload {
@@ -123,27 +158,25 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
     let interrupted = Arc::new(AtomicBool::new(false));
     let mut bench = Bench::connect(args.options(), Arc::clone(&interrupted))?;
     for signal in [SIGINT, SIGTERM] {
-        // Without it Ctrl-C still ends the run, only the keys stay.
+        // Without the handler, Ctrl-C still ends the run, but the keys stay.
         let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
     }
-    // The run ends if its figures can't be written.
-    const UNWRITABLE: u8 = 1;
-    if !args.json && output::say(format!("{}\n", head())).is_err() {
-        return Ok(UNWRITABLE);
+    if !args.json && output::write_stdout(format!("{}\n", table_header())).is_err() {
+        return Ok(exit_code::FAILURE);
     }
     let mut code = 0;
     for workload in workloads {
-        let flights = if workload.is_large() { &[1][..] } else { &args.in_flight };
-        for &in_flight in flights {
+        let in_flight_counts = if workload.is_large() { &[1][..] } else { &args.in_flight };
+        for &in_flight in in_flight_counts {
             let (outcome, ended) = bench.measure(workload, in_flight as usize);
-            if !args.json && output::say(format!("{}\n", outcome.row())).is_err() {
-                return Ok(UNWRITABLE);
+            if !args.json && output::write_stdout(format!("{}\n", outcome.row())).is_err() {
+                return Ok(exit_code::FAILURE);
             }
             outcomes.push(outcome);
             if let Err(error) = ended {
-                complain(&error);
+                report_error(&error);
                 if code == 0 {
-                    code = error.exit_code();
+                    code = exit_code_of(&error);
                 }
                 if error.ends_the_run() {
                     return Ok(code);
@@ -154,9 +187,24 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
     Ok(code)
 }
 
-fn complain(error: &BenchError) {
-    output::complain(&format!("rallypoint bench: {error}"));
-    output::complain(&format!("hint: {}", error.hint()));
+fn report_error(error: &BenchError) {
+    output::write_stderr(&format!("rallypoint bench: {error}"));
+    output::write_stderr(&format!("hint: {}", error.hint()));
+}
+
+fn exit_code_of(error: &BenchError) -> u8 {
+    match error {
+        BenchError::Usage(_) | BenchError::TooFewFiles { .. } => exit_code::USAGE,
+        BenchError::TimedOut { .. } => exit_code::TIMEOUT,
+        BenchError::NotAStore { error, .. } | BenchError::Lost { error, .. } => match error {
+            ConnectionError::Timeout { .. } => exit_code::TIMEOUT,
+            ConnectionError::Closed { .. } | ConnectionError::Failed { .. } => exit_code::UNREACHABLE,
+            _ => exit_code::FAILURE,
+        },
+        BenchError::Unresolvable(_) | BenchError::Unreachable { .. } => exit_code::UNREACHABLE,
+        BenchError::Interrupted { .. } => exit_code::INTERRUPTED,
+        _ => exit_code::FAILURE,
+    }
 }
 
 impl BenchArgs {
@@ -167,7 +215,7 @@ impl BenchArgs {
             until: self.requests.map_or(Until::After(self.seconds), Until::Requests),
             value_bytes: self.value_bytes as usize,
             keys: self.keys as usize,
-            timeout: self.timeout,
+            timeout: if self.timeout.is_zero() { MAX_TIMEOUT } else { self.timeout },
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `rallypoint join`: one node of a rendezvous, from the shell. It is an agent without a guard, with at most one worker that
-//! runs once, and prints a line of JSON for every round.
+//! `rallypoint join`: one node of a rendezvous. It is an agent without an outer process, with at most one worker that
+//! runs once. It prints a line of JSON for every round.
 
 mod arguments;
 
@@ -19,26 +19,28 @@ use serde_json::json;
 
 pub(crate) use arguments::JoinArgs;
 
+use crate::flags::FlagEnvironment;
 use crate::progress::Progress;
-use crate::{live_line, output};
+use crate::{exit_code, live_line, output};
 
-/// The exit code of a node whose round was over before its command was.
-const ROUND_OVER: u8 = 6;
 /// Interval for polling the membership of the rendezvous.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const MONITOR_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: JoinArgs) -> ExitCode {
-    let parameters = match args.parameters() {
+    let variable = |name: &str| std::env::var_os(name);
+    let mut warnings = Vec::new();
+    let parameters = match args.parameters(&FlagEnvironment(&variable), &mut warnings) {
         Ok(parameters) => parameters,
-        Err(error) => return ExitCode::from(complain(&error.into())),
+        Err(error) => return ExitCode::from(report_error(&error.into())),
     };
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let run_id = parameters.run_id.clone();
     let has_command = !args.command.is_empty();
     let progress = Arc::new(Progress::new(&run_id));
-    let line = Arc::new(Line { progress, run_id, is_printed: AtomicBool::new(false) });
-    let outcome = rallypoint_agent::run(config(args, parameters), Arc::clone(&line) as _);
-    let stays = !has_command && line.is_printed.load(Ordering::SeqCst);
-    ExitCode::from(exit_code(&outcome, stays))
+    let observer = Arc::new(JoinObserver { progress, run_id, is_printed: AtomicBool::new(false) });
+    let outcome = rallypoint_agent::run(config(args, parameters), Arc::clone(&observer) as _);
+    let stays = !has_command && observer.is_printed.load(Ordering::SeqCst);
+    ExitCode::from(code_of(&outcome, stays))
 }
 
 fn config(args: JoinArgs, rendezvous: RendezvousParameters) -> LaunchConfig {
@@ -48,49 +50,49 @@ fn config(args: JoinArgs, rendezvous: RendezvousParameters) -> LaunchConfig {
     let command = WorkerCommand { target, args: words.collect(), mode: CommandMode::Program };
     LaunchConfig {
         runs_once: true,
-        monitor_interval: LOOK_INTERVAL,
+        monitor_interval: MONITOR_INTERVAL,
         logs: LogsConfig { dir: LogDir::Nowhere, keeps_last_lines: false, ..LogsConfig::default() },
         ..LaunchConfig::new(command, workers, rendezvous)
     }
 }
 
-/// Returns the exit code, and writes why the node ended if that was an error. `stays` says that the node has joined and has no
+/// Returns the exit code, and prints the error if there is one. `stays` is whether the node has joined and has no
 /// command, so that it stays until a signal.
-fn exit_code(outcome: &Outcome, stays: bool) -> u8 {
-    let of_command = match outcome.last_exit {
+fn code_of(outcome: &Outcome, stays: bool) -> u8 {
+    let command_code = match outcome.last_exit {
         Some(Exit::Code(code)) => code as u8,
-        Some(Exit::Signal(signal)) => 128u8.saturating_add(signal as u8),
+        Some(Exit::Signal(signal)) => exit_code::of_signal(signal),
         None => 0,
     };
     if let Some(error) = &outcome.error {
-        return complain(error);
+        return report_error(error);
     }
     match outcome.verdict {
-        Verdict::RoundOver if of_command != 0 => ROUND_OVER,
-        Verdict::Signalled(signal) if outcome.starts == 0 && !stays => 128u8.saturating_add(signal.0 as u8),
+        Verdict::RoundOver if command_code != 0 => exit_code::ROUND_OVER,
+        Verdict::Signaled(signal) if outcome.starts == 0 && !stays => exit_code::of_signal(signal.0),
         Verdict::Spare if outcome.starts > 0 => {
             tracing::info!("the rendezvous was closed");
             0
         }
-        _ => of_command,
+        _ => command_code,
     }
 }
 
-/// Prints a line of JSON for every round, and shows what the node waits for.
-struct Line {
+/// Prints a line of JSON for every round, and reports what the node waits for.
+struct JoinObserver {
     progress: Arc<Progress>,
     run_id: String,
     is_printed: AtomicBool,
 }
 
-impl LaunchObserver for Line {
+impl LaunchObserver for JoinObserver {
     fn rendezvous(&self) -> Arc<dyn Observer> {
         Arc::clone(&self.progress) as _
     }
 
     fn joined(&self, round: &RendezvousInfo) -> std::io::Result<()> {
         self.progress.end();
-        let place = &round.bootstrap_store_info;
+        let store_info = &round.bootstrap_store_info;
         let nodes = round.participants.iter();
         let participants: Vec<_> = nodes
             .map(|node| json!({"addr": &*node.addr, "pid": node.pid, "local_id": node.local_id}))
@@ -100,14 +102,14 @@ impl LaunchObserver for Line {
             "round": round.round,
             "rank": round.rank,
             "world_size": round.world_size,
-            "master_addr": place.master_addr,
-            "master_port": place.master_port,
+            "master_addr": store_info.master_addr,
+            "master_port": store_info.master_port,
             "participants": participants,
         });
         self.is_printed.store(true, Ordering::SeqCst);
         let mut out = std::io::stdout().lock();
         match writeln!(out, "{line}").and_then(|()| out.flush()) {
-            // A reader that has gone away has read what it wanted.
+            // The reader has closed the pipe, because it got what it wanted.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             written => written,
         }
@@ -120,35 +122,39 @@ impl LaunchObserver for Line {
     }
 }
 
-/// Writes what went wrong and returns the exit code for it.
-fn complain(error: &AgentError) -> u8 {
+/// Prints an error and returns its exit code.
+fn report_error(error: &AgentError) -> u8 {
     if let AgentError::Start { program, source, .. } = error {
-        output::complain(&format!("rallypoint join: cannot run {program:?}: {source}"));
-        return if source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+        output::write_stderr(&format!("rallypoint join: cannot run {program:?}: {source}"));
+        return if source.kind() == std::io::ErrorKind::NotFound {
+            exit_code::NOT_FOUND
+        } else {
+            exit_code::NOT_EXECUTABLE
+        };
     }
     for line in error.to_string().lines() {
-        output::complain(&format!("rallypoint join: {line}"));
+        output::write_stderr(&format!("rallypoint join: {line}"));
     }
     let store_error = match error {
         AgentError::Rendezvous(RendezvousError::Parameters(_)) => {
-            output::complain("hint: `rallypoint join --help` shows the options with examples");
-            return 2;
+            output::write_stderr("hint: `rallypoint join --help` shows the options with examples");
+            return exit_code::USAGE;
         }
-        AgentError::Rendezvous(RendezvousError::Closed { .. }) => return 3,
+        AgentError::Rendezvous(RendezvousError::Closed { .. }) => return exit_code::CLOSED,
         AgentError::Rendezvous(RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. }) => {
-            return 4;
+            return exit_code::TIMEOUT;
         }
-        AgentError::NoRanks { .. } => return 5,
+        AgentError::NoRanks { .. } => return exit_code::UNREACHABLE,
         AgentError::Rendezvous(error) => error.store_error(),
         AgentError::Store { source, .. } => Some(source),
         _ => None,
     };
     match store_error {
         Some(source) => {
-            output::complain(&format!("hint: {}", store_hint(source)));
-            5
+            output::write_stderr(&format!("hint: {}", store_hint(source)));
+            exit_code::UNREACHABLE
         }
-        None => 1,
+        None => exit_code::FAILURE,
     }
 }
 
@@ -156,9 +162,9 @@ fn complain(error: &AgentError) -> u8 {
 pub(crate) fn store_hint(error: &StoreError) -> &'static str {
     match (error, error.connection_fault()) {
         (StoreError::File { .. } | StoreError::FileTimeout { .. }, _) => {
-            "check that all nodes name the same file, and can read, write and lock it"
+            "check that all nodes use the same file, and can read, write and lock it"
         }
         (_, Some(fault)) => fault.hint(),
-        _ => "check that the node of the endpoint is up, and that all nodes name the same endpoint",
+        _ => "check that the node of the endpoint is up, and that all nodes use the same endpoint",
     }
 }

@@ -1,5 +1,5 @@
-//! The live line of a terminal: a spinner and what the command waits for. A process has at most one. The line is cleared before
-//! the process ends, also by Ctrl-C, and no thread that still waits for something draws it again.
+//! The live line of a terminal: a spinner and the reason why the command waits. A process has at most one. It is
+//! cleared before the process ends, also by Ctrl-C, and is not drawn again by a thread that still waits.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 static LINE: Mutex<Line> = Mutex::new(Line { bar: None, is_over: false });
 
 struct Line {
-    /// The line that is on the terminal now.
+    /// The line that is on the terminal.
     bar: Option<ProgressBar>,
     /// Whether the line was cleared for good.
     is_over: bool,
@@ -33,13 +33,13 @@ pub(crate) fn show(message: String, details: Option<String>) {
     bar.tick();
 }
 
-/// Writes to standard error above the live line, which is drawn again below it.
-pub(crate) struct Above;
+/// A writer to standard error that writes above the live line and draws the line again.
+pub(crate) struct Stderr;
 
-impl Write for Above {
+impl Write for Stderr {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let write = || io::stderr().write(text);
-        // The lock is not held while writing, which may wait for a reader.
+        // The lock is not held during the write, which may block.
         let bar = lock().bar.clone();
         match bar {
             Some(bar) => bar.suspend(write),
@@ -64,7 +64,7 @@ pub(crate) fn end() {
     line.is_over = true;
 }
 
-/// Clears the line when Ctrl-C ends this process. For commands that don't handle SIGINT otherwise.
+/// Clears the line when Ctrl-C ends this process. For commands that don't handle SIGINT.
 pub(crate) fn clear_on_interrupt() {
     if rallypoint_agent::is_ignored(SIGINT) {
         return;

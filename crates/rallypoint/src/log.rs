@@ -1,13 +1,15 @@
-//! Where the log goes: to standard error, as much of it as `RALLYPOINT_LOG` says.
+//! The log: lines on standard error, at the level of `--log-level` or `RALLYPOINT_LOG`.
 //!
-//! A server's goes there by way of a thread of its own. Standard error may be a pipe that nobody reads, and writing to
-//! that waits for ever: then lines are dropped and counted, and the server goes on.
+//! A server or a node logs through a thread of its own. Standard error can be a pipe that no process reads, and a write to it
+//! would block forever. Lines that don't fit into the queue of that thread are dropped and counted.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use rallypoint_core::counted;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
@@ -15,98 +17,124 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::live_line::Above;
+use crate::live_line::Stderr;
 use crate::output;
 
-/// Lines that wait to be written. A burst of them passes; with more, nobody reads.
-const MOST_LINES: usize = 1024;
-/// How much is said unless told otherwise.
-const USUAL: LevelFilter = LevelFilter::INFO;
-/// Whether the log tells that it could not be written. It would do so where it could not be written, and end the program
-/// when that fails too, on a full disk say.
-const MISHAPS: bool = false;
+/// Lines that are queued for the background thread. A burst fits; more lines mean that no process reads the log.
+const MAX_QUEUED_LINES: usize = 1024;
+const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// Whether the subscriber reports its own write errors. It would print them to standard error, which is what failed, and panic
+/// if that fails too, for example on a full disk.
+const LOG_INTERNAL_ERRORS: bool = false;
 
-/// Starts the log of a command that may wait for whoever reads it.
-pub(crate) fn start() {
+/// The flag that sets the log level.
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// Log level [default: RALLYPOINT_LOG, or info]
+    #[arg(
+        long,
+        alias = "log_level",
+        value_name = "LEVEL",
+        value_parser = PossibleValuesParser::new(LEVELS).map(|name| parse_level(&name).expect("a level")),
+        ignore_case = true,
+        global = true,
+        help_heading = "Observability"
+    )]
+    log_level: Option<LevelFilter>,
+}
+
+impl LogArgs {
+    /// Returns the level of the flag.
+    pub(crate) fn level(&self) -> Option<LevelFilter> {
+        self.log_level
+    }
+
+    /// Returns the level of the flag, or else of `RALLYPOINT_LOG`, or else the default.
+    fn level_or_default(&self) -> LevelFilter {
+        self.level().unwrap_or_else(level_from_environment)
+    }
+}
+
+/// Starts a log whose writes may block.
+pub(crate) fn start(args: &LogArgs) {
     tracing_subscriber::fmt()
-        .with_max_level(level())
-        .with_writer(|| Above)
+        .with_max_level(args.level_or_default())
+        .with_writer(|| Stderr)
         .with_target(false)
-        .log_internal_errors(MISHAPS)
+        .log_internal_errors(LOG_INTERNAL_ERRORS)
         .init();
 }
 
-/// Starts the log of a server or of one node, which may not.
-pub(crate) fn start_aside() -> Aside {
-    start_aside_as(Some(level()), false)
+/// Starts the log of a server or of one node, whose writes never block.
+pub(crate) fn start_background(args: &LogArgs) -> BackgroundWriter {
+    start_agent_log(Some(args.level_or_default()), false)
 }
 
-/// Starts the log of an agent, which may not wait either, as text or as JSON.
-pub(crate) fn start_aside_as(level: Option<LevelFilter>, json: bool) -> Aside {
+/// Starts the log of an agent as text or as JSON. Its writes never block.
+pub(crate) fn start_agent_log(level: Option<LevelFilter>, json: bool) -> BackgroundWriter {
     let levels = match level {
         Some(level) => Targets::new().with_default(level),
-        // The agent tells of its world; how it came by it is more than most want to know.
-        None => Targets::new().with_default(USUAL).with_targets([
+        // By default the agent logs its round, but not the steps of the rendezvous that led to it.
+        None => Targets::new().with_default(DEFAULT_LEVEL).with_targets([
             ("rallypoint_rendezvous", LevelFilter::WARN),
             ("rallypoint_store", LevelFilter::WARN),
         ]),
     };
-    let aside = Aside::to(Above, if json { notice_as_json } else { notice });
-    let lines = aside.clone();
+    let log_writer = BackgroundWriter::start(Stderr, if json { dropped_notice_json } else { dropped_notice });
+    let lines = log_writer.clone();
     let log = tracing_subscriber::fmt::layer()
         .with_writer(move || lines.clone())
         .with_target(false)
-        .log_internal_errors(MISHAPS);
+        .log_internal_errors(LOG_INTERNAL_ERRORS);
     let log = if json { log.json().flatten_event(true).boxed() } else { log.boxed() };
     tracing_subscriber::registry().with(log.with_filter(levels)).init();
-    aside
+    log_writer
 }
 
-/// Writes a line as a log in JSON has it, at once.
-pub(crate) fn say_as_json(text: &str) {
+/// Writes an error to standard error as a line of a JSON log, without the background thread.
+pub(crate) fn write_json_error(text: &str) {
     let format = tracing_subscriber::fmt().json().flatten_event(true).with_target(false);
-    let line = format.with_writer(io::stderr).log_internal_errors(MISHAPS).finish();
+    let line = format.with_writer(io::stderr).log_internal_errors(LOG_INTERNAL_ERRORS).finish();
     tracing::subscriber::with_default(line, || tracing::error!("{text}"));
 }
 
-/// As much as is asked for; a word that is none is told, and taken for the usual.
-fn level() -> LevelFilter {
-    let Some(text) = std::env::var_os("RALLYPOINT_LOG").filter(|text| !text.is_empty()) else {
-        return USUAL;
-    };
+/// Returns the level of `RALLYPOINT_LOG`. A value that is not a level is reported and replaced by the default.
+fn level_from_environment() -> LevelFilter {
+    let text = std::env::var_os("RALLYPOINT_LOG").unwrap_or_default();
+    if text.is_empty() {
+        return DEFAULT_LEVEL;
+    }
     let text = text.to_string_lossy();
-    level_named(&text).unwrap_or_else(|| {
-            output::complain(&format!(
-                "rallypoint: RALLYPOINT_LOG={text:?} is none of off, error, warn, info, debug, trace; it is taken for info"
-            ));
-        USUAL
+    parse_level(&text).unwrap_or_else(|| {
+        output::write_stderr(&format!("rallypoint: {}; using info", wrong_level(&text)));
+        DEFAULT_LEVEL
     })
 }
 
-pub(crate) fn level_named(name: &str) -> Option<LevelFilter> {
-    Some(match name.trim().to_ascii_lowercase().as_str() {
-        "off" => LevelFilter::OFF,
-        "error" => LevelFilter::ERROR,
-        "warn" => LevelFilter::WARN,
-        "info" => LevelFilter::INFO,
-        "debug" => LevelFilter::DEBUG,
-        "trace" => LevelFilter::TRACE,
-        _ => return None,
-    })
+/// Returns the error for a value of `RALLYPOINT_LOG` that is not a level.
+pub(crate) fn wrong_level(text: &str) -> String {
+    format!("RALLYPOINT_LOG={text:?} is not one of {}", LEVELS.join(", "))
 }
 
-fn notice(dropped: u64) -> String {
+pub(crate) fn parse_level(name: &str) -> Option<LevelFilter> {
+    // `LevelFilter` also parses numbers.
+    let name = name.trim().to_ascii_lowercase();
+    LEVELS.contains(&&*name).then(|| name.parse().ok()).flatten()
+}
+
+fn dropped_notice(dropped: u64) -> String {
     let were = if dropped == 1 { "was" } else { "were" };
-    format!("{} of the log {were} dropped: nobody read them", counted(dropped, "line"))
+    format!("{} {were} dropped: no process read them", counted(dropped, "log line"))
 }
 
-fn notice_as_json(dropped: u64) -> String {
-    serde_json::json!({"level": "WARN", "message": notice(dropped)}).to_string()
+fn dropped_notice_json(dropped: u64) -> String {
+    serde_json::json!({"level": "WARN", "message": dropped_notice(dropped)}).to_string()
 }
 
-/// Lines on their way to a thread that writes them. Writing here never waits.
+/// A queue of lines for a thread that writes them. Writing to it never blocks.
 #[derive(Clone)]
-pub(crate) struct Aside(Arc<Queue>);
+pub(crate) struct BackgroundWriter(Arc<Queue>);
 
 #[derive(Default)]
 struct Queue {
@@ -116,35 +144,35 @@ struct Queue {
 
 #[derive(Default)]
 struct Lines {
-    waiting: VecDeque<Vec<u8>>,
-    /// Some are with the writer.
-    writing: bool,
+    queued: VecDeque<Vec<u8>>,
+    /// Whether the thread is writing lines that it has taken from the queue.
+    is_writing: bool,
     dropped: u64,
 }
 
-impl Aside {
-    /// Starts the thread. `notice` says how many lines were dropped.
-    fn to(mut out: impl Write + Send + 'static, notice: fn(u64) -> String) -> Aside {
-        let aside = Aside(Arc::default());
-        let queue = Arc::clone(&aside.0);
-        std::thread::spawn(move || queue.write_to(&mut out, notice));
-        aside
+impl BackgroundWriter {
+    /// Starts the thread. `notice` returns the line that reports dropped lines.
+    fn start(mut out: impl Write + Send + 'static, dropped_notice: fn(u64) -> String) -> BackgroundWriter {
+        let log_writer = BackgroundWriter(Arc::default());
+        let queue = Arc::clone(&log_writer.0);
+        std::thread::spawn(move || queue.write_to(&mut out, dropped_notice));
+        log_writer
     }
 
-    /// Waits until all is written, but not for long: nobody may be reading.
+    /// Waits until all lines are written, at most for `within`.
     pub(crate) fn finish(&self, within: Duration) {
-        let busy = |lines: &mut Lines| lines.writing || !lines.waiting.is_empty();
-        // It is the end either way.
+        let busy = |lines: &mut Lines| lines.is_writing || !lines.queued.is_empty();
+        // Whether all lines were written makes no difference.
         drop(self.0.changed.wait_timeout_while(self.0.lock(), within, busy));
     }
 }
 
-impl Write for Aside {
-    /// Takes a line, or drops it. The subscriber hands over whole ones.
+impl Write for BackgroundWriter {
+    /// Queues a line, or drops it. The subscriber passes whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut lines = self.0.lock();
-        match lines.waiting.len() < MOST_LINES {
-            true => lines.waiting.push_back(line.to_vec()),
+        match lines.queued.len() < MAX_QUEUED_LINES {
+            true => lines.queued.push_back(line.to_vec()),
             false => lines.dropped += 1,
         }
         self.0.changed.notify_all();
@@ -161,23 +189,23 @@ impl Queue {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what comes, for as long as the process lives. The lock is not held while it does.
-    fn write_to(&self, out: &mut impl Write, notice: fn(u64) -> String) {
+    /// Writes queued lines until the process ends. The lock is not held during writes.
+    fn write_to(&self, out: &mut impl Write, dropped_notice: fn(u64) -> String) {
         loop {
             let mut lines = self.lock();
-            lines.writing = false;
+            lines.is_writing = false;
             self.changed.notify_all();
-            let idle = |lines: &mut Lines| lines.waiting.is_empty();
+            let idle = |lines: &mut Lines| lines.queued.is_empty();
             let mut lines = self.changed.wait_while(lines, idle).unwrap_or_else(PoisonError::into_inner);
-            lines.writing = true;
-            let (waiting, dropped) = (std::mem::take(&mut lines.waiting), std::mem::take(&mut lines.dropped));
+            lines.is_writing = true;
+            let (queued, dropped) = (std::mem::take(&mut lines.queued), std::mem::take(&mut lines.dropped));
             drop(lines);
-            // A reader that has gone away is no reason to stop serving.
-            for line in waiting {
+            // A closed standard error does not stop the process.
+            for line in queued {
                 let _ = out.write_all(&line);
             }
             if dropped > 0 {
-                let _ = writeln!(out, "{}", notice(dropped));
+                let _ = writeln!(out, "{}", dropped_notice(dropped));
             }
         }
     }
@@ -188,10 +216,10 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Writes only as far as it is let.
-    struct Slow(Receiver<()>, Sender<Vec<u8>>);
+    /// A writer that needs a permit for each write.
+    struct GatedWriter(Receiver<()>, Sender<Vec<u8>>);
 
-    impl Write for Slow {
+    impl Write for GatedWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.recv().map_err(io::Error::other)?;
             self.1.send(bytes.to_vec()).map_err(io::Error::other)?;
@@ -204,27 +232,27 @@ mod tests {
     }
 
     #[test]
-    fn who_logs_never_waits_and_what_was_dropped_is_counted() {
+    fn logging_never_blocks_and_dropped_lines_are_counted() {
         let (permit, permits) = channel();
         let (written, lines) = channel();
-        let mut log = Aside::to(Slow(permits, written), notice);
+        let mut log = BackgroundWriter::start(GatedWriter(permits, written), dropped_notice);
         writeln!(log, "first").unwrap();
-        while !log.0.lock().writing {
+        while !log.0.lock().is_writing {
             std::thread::yield_now();
         }
-        for n in 0..MOST_LINES + 7 {
+        for n in 0..MAX_QUEUED_LINES + 7 {
             log.write_all(format!("line {n}\n").as_bytes()).unwrap();
         }
-        // Nobody reads, and yet this returns.
+        // No permit was sent, so the writer is blocked.
         log.finish(Duration::from_millis(10));
-        for _ in 0..MOST_LINES + 100 {
+        for _ in 0..MAX_QUEUED_LINES + 100 {
             permit.send(()).unwrap();
         }
         log.finish(Duration::from_secs(10));
         let text = String::from_utf8(lines.try_iter().flatten().collect()).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[..2], ["first", "line 0"]);
-        assert_eq!(lines[MOST_LINES], format!("line {}", MOST_LINES - 1));
-        assert_eq!(lines[MOST_LINES + 1..], ["7 lines of the log were dropped: nobody read them"]);
+        assert_eq!(lines[MAX_QUEUED_LINES], format!("line {}", MAX_QUEUED_LINES - 1));
+        assert_eq!(lines[MAX_QUEUED_LINES + 1..], ["7 log lines were dropped: no process read them"]);
     }
 }

@@ -1,53 +1,67 @@
-//! The `rallypoint` command: what people type. The work is done in the crates below it.
+//! The `rallypoint` command line. The other crates do the work.
 
 mod bench;
+mod exit_code;
+mod flags;
 mod join;
 mod live_line;
 mod log;
 mod output;
 mod progress;
+mod python;
+mod reference;
+mod refusal;
 mod run;
 mod serve;
 mod store;
-mod waiting;
+mod wait_indicator;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Elastic rendezvous for distributed training: a launcher in torchrun's place, a store server that torch can't
-/// tell from its own, and their tools
+/// Elastic rendezvous for distributed training: a drop-in launcher for torchrun, and a store server for torch
 #[derive(Debug, Parser)]
 #[command(name = "rallypoint", version, max_term_width = HELP_WIDTH, propagate_version = true)]
-#[command(after_help = "Logs go to standard error; RALLYPOINT_LOG=error, warn, info or debug says how much.")]
+#[command(after_help = NOTES, after_long_help = format!("{NOTES}\n\n{}", exit_code::help()))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+const NOTES: &str = "Commands log to standard error. --log-level or RALLYPOINT_LOG sets the level.";
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    Bench(bench::BenchArgs),
-    Join(join::JoinArgs),
     Run(Box<run::RunArgs>),
     Serve(serve::ServeArgs),
     Store(store::StoreArgs),
-    /// Prints a completion script for a shell
-    #[command(after_help = "Example:\n  rallypoint completions bash > /etc/bash_completion.d/rallypoint")]
+    Join(join::JoinArgs),
+    Bench(bench::BenchArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = exit_code::help_with_examples("completions", COMPLETIONS_EXAMPLE))]
     Completions {
-        /// The shell
+        /// Shell to print the script for
         shell: clap_complete::Shell,
+    },
+    /// Print a reference page in Markdown
+    #[command(hide = true)]
+    Reference {
+        /// Page to print
+        page: reference::Page,
     },
 }
 
-/// Columns of `--help` at most.
+const COMPLETIONS_EXAMPLE: &str = "  rallypoint completions bash > /etc/bash_completion.d/rallypoint";
+
+/// The maximum width of `--help`.
 const HELP_WIDTH: usize = 110;
-/// How long a node that has ended waits for the last lines of its log to be written.
-const LAST_LINES: Duration = Duration::from_secs(1);
+/// Time that a command which has ended waits until its log is written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // The agent and its workers are started through this same program.
+    // This program also starts itself as the agent and as other parts of a job.
     let line = match rallypoint_agent::enter() {
         Ok(line) => line,
         Err(code) => return code,
@@ -56,17 +70,12 @@ fn main() -> ExitCode {
         return run::run_as_torchrun(&line);
     }
     let command = Cli::parse_from(&line).command;
-    // A server starts its own, once it is the process that will serve; an agent when it knows how much it is to say; and a
-    // node may not wait for whoever reads it.
-    if matches!(command, Command::Bench(_) | Command::Store(_) | Command::Completions { .. }) {
-        log::start();
-    }
     match command {
         Command::Bench(args) => bench::run(args),
         Command::Join(args) => {
-            let log = log::start_aside();
+            let log = log::start_background(&args.log);
             let code = join::run(args);
-            log.finish(LAST_LINES);
+            log.finish(FLUSH_TIMEOUT);
             code
         }
         Command::Run(args) => run::run(*args, run::RUN, &line),
@@ -75,7 +84,60 @@ fn main() -> ExitCode {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "rallypoint", &mut script);
-            output::say(script).err().unwrap_or(ExitCode::SUCCESS)
+            output::write_stdout(script).err().unwrap_or(ExitCode::SUCCESS)
+        }
+        Command::Reference { page } => reference::run(page),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the command and all of its subcommands, without those that clap adds.
+    fn all_commands(command: &clap::Command) -> Vec<&clap::Command> {
+        let subcommands = command.get_subcommands().filter(|command| command.get_name() != "help");
+        std::iter::once(command).chain(subcommands.flat_map(all_commands)).collect()
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_are_listed_in_the_order_of_use() {
+        let cli = Cli::command();
+        let visible = cli.get_subcommands().filter(|command| !command.is_hide_set());
+        let names: Vec<_> = visible.map(clap::Command::get_name).collect();
+        assert_eq!(names, ["run", "serve", "store", "join", "bench", "completions"]);
+    }
+
+    #[test]
+    fn no_value_name_contains_a_space() {
+        let cli = Cli::command();
+        for arg in all_commands(&cli).into_iter().flat_map(clap::Command::get_arguments) {
+            for name in arg.get_value_names().unwrap_or_default() {
+                assert!(!name.contains(' '), "{}: {name}", arg.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_headings_and_ends_with_examples() {
+        let cli = Cli::command();
+        for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let end = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let (_, examples) = end.split_once("\n\nExamples:\n").unwrap_or_else(|| panic!("{name}: {end}"));
+            assert!(examples.lines().all(|line| line.starts_with("  ")), "{name}: {examples}");
+            assert!(examples.lines().all(|line| line.len() <= HELP_WIDTH), "{name}: {examples}");
+            for arg in command
+                .get_arguments()
+                .filter(|arg| !arg.is_positional() && arg.get_id() != "print_completion")
+            {
+                assert!(arg.get_help_heading().is_some(), "{name}: {}", arg.get_id());
+            }
         }
     }
 }

@@ -1,24 +1,24 @@
-//! What a node waits for, said while it waits: as a live line on a terminal, in a log once for every change.
+//! Reports what a node waits for: as a live line on a terminal, and once per change in a log.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rallypoint_rendezvous::{Connecting, Gathering, NodeDesc, Observer, Reason, Waiting};
+use rallypoint_rendezvous::{Connecting, NodeDesc, Observer, Reason, StaticWaiting, Waiting};
 
 use crate::live_line;
-use crate::output::shown;
+use crate::output::escape_control;
 
-/// Tells it.
+/// Reports what a node waits for.
 pub(crate) struct Progress {
     run_id: String,
     is_terminal: bool,
-    /// What was logged last, without what changes by itself.
+    /// The summary that was logged last.
     logged: Mutex<Option<String>>,
 }
 
-/// So many nodes are named; a crowd is only counted.
-const NAMED: usize = 8;
+/// Nodes that are named. Further nodes are only counted.
+const MAX_NAMED_NODES: usize = 8;
 
 impl Progress {
     pub(crate) fn new(run_id: &str) -> Progress {
@@ -26,26 +26,27 @@ impl Progress {
         Progress { run_id: run_id.into(), is_terminal, logged: Mutex::default() }
     }
 
-    /// Clears the live line, because the node waits no longer.
+    /// Clears the live line, because the node no longer waits.
     pub(crate) fn end(&self) {
         live_line::clear();
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// `what` changes when something happens, the rest by itself; a narrow terminal cuts the end of the line.
-    fn tell(&self, kind: &str, what: String, line: String, until: &str) {
+    /// Shows `line` on a terminal, or logs `summary` if it has changed. `wait_end` has the time that is left, which
+    /// changes all the time.
+    fn report(&self, kind: &str, summary: String, line: String, wait_end: &str) {
         match self.is_terminal {
             true => self.show(line, None),
-            false => self.log(kind, what, until),
+            false => self.log(kind, summary, wait_end),
         }
     }
 
-    /// Logs what the node waits for, unless that was logged last.
-    fn log(&self, kind: &str, what: String, until: &str) {
+    /// Logs the summary, unless it was logged last.
+    fn log(&self, kind: &str, summary: String, wait_end: &str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.as_deref() != Some(&what) {
-            tracing::info!("waiting in the {kind} '{}': {what}{until}", self.run_id);
-            *logged = Some(what);
+        if logged.as_deref() != Some(&summary) {
+            tracing::info!("waiting in the {kind} '{}': {summary}{wait_end}", self.run_id);
+            *logged = Some(summary);
         }
     }
 
@@ -58,71 +59,76 @@ impl Progress {
 impl Observer for Progress {
     fn connecting(&self, connecting: &Connecting<'_>) {
         let Connecting { peer, endpoint, fault, .. } = connecting;
-        let until = connecting.until();
+        let wait_end = connecting.until();
         if self.is_terminal {
             let details = format!("  {fault}\n  hint: {}", fault.hint());
-            let line = format!("no answer yet from {peer} at {endpoint}{until}");
-            self.show(line, Some(shown(details.as_bytes(), &['\n'])));
+            let line = format!("no answer yet from {peer} at {endpoint}{wait_end}");
+            self.show(line, Some(escape_control(details.as_bytes(), &['\n'])));
         } else if connecting.waited >= Connecting::LOG_GRACE {
-            let until = format!("{until}; hint: {}", fault.hint());
-            self.log("rendezvous", connecting.to_string(), &until);
+            let wait_end = format!("{wait_end}; hint: {}", fault.hint());
+            self.log("rendezvous", connecting.to_string(), &wait_end);
         }
     }
 
-    fn gathering(&self, gathering: &Gathering<'_>) {
-        let Gathering { joined, world_size, left, .. } = gathering;
-        let what = format!("{joined} of {world_size} nodes are here");
-        let until = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
-        self.tell("static rendezvous", what.clone(), format!("{what}{until}"), &until);
+    fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
+        let StaticWaiting { joined, world_size, left, .. } = waiting;
+        let summary = format!("{joined} of {world_size} nodes are here");
+        let wait_end = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
+        self.report("static rendezvous", summary.clone(), format!("{summary}{wait_end}"), &wait_end);
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
-        // Steps on the way are nothing to tell of.
+        // These are steps that take no time.
         if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
             return;
         }
-        // It waits no longer; the error says so.
+        // The join timeout has expired, and the error reports that.
         if waiting.reason.is_join_timeout() {
             return;
         }
-        let (what, until) = (what(waiting), until(waiting));
-        // What ends the wait before who is here.
-        self.tell("rendezvous", what, format!("{}{until}{}", reason(waiting), who(waiting)), &until);
+        let (summary, wait_end) = (summary(waiting), wait_end(waiting));
+        // A narrow terminal cuts the line, so the end of the wait comes before the participants.
+        self.report(
+            "rendezvous",
+            summary,
+            format!("{}{wait_end}{}", reason(waiting), participants(waiting)),
+            &wait_end,
+        );
     }
 }
 
-/// What is waited for and who is here; it changes when something happens.
-fn what(waiting: &Waiting<'_>) -> String {
-    format!("{}{}", reason(waiting), who(waiting))
+/// Returns the reason and the participants. The summary changes only when the state changes.
+fn summary(waiting: &Waiting<'_>) -> String {
+    format!("{}{}", reason(waiting), participants(waiting))
 }
 
 fn reason(waiting: &Waiting<'_>) -> String {
     match waiting.reason {
-        Reason::LastCall { have, most, .. } => {
-            format!("{have} of at most {most} nodes are here, last call for more")
+        Reason::LastCall { have, max_nodes, .. } => {
+            format!("{have} of at most {max_nodes} nodes are here, last call for more")
         }
         reason => reason.to_string(),
     }
 }
 
-/// Who is here, and who is not.
-fn who(waiting: &Waiting<'_>) -> String {
-    let here: Vec<&NodeDesc> =
+/// Returns the participants and the missing nodes.
+fn participants(waiting: &Waiting<'_>) -> String {
+    let participants: Vec<&NodeDesc> =
         waiting.state.map(|state| state.participants.keys().collect()).unwrap_or_default();
-    let mut names: Vec<_> = here
+    let mut names: Vec<_> = participants
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED_NODES)
         .map(|node| format!("{} (pid {})", node.addr.escape_debug(), node.pid))
         .collect();
-    if here.len() > NAMED {
-        names.push(format!("and {} more", here.len() - NAMED));
+    if participants.len() > MAX_NAMED_NODES {
+        names.push(format!("and {} more", participants.len() - MAX_NAMED_NODES));
     }
     let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
-    format!("{names}{}", waiting.missing.describe(NAMED))
+    format!("{names}{}", waiting.missing.describe(MAX_NAMED_NODES))
 }
 
-/// What ends the wait, and when.
-fn until(waiting: &Waiting<'_>) -> String {
+/// Returns what ends the wait, and when.
+fn wait_end(waiting: &Waiting<'_>) -> String {
     let seconds = |time: Duration| time.as_secs_f64().ceil();
     let left = seconds(waiting.left);
     match waiting.reason {

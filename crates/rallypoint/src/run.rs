@@ -1,13 +1,11 @@
-//! `rallypoint run`: the workers of a node, in torchrun's place. What is asked for is found out here; the work is the
-//! agent's.
+//! `rallypoint run`: the workers of a node, in place of torchrun. This module reads the command line. The agent does
+//! the work.
 
 mod arguments;
-mod given;
+mod observer;
 mod plan;
 mod port_owner;
-mod python;
 mod rendezvous;
-mod screen;
 mod script;
 mod streams;
 
@@ -15,55 +13,31 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
     AgentError, LaunchConfig, Outcome, Verdict, end_report, ended_elsewhere, entry_point_name,
-    failure_report, tell_error, tell_failure,
+    failure_report, write_error_file, write_failure_file,
 };
 
 pub(crate) use arguments::RunArgs;
+use observer::RunObserver;
 use plan::{Plan, plan};
 use port_owner::port_owner;
-use python::Defaults;
-use screen::Screen;
 
 use tracing::level_filters::LevelFilter;
 
+use crate::flags::FlagEnvironment;
 use crate::join::store_hint;
-use crate::{HELP_WIDTH, log, output};
-
-/// How long the last lines of the log may take to be written.
-const LAST_LINES: Duration = Duration::from_secs(1);
-
-/// Why nothing was started.
-#[derive(Debug)]
-struct Refused {
-    /// The exit code: torchrun's for it.
-    code: u8,
-    text: String,
-    hint: Option<String>,
-}
-
-impl Refused {
-    /// What was typed can't be understood.
-    fn usage(text: String) -> Refused {
-        Refused { code: 2, text, hint: None }
-    }
-
-    /// What was typed can't be done.
-    fn value(text: String) -> Refused {
-        Refused { code: 1, text, hint: None }
-    }
-}
+use crate::refusal::Refusal;
+use crate::{FLUSH_TIMEOUT, HELP_WIDTH, exit_code, log, output};
 
 /// The name of this command in usage and error messages.
 pub(crate) const RUN: &str = "rallypoint run";
 /// The name of this command if a link named `torchrun` started it, as torchx and other tools do.
 const TORCHRUN: &str = "torchrun";
 
-/// Whether the user started this program under the name `torchrun`.
+/// Returns whether the user started this program under the name `torchrun`.
 pub(crate) fn is_torchrun(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == TORCHRUN)
 }
@@ -94,143 +68,148 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     if let Some(shell) = &args.print_completion {
         return print_completion(shell, name);
     }
-    let form = if args.log_format == "json" { Form::Log } else { Form::Plain };
-    let voice = Voice { form, name };
-    let own = |name: &str| std::env::var_os(name);
-    let defaults = Defaults(&own);
-    let prepared = log_level(&args, &defaults).and_then(|level| {
-        let plan = plan(&args, line, &defaults)?;
-        // The outer process has checked it before it started the agent.
+    let format = if args.log_format == "json" { ErrorFormat::Json } else { ErrorFormat::Text };
+    let errors = ErrorWriter { format, name };
+    let variable = |name: &str| std::env::var_os(name);
+    let environment = FlagEnvironment(&variable);
+    let result = log_level(&args, &environment).and_then(|level| {
+        let plan = plan(&args, line, &environment)?;
+        // The outer process has checked this before it started the agent.
         if !rallypoint_agent::is_agent() {
-            script::check(&plan.config, &defaults)?;
+            script::check(&plan.config, &environment)?;
         }
         Ok((level, plan))
     });
-    let (level, Plan { config, warnings }) = match prepared {
-        Ok(prepared) => prepared,
-        Err(refused) => return refuse(&refused, voice),
+    let (level, Plan { config, warnings }) = match result {
+        Ok(result) => result,
+        Err(refusal) => return report_refusal(&refusal, errors),
     };
     if let Some(code) = rallypoint_agent::start_agent() {
         return code;
     }
-    let aside = log::start_aside_as(level, args.log_format == "json");
+    let log_writer = log::start_agent_log(level, args.log_format == "json");
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let screen = Arc::new(Screen::new(&config.rendezvous.run_id));
-    let outcome = rallypoint_agent::run(config.clone(), screen);
-    // What was logged comes before what is reported.
-    aside.finish(LAST_LINES);
-    let code = conclude(&config, &outcome, voice);
-    aside.finish(LAST_LINES);
+    let observer = Arc::new(RunObserver::new(&config.rendezvous.run_id));
+    let outcome = rallypoint_agent::run(config.clone(), observer);
+    // Log lines come before the report.
+    log_writer.finish(FLUSH_TIMEOUT);
+    let code = report_outcome(&config, &outcome, errors);
+    log_writer.finish(FLUSH_TIMEOUT);
     code
 }
 
-/// Returns how much is logged, if the user has said so.
-fn log_level(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Option<LevelFilter>, Refused> {
-    let level = args.log_level.clone().or_else(|| defaults.variable("RALLYPOINT_LOG"));
-    let Some(level) = level.or_else(|| defaults.variable("LOGLEVEL").map(|level| python_level(&level)))
-    else {
-        return Ok(None);
-    };
-    let unknown =
-        || Refused::usage(format!("--log-level {level:?} is none of off, error, warn, info, debug, trace"));
-    log::level_named(&level).map(Some).ok_or_else(unknown)
-}
-
-/// Python's names of levels, which `LOGLEVEL` has.
-fn python_level(level: &str) -> String {
-    match level.trim().to_ascii_uppercase().as_str() {
-        "CRITICAL" | "FATAL" | "ERROR" => "error",
-        "WARNING" | "WARN" => "warn",
-        "DEBUG" | "NOTSET" => "debug",
-        _ => "info",
+/// Returns the log level of the flag, of `RALLYPOINT_LOG` or of `LOGLEVEL`.
+fn log_level(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<Option<LevelFilter>, Refusal> {
+    if let Some(level) = args.log.level() {
+        return Ok(Some(level));
     }
-    .into()
+    match environment.variable("RALLYPOINT_LOG").filter(|text| !text.is_empty()) {
+        Some(text) => {
+            log::parse_level(&text).map(Some).ok_or_else(|| Refusal::usage(log::wrong_level(&text)))
+        }
+        None => Ok(environment.variable("LOGLEVEL").map(|level| python_level(&level))),
+    }
 }
 
-/// How this command speaks of what went wrong, and under which name.
+/// Returns the level for one of Python's names, which `LOGLEVEL` has.
+fn python_level(level: &str) -> LevelFilter {
+    match level.trim().to_ascii_uppercase().as_str() {
+        "CRITICAL" | "FATAL" | "ERROR" => LevelFilter::ERROR,
+        "WARNING" | "WARN" => LevelFilter::WARN,
+        "DEBUG" | "NOTSET" => LevelFilter::DEBUG,
+        _ => LevelFilter::INFO,
+    }
+}
+
+/// Prints errors of this command.
 #[derive(Clone, Copy)]
-struct Voice {
-    form: Form,
+struct ErrorWriter {
+    format: ErrorFormat,
     name: &'static str,
 }
 
 #[derive(Clone, Copy)]
-enum Form {
-    /// As text on standard error.
-    Plain,
-    /// In the log, because that is to be read by a program: no line of another form stands in between.
-    Log,
+enum ErrorFormat {
+    /// Text on standard error.
+    Text,
+    /// A line of the JSON log, so that the output contains nothing but JSON.
+    Json,
 }
 
-impl Voice {
-    /// Waits for whoever reads: it is the last that is said, and not to be lost.
-    fn say(self, text: &str) {
-        match self.form {
-            Form::Log => log::say_as_json(text.trim()),
-            Form::Plain => output::complain_lines(text),
+impl ErrorWriter {
+    /// Writes text. May block, because these are the last lines and must not be lost.
+    fn write(self, text: &str) {
+        match self.format {
+            ErrorFormat::Json => log::write_json_error(text.trim()),
+            ErrorFormat::Text => output::write_stderr_lines(text),
         }
     }
 
-    /// Each line of it, with the name of the command before it.
-    fn complain(self, text: &str) {
+    /// Writes an error with the name of the command before each line.
+    fn error(self, text: &str) {
         let lines: Vec<_> = text.lines().map(|line| format!("{}: {line}", self.name)).collect();
-        self.say(&lines.join("\n"));
+        self.write(&lines.join("\n"));
     }
 }
 
-/// Says what came of it, to everybody who wants to know.
-fn conclude(config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> ExitCode {
+/// Prints how the run ended, writes the reports, and returns the exit code.
+fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter) -> ExitCode {
     if let Some(error) = &outcome.error {
-        voice.complain(&error.to_string());
+        errors.error(&error.to_string());
         if let Some(hint) = hint(config, error) {
-            voice.say(&format!("hint: {hint}"));
+            errors.write(&format!("hint: {hint}"));
         }
     }
     match outcome.verdict {
         Verdict::Unhealthy if outcome.failures.is_empty() => {
-            voice.complain("a worker could not be interrupted for too long and was given up");
+            errors.error("a worker that could not be interrupted was given up after its timeout");
         }
         Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
-            voice.complain(&ended_elsewhere(&outcome.suspects));
-            voice.say("hint: the output of that node may say why");
+            errors.error(&ended_elsewhere(&outcome.suspects));
+            errors.write("hint: check the output of that node");
         }
         Verdict::Failed | Verdict::FailedElsewhere | Verdict::Unhealthy => {
             let title = entry_point_name(config);
             let first = outcome.first_failure.as_ref();
             let report = failure_report(&title, &outcome.failures, first, config.max_restarts);
-            voice.say(&report);
+            errors.write(&report);
         }
         _ => {}
     }
     if let Some(path) = &config.error_file {
         let failure = outcome.first_failure.as_ref().or(outcome.failures.first());
         match (outcome.verdict, &outcome.error, failure) {
-            (_, Some(error), _) => tell_error(&error.to_string(), path),
+            (_, Some(error), _) => write_error_file(&error.to_string(), path),
             (Verdict::FailedElsewhere, ..) if outcome.first_failure.is_none() => {
-                tell_error(&ended_elsewhere(&outcome.suspects), path);
+                write_error_file(&ended_elsewhere(&outcome.suspects), path);
             }
             (Verdict::Succeeded | Verdict::Spare, ..) | (.., None) => {}
-            (.., Some(failure)) => tell_failure(failure, path),
+            (.., Some(failure)) => write_failure_file(failure, path),
         }
     }
-    let told = config.report.as_ref().map_or(Ok(()), |to| tell_end(to, config, outcome, voice));
-    told.err().unwrap_or_else(|| ExitCode::from(outcome.exit_code()))
+    let written = config.report.as_ref().map_or(Ok(()), |to| write_end_report(to, config, outcome, errors));
+    written.err().unwrap_or_else(|| ExitCode::from(outcome.exit_code()))
 }
 
-fn tell_end(to: &Path, config: &LaunchConfig, outcome: &Outcome, voice: Voice) -> Result<(), ExitCode> {
+fn write_end_report(
+    to: &Path,
+    config: &LaunchConfig,
+    outcome: &Outcome,
+    errors: ErrorWriter,
+) -> Result<(), ExitCode> {
     let report = format!("{}\n", end_report(config, outcome));
     if to == Path::new("-") {
-        return output::say(report);
+        return output::write_stdout(report);
     }
     std::fs::write(to, report).map_err(|error| {
-        voice.complain(&format!("cannot write --end-report {}: {error}", to.display()));
+        errors.error(&format!("cannot write --end-report {}: {error}", to.display()));
         ExitCode::FAILURE
     })
 }
 
-/// What may be the matter, where the error itself can't know.
+/// Returns a hint for an error whose cause the error itself does not know.
 fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
-    let held = |port: u16| {
+    let owner = |port: u16| {
         let (pid, name) = port_owner(port).filter(|(pid, _)| *pid != std::process::id())?;
         Some(format!("port {port} of this machine is held by process {pid} ({name})"))
     };
@@ -240,7 +219,7 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
             let endpoint = &config.rendezvous.endpoint;
             let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "29400"));
             let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));
-            let owner = port.parse().ok().filter(|_| is_ours).and_then(held);
+            let owner = port.parse().ok().filter(|_| is_ours).and_then(owner);
             Some(match (owner, source.connection_fault()) {
                 (Some(owner), Some(fault)) => format!("{}\nhint: {owner}", fault.hint()),
                 (Some(owner), None) => owner,
@@ -248,21 +227,21 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
             })
         }
         AgentError::System { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            held(config.watch.health_check?.port())
+            owner(config.watch.health_check?.port())
         }
         _ => None,
     }
 }
 
-fn refuse(refused: &Refused, voice: Voice) -> ExitCode {
-    voice.complain(&refused.text);
-    if let Some(hint) = &refused.hint {
-        voice.say(&format!("hint: {hint}"));
+fn report_refusal(refusal: &Refusal, errors: ErrorWriter) -> ExitCode {
+    errors.error(&refusal.text);
+    if let Some(hint) = &refusal.hint {
+        errors.write(&format!("hint: {hint}"));
     }
-    if refused.code == 2 {
-        voice.say(&format!("hint: `{} --help` shows the options with examples", voice.name));
+    if refusal.code == exit_code::USAGE {
+        errors.write(&format!("hint: `{} --help` shows the options with examples", errors.name));
     }
-    ExitCode::from(refused.code)
+    ExitCode::from(refusal.code)
 }
 
 fn print_completion(shell: &str, name: &'static str) -> ExitCode {
@@ -271,10 +250,10 @@ fn print_completion(shell: &str, name: &'static str) -> ExitCode {
         "zsh" => clap_complete::Shell::Zsh,
         other => {
             let text = format!(
-                "--print-completion {other}: there is no script for it; `rallypoint completions` has bash, elvish, fish, \
+                "--print-completion {other} is not supported; `rallypoint completions` has bash, elvish, fish, \
                  powershell and zsh"
             );
-            return refuse(&Refused::usage(text), Voice { form: Form::Plain, name });
+            return report_refusal(&Refusal::usage(text), ErrorWriter { format: ErrorFormat::Text, name });
         }
     };
     let (mut command, name) = match name {
@@ -283,5 +262,5 @@ fn print_completion(shell: &str, name: &'static str) -> ExitCode {
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
-    output::say(script).err().unwrap_or(ExitCode::SUCCESS)
+    output::write_stdout(script).err().unwrap_or(ExitCode::SUCCESS)
 }

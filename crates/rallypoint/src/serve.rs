@@ -1,4 +1,4 @@
-//! `rallypoint serve`: the store server as a process of its own.
+//! `rallypoint serve`: the store server as a process.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -12,59 +12,69 @@ use rallypoint_http::{HealthServer, parse_address};
 use rallypoint_rendezvous::is_loopback;
 use rallypoint_store::{Endpoint, Failure, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
 use rustix::process::{Resource, getrlimit};
-use serde_json::json;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::{log, output};
+use crate::log::LogArgs;
+use crate::{FLUSH_TIMEOUT, exit_code, log, output};
 
 /// The server logs a warning if the file limit leaves room for fewer connections than this.
-const FEW_CONNECTIONS: u64 = 256;
+const MIN_EXPECTED_CONNECTIONS: u64 = 256;
 
-/// Runs a store server that torch's TCPStore clients can use as their own.
-///
-/// Once it is ready it prints one line `listening on HOST:PORT` per address to standard output; logs go to standard
-/// error. SIGTERM and SIGINT end it cleanly. With --health-check a line tells where, after those.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  rallypoint serve                                  this machine only, port 29400
-  rallypoint serve --listen 0.0.0.0:29400           open to the cluster, IPv4
-  rallypoint serve --listen :29400                  open to the cluster, IPv6 and IPv4
-  rallypoint serve --listen 127.0.0.1:0             any free port; the first line of output tells which
+const EXAMPLES: &str = "  \
+  # This machine only, port 29400
+  rallypoint serve
+  # Open to the cluster: all IPv4 addresses, or all IPv6 and IPv4 addresses
+  rallypoint serve --listen 0.0.0.0:29400
+  rallypoint serve --listen :29400
+  # A free port; the first line of output has its number
+  rallypoint serve --listen 127.0.0.1:0
+  # Other limits
   rallypoint serve --limit value_len=64MiB --limit handshake=30s
-  rallypoint serve --expire-idle-jobs 60min         forgets jobs that ended and left their keys behind
-  rallypoint serve --health-check 0.0.0.0:8080      `curl HOST:8080/healthz` tells how it is doing
+  # Delete the keys of jobs that have ended
+  rallypoint serve --expire-idle-jobs 60min
+  # Health checks: `curl HOST:8080/healthz`
+  rallypoint serve --health-check 0.0.0.0:8080";
 
-Exit codes: 0 ended by a signal, 1 could not listen or stopped by itself, 2 wrong usage")]
+/// Run a store server for torch's TCPStore clients and ours
+///
+/// When the server is ready, it prints one line `listening on HOST:PORT` per address to standard output, and then one line
+/// with the address of --health-check. SIGTERM and SIGINT stop it.
+#[derive(Debug, Args)]
+#[command(after_help = exit_code::help_with_examples("serve", EXAMPLES))]
 pub(crate) struct ServeArgs {
-    /// Where to listen; may be given several times
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:29400")]
+    /// Address to listen on; can be repeated
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:29400", help_heading = "Server")]
     listen: Vec<Endpoint>,
-    /// Changes a limit; --list-limits shows them all
-    #[arg(long, value_name = "NAME=VALUE")]
-    limit: Vec<String>,
-    /// Answers over HTTP there whether the server lives and how full it is [the address is 127.0.0.1; `:PORT` is all]
-    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = parse_address)]
-    health_check: Option<SocketAddr>,
-    /// Deletes the keys of jobs that no client has used for this long (30min, 3600s) and that have no connection
+    /// Delete the keys of jobs that have no connection and were not used for this time (30min, 3600s)
     ///
     /// A job is a run id: its state, the keys of its rounds, and the keys under rallypoint.rendezvous/. A connection belongs to
     /// the job whose key it named last. Live agents name a key every 5 s. Keys outside of a rendezvous never expire.
-    #[arg(long, value_name = "TIME", value_parser = idle_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_idle_time, help_heading = "Server")]
     expire_idle_jobs: Option<Duration>,
-    /// Prints every limit with its default and meaning, and ends
-    #[arg(long)]
+    /// Change a limit; can be repeated
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Limits")]
+    limit: Vec<String>,
+    /// Print every limit with its default and meaning, and exit
+    #[arg(long, help_heading = "Limits")]
     list_limits: bool,
+    /// Print --list-limits as one line of JSON
+    #[arg(long, requires = "list_limits", help_heading = "Limits")]
+    json: bool,
+    /// Answer health checks over HTTP; PORT alone is on 127.0.0.1, :PORT on all addresses
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = parse_address, help_heading = "Observability")]
+    health_check: Option<SocketAddr>,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
     // This comes first: it may execute this program again, and the default limits depend on the settings that it makes.
-    let as_it_is = tune_allocator();
+    let tuning_error = tune_allocator();
     let defaults = TcpStoreServer::default_limits();
     if args.list_limits {
-        let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
-        let table: String = defaults.describe().into_iter().map(line).collect();
-        return output::say(table).err().unwrap_or(ExitCode::SUCCESS);
+        return print_limits(&defaults, args.json);
     }
     let mut limits = None;
     for change in &args.limit {
@@ -75,38 +85,40 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             None => Err(format!("{change:?} is not NAME=VALUE")),
         };
         if let Err(why) = set {
-            output::complain(&format!("rallypoint serve: {why}"));
-            output::complain("hint: `rallypoint serve --list-limits` shows them all");
-            return ExitCode::from(2);
+            output::write_stderr(&format!("rallypoint serve: {why}"));
+            output::write_stderr("hint: `rallypoint serve --list-limits` prints all limits");
+            return ExitCode::from(exit_code::USAGE);
         }
     }
     if let Some(Err(why)) = limits.as_ref().map(Limits::check) {
-        output::complain(&format!("rallypoint serve: {why}"));
-        return ExitCode::from(2);
+        output::write_stderr(&format!("rallypoint serve: {why}"));
+        return ExitCode::from(exit_code::USAGE);
     }
-    let log = log::start_aside();
-    if let Some(why) = as_it_is {
+    let log = log::start_background(&args.log);
+    if let Some(why) = tuning_error {
         tracing::debug!("{why}");
     }
-    // Before the server's thread starts, so that it inherits the handling of signals.
+    // Before the server's thread starts, so that the thread inherits the signal handlers.
     let signals = match Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
         Err(error) => {
-            output::complain(&format!("rallypoint serve: cannot handle signals: {error}"));
+            output::write_stderr(&format!("rallypoint serve: cannot handle signals: {error}"));
             return ExitCode::FAILURE;
         }
     };
-    // Bound first: if this fails, no client was served yet.
+    // Bound before the server starts. If this fails, no client was served yet.
     let health = match args.health_check.map(|at| (at, TcpListener::bind(at))) {
         Some((at, Err(error))) => {
-            output::complain(&format!("rallypoint serve: cannot listen for health checks on {at}: {error}"));
-            output::complain("hint: choose another address with --health-check [ADDRESS:]PORT");
+            output::write_stderr(&format!(
+                "rallypoint serve: cannot listen for health checks on {at}: {error}"
+            ));
+            output::write_stderr("hint: choose another address with --health-check [ADDRESS:]PORT");
             return ExitCode::FAILURE;
         }
         Some((_, Ok(listener))) => Some(listener),
         None => None,
     };
-    let only_here = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
+    let is_local_only = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let listen = args.listen.into_iter().map(Listen::Endpoint).collect();
     let options = ServerOptions::new(listen)
         .limits(limits.clone())
@@ -115,8 +127,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let mut server = match TcpStoreServer::start(options) {
         Ok(server) => server,
         Err(error) => {
-            output::complain(&format!("rallypoint serve: {error}"));
-            output::complain(match error {
+            output::write_stderr(&format!("rallypoint serve: {error}"));
+            output::write_stderr(match error {
                 StoreError::Call { failure: Failure::Unreachable(_), .. } => {
                     "hint: check the spelling, or use an IP address of this machine"
                 }
@@ -125,16 +137,16 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let health = match health.map(|listener| answer_health_checks(listener, &server)).transpose() {
+    let health = match health.map(|listener| start_health_server(listener, &server)).transpose() {
         Ok(health) => health,
         Err(error) => {
-            output::complain(&format!("rallypoint serve: cannot answer health checks: {error}"));
+            output::write_stderr(&format!("rallypoint serve: cannot answer health checks: {error}"));
             return ExitCode::FAILURE;
         }
     };
     let mut out = std::io::stdout().lock();
     for address in server.addresses() {
-        // Nobody reading our output is no reason to stop serving.
+        // A closed standard output does not stop the server.
         let _ = writeln!(out, "listening on {address}");
     }
     if let Some(health) = &health {
@@ -142,55 +154,73 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
     let _ = out.flush();
     let limits = limits.unwrap_or(defaults);
-    let connections = server.stats().most_connections;
+    let connections = server.stats().max_connections;
     tracing::info!(
         "limits: {connections} connections, {} of keys and values, {} per value",
-        limits.store_bytes.print(),
-        limits.value_len.print()
+        limits.store_bytes.format(),
+        limits.value_len.format()
     );
-    if connections < FEW_CONNECTIONS.min(limits.connections as u64) {
+    if connections < MIN_EXPECTED_CONNECTIONS.min(limits.connections as u64) {
         tracing::warn!(
             "the file limit allows only {connections} connections\n\
              hint: raise `ulimit -n` (LimitNOFILE= in a systemd unit); each connection needs a file"
         );
     }
-    if only_here {
+    if is_local_only {
         tracing::info!(
             "reachable from this machine only; --listen 0.0.0.0:{} opens it to every machine that can reach this one",
             server.port()
         );
     }
-    let end = await_end(signals, || server.is_running());
+    let end = wait_for_end(signals, || server.is_running());
     server.stop();
     match end {
-        End::Signal(SIGINT) => tracing::info!("ending on SIGINT"),
-        End::Signal(_) => tracing::info!("ending on SIGTERM"),
-        End::ByItself => tracing::error!("the server has stopped by itself; the log says why"),
+        End::Signal(SIGINT) => tracing::info!("stopping on SIGINT"),
+        End::Signal(_) => tracing::info!("stopping on SIGTERM"),
+        End::Stopped => tracing::error!("the server stopped by itself; the log has the reason"),
     }
-    log.finish(Duration::from_secs(1));
+    log.finish(FLUSH_TIMEOUT);
     end.exit_code()
 }
 
+/// Prints the limits as a table or as JSON.
+fn print_limits(limits: &Limits, as_json: bool) -> ExitCode {
+    let limits = limits.describe();
+    let text: String = match as_json {
+        true => {
+            let object =
+                |(name, default, meaning)| json!({"name": name, "default": default, "meaning": meaning});
+            format!("{}\n", Value::Array(limits.into_iter().map(object).collect()))
+        }
+        false => {
+            let line = |(name, default, meaning)| format!("{name:<22} {default:>8}  {meaning}\n");
+            limits.into_iter().map(line).collect()
+        }
+    };
+    output::write_stdout(text).err().unwrap_or(ExitCode::SUCCESS)
+}
+
 /// Parses the argument of --expire-idle-jobs.
-fn idle_time(text: &str) -> Result<Duration, String> {
-    match Duration::read(text)? {
+fn parse_idle_time(text: &str) -> Result<Duration, String> {
+    match Duration::parse(text)? {
         Duration::ZERO => Err("must be more than 0, for example 30min".into()),
         time => Ok(time),
     }
 }
 
-/// Answers health checks with the figures of the server. Its event loop gives them, so a loop that hangs is not healthy.
-fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
-    let (inquire, instance, start) = (server.inquiry(), server.instance().to_owned(), Instant::now());
+/// Answers health checks with the figures of the server. They come from its event loop, so a server that hangs is not
+/// healthy.
+fn start_health_server(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
+    let (query_stats, instance, start) = (server.stats_query(), server.instance().to_owned(), Instant::now());
     HealthServer::start(listener, move |timeout| {
-        let stats = inquire(timeout)?;
-        let is_full = stats.connections >= stats.most_connections || stats.out_of_files > 0;
+        let stats = query_stats(timeout)?;
+        let is_full = stats.connections >= stats.max_connections || stats.out_of_files > 0;
         Some(json!({
             "status": if is_full { "full" } else { "serving" },
             "instance": instance,
             "seconds": start.elapsed().as_secs_f64(),
             "connections": stats.connections,
-            "most_connections": stats.most_connections,
+            "most_connections": stats.max_connections,
             "out_of_files": stats.out_of_files > 0,
             "accepted": stats.accepted,
             "refused": stats.refused,
@@ -206,31 +236,31 @@ fn answer_health_checks(listener: TcpListener, server: &TcpStoreServer) -> std::
     })
 }
 
-/// How serving ends.
+/// How the server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Signal(i32),
-    ByItself,
+    Stopped,
 }
 
 impl End {
     fn exit_code(self) -> ExitCode {
         match self {
             End::Signal(_) => ExitCode::SUCCESS,
-            End::ByItself => ExitCode::FAILURE,
+            End::Stopped => ExitCode::FAILURE,
         }
     }
 }
 
-/// Waits for a signal. A server that has stopped by itself must not leave a process behind that looks like one.
-fn await_end(mut signals: Signals, is_alive: impl Fn() -> bool) -> End {
-    let (caught, catching) = channel();
-    std::thread::spawn(move || signals.forever().next().map(|signal| caught.send(signal)));
+/// Waits for a signal, or until the server has stopped by itself. The process must not outlive its server.
+fn wait_for_end(mut signals: Signals, is_running: impl Fn() -> bool) -> End {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || signals.forever().next().map(|signal| sender.send(signal)));
     loop {
-        match catching.recv_timeout(Duration::from_millis(500)) {
+        match receiver.recv_timeout(Duration::from_millis(500)) {
             Ok(signal) => return End::Signal(signal),
-            Err(_) if is_alive() => {}
-            Err(_) => return End::ByItself,
+            Err(_) if is_running() => {}
+            Err(_) => return End::Stopped,
         }
     }
 }
@@ -263,7 +293,7 @@ fn tune_allocator() -> Option<String> {
         Ok(program) => std::process::Command::new(program).arg0(name).args(args).env(TUNABLES, tuned).exec(),
         Err(error) => error,
     };
-    Some(format!("could not start again with {TUNABLES}={tuned}: {error}"))
+    Some(format!("could not execute the program again with {TUNABLES}={tuned}: {error}"))
 }
 
 #[cfg(test)]
@@ -272,10 +302,10 @@ mod tests {
 
     #[test]
     fn a_server_that_stops_by_itself_is_a_failure() {
-        // A signal that nobody sends to this process.
+        // No process sends this signal.
         let signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
-        let end = await_end(signals, || false);
-        assert_eq!(end, End::ByItself);
+        let end = wait_for_end(signals, || false);
+        assert_eq!(end, End::Stopped);
         assert_eq!(format!("{:?}", end.exit_code()), format!("{:?}", ExitCode::from(1)));
         assert_eq!(format!("{:?}", End::Signal(SIGTERM).exit_code()), format!("{:?}", ExitCode::SUCCESS));
     }

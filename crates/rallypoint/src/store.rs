@@ -1,6 +1,7 @@
-//! `rallypoint store`: one operation on any TCPStore, for people and scripts. A live torch job's store will do.
+//! `rallypoint store`: one operation on any TCPStore, also on that of a running torch job.
 
-mod answer;
+mod outcome;
+mod state;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
@@ -13,216 +14,230 @@ use rallypoint_core::{Quantity, counted};
 use rallypoint_rendezvous::Connecting;
 use rallypoint_store::{Endpoint, Exchange, Store, StoreError, TcpStore, TcpStoreOptions};
 
-use crate::waiting::Waiting;
-use crate::{live_line, output};
-use answer::Answer;
+use crate::log::LogArgs;
+use crate::wait_indicator::WaitIndicator;
+use crate::{exit_code, live_line, log, output};
+use outcome::Outcome;
 
-/// Reads and writes a store: ours, or that of a live torch job
-///
-/// Keys are as torch's programs write them; the slash that travels before them is added and taken off.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
+const EXAMPLES: &str = "  \
   rallypoint store --endpoint node0:29400 ping
   rallypoint store -e node0:29400 list
-  rallypoint store -e node0:29400 clear --prefix my-job/
   rallypoint store -e node0:29400 set epoch 17
   rallypoint store -e node0:29400 get epoch
+  rallypoint store -e node0:29400 --json get epoch
   cat model.cfg | rallypoint store -e node0:29400 set config -
   rallypoint store -e node0:29400 --timeout 5min wait rank0/ready rank1/ready
-  rallypoint store -e node0:29400 --json get epoch
+  rallypoint store -e node0:29400 clear --prefix my-job/";
 
-Exit codes:
-  0  done
-  1  failed for another reason (standard error says which)
-  2  wrong usage
-  3  the key, or an item in the queue, is not there
-  4  the time ran out
-  5  the server could not be reached, the connection was lost, or it is not known whether it was done
-  6  compare-and-set: another value is held")]
+/// Read and write a store: ours, or that of a running torch job
+///
+/// Keys are those that programs use. The slash that torch puts before each key on the wire is added and removed.
+#[derive(Debug, Args)]
+#[command(after_help = exit_code::help_with_examples("store", EXAMPLES))]
 pub(crate) struct StoreArgs {
-    /// The store's server
-    #[arg(short, long, value_name = "HOST:PORT", env = "RALLYPOINT_ENDPOINT", global = true)]
+    /// Server of the store
+    #[arg(
+        short,
+        long,
+        value_name = "HOST:PORT",
+        env = "RALLYPOINT_ENDPOINT",
+        global = true,
+        help_heading = "Connection"
+    )]
     endpoint: Option<Endpoint>,
-    /// How long to wait, connecting included (250ms, 10s, 5min; 0 is without end)
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = Duration::read, global = true)]
+    /// Timeout for connecting and the operation together (250ms, 10s, 5min; 0 for none)
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        value_parser = Duration::parse,
+        global = true,
+        help_heading = "Connection"
+    )]
     timeout: Duration,
-    /// Answers in JSON, one object on one line; failures too, beside their text on standard error
-    #[arg(long, global = true)]
+    /// Print the result as one line of JSON; errors too, in addition to their text on standard error
+    #[arg(long, global = true, help_heading = "Output")]
     json: bool,
+    #[command(flatten)]
+    log: LogArgs,
     #[command(subcommand)]
     operation: Operation,
 }
 
 #[derive(Debug, Subcommand)]
 enum Operation {
-    /// Prints the value of a key
+    /// Print the value of a key
+    ///
+    /// On a terminal, the state of a rendezvous (`torch.rendezvous.RUN_ID`) is decoded.
     Get {
-        /// The key
+        /// Key to read
         key: String,
-        /// Waits until the key is there
+        /// Wait until the key is present
         #[arg(long)]
         wait: bool,
-        /// Prints the bytes alone, without a line end
+        /// Print the bytes without a line end
         #[arg(long)]
         raw: bool,
     },
-    /// Stores a value
+    /// Store a value
     Set {
-        /// The key
+        /// Key to write
         key: String,
-        /// The value; `-` or nothing reads it from standard input
+        /// Value; `-` or nothing reads it from standard input
         #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
-    /// Adds to a number and prints the sum
+    /// Add to a number and print the sum
     Add {
-        /// The key
+        /// Key of the number
         key: String,
-        /// What to add; may be negative
+        /// Number to add; can be negative
         #[arg(default_value_t = 1, allow_negative_numbers = true)]
         delta: i64,
     },
-    /// Compare-and-set: stores DESIRED if the key holds EXPECTED (empty: or is absent)
+    /// Compare and set: store DESIRED if the value is EXPECTED
     Cas {
-        /// The key
+        /// Key to write
         key: String,
-        /// What it must hold; empty: or it must be absent; `-` reads it from standard input
+        /// Expected value; an empty one also matches an absent key; `-` reads it from standard input
         #[arg(allow_hyphen_values = true)]
         expected: OsString,
-        /// What it is to hold; `-` reads it from standard input, from which only one of the two can come
+        /// New value; `-` reads it from standard input, which only one of the two values can come from
         #[arg(allow_hyphen_values = true)]
         desired: OsString,
     },
-    /// Puts bytes after what a key holds
+    /// Append bytes to a value
     Append {
-        /// The key
+        /// Key to write
         key: String,
-        /// The bytes; `-` or nothing reads them from standard input
+        /// Bytes to append; `-` or nothing reads them from standard input
         #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
-    /// Tells which keys are there
+    /// Print which keys are present
     Check {
-        /// The keys
+        /// Keys to check
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Waits until all keys are there
+    /// Wait until all keys are present
     Wait {
-        /// The keys
+        /// Keys to wait for
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Removes keys and prints how many were there
+    /// Delete keys and print how many there were
     Delete {
-        /// The keys
+        /// Keys to delete
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Deletes all keys with a prefix and prints how many
+    /// Delete all keys with a prefix and print how many there were
     ///
     /// The keys of a rendezvous start with `torch.rendezvous.RUN_ID` and `rallypoint.rendezvous/RUN_ID/`. Queues are not deleted.
     Clear {
-        /// The prefix; an empty prefix ('') deletes every key of the store
+        /// Prefix of the keys; an empty prefix ('') deletes every key of the store
         #[arg(long, allow_hyphen_values = true)]
         prefix: String,
     },
-    /// Prints the names of all keys, sorted
+    /// Print the names of all keys, sorted
     List {
-        /// Only those that begin with this
+        /// Prefix of the keys
         #[arg(default_value = "")]
         prefix: String,
     },
-    /// Prints how many keys there are
+    /// Print the number of keys
     Count,
-    /// Puts an item at the end of a queue
+    /// Append an item to a queue
     Push {
-        /// The queue
+        /// Key of the queue
         key: String,
-        /// The item; `-` or nothing reads it from standard input
+        /// Item; `-` or nothing reads it from standard input
         #[arg(allow_hyphen_values = true)]
         value: Option<OsString>,
     },
-    /// Takes the item at the head of a queue and prints it
+    /// Remove the first item of a queue and print it
     Pop {
-        /// The queue
+        /// Key of the queue
         key: String,
-        /// Waits until there is one
+        /// Wait until there is an item
         #[arg(long)]
         wait: bool,
-        /// Prints the bytes alone, without a line end
+        /// Print the bytes without a line end
         #[arg(long)]
         raw: bool,
     },
-    /// Prints how many items a queue holds
+    /// Print the number of items in a queue
     Len {
-        /// The queue
+        /// Key of the queue
         key: String,
     },
-    /// Waits until so many have come to a barrier
+    /// Wait at a barrier until WORLD_SIZE clients have arrived
     Barrier {
-        /// The key at which they meet; those of one barrier give the same
+        /// Key of the barrier; the same for all clients
         key: String,
-        /// How many must come
+        /// Number of clients
         #[arg(value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
         world_size: u64,
     },
-    /// Asks the server for a sign of life and who it is
+    /// Print the identity of the server and the time of one round trip
     Ping,
 }
 
 pub(crate) fn run(args: StoreArgs) -> ExitCode {
-    let StoreArgs { endpoint, timeout, json, operation } = args;
+    let StoreArgs { endpoint, timeout, json, log, operation } = args;
+    log::start(&log);
     let Some(endpoint) = endpoint else {
-        output::complain(
-            "rallypoint store: which store? give --endpoint HOST:PORT, or set RALLYPOINT_ENDPOINT",
+        output::write_stderr(
+            "rallypoint store: no endpoint; use --endpoint HOST:PORT, or set RALLYPOINT_ENDPOINT",
         );
-        return ExitCode::from(2);
+        return ExitCode::from(exit_code::USAGE);
     };
     if let Operation::Cas { expected, desired, .. } = &operation
         && expected == "-"
         && desired == "-"
     {
         let error = StoreError::InvalidArgument("only one of EXPECTED and DESIRED can be `-`".into());
-        return answer::print_error(&error, &endpoint, json);
+        return outcome::print_error(&error, &endpoint, json);
     }
     if std::io::stderr().is_terminal() {
         live_line::clear_on_interrupt();
     }
-    let budget = Budget { started: Instant::now(), timeout };
-    let outcome = connect(&endpoint, &budget).and_then(|store| perform(&store, operation, &budget));
+    let deadline = Deadline { started: Instant::now(), timeout };
+    let outcome = connect(&endpoint, &deadline).and_then(|store| perform(&store, operation, &deadline));
     match outcome {
-        Ok(answer) => answer.print(json),
-        Err(error) => answer::print_error(&error, &endpoint, json),
+        Ok(outcome) => outcome.print(json),
+        Err(error) => outcome::print_error(&error, &endpoint, json),
     }
 }
 
-/// The time for all of a command together.
-struct Budget {
+/// The timeout of a whole command.
+struct Deadline {
     started: Instant,
     timeout: Duration,
 }
 
-impl Budget {
-    /// What is left of it. A timeout of zero on the command line means without end.
-    fn left(&self) -> Option<Duration> {
+impl Deadline {
+    /// Returns the time that is left, or `None` if there is no timeout, which is 0 on the command line.
+    fn remaining(&self) -> Option<Duration> {
         let timeout = Some(self.timeout).filter(|timeout| !timeout.is_zero());
         timeout.map(|timeout| timeout.saturating_sub(self.started.elapsed()))
     }
 }
 
-fn connect(endpoint: &Endpoint, budget: &Budget) -> Result<TcpStore, StoreError> {
+fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<TcpStore, StoreError> {
     if endpoint.port == 0 {
-        return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is nobody's")));
+        return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is not the port of a server")));
     }
-    let waiting = Waiting::show(format!("connecting to {endpoint}"));
-    // A name that can't be resolved now is more likely a slip of the pen than one that will be soon.
-    endpoint.resolve_within(budget.left())?;
-    let options = TcpStoreOptions::new(endpoint.clone()).timeout(budget.left());
+    let waiting = WaitIndicator::show(format!("connecting to {endpoint}"));
+    // No retries: a name that does not resolve is most likely misspelled.
+    endpoint.resolve_within(deadline.remaining())?;
+    let options = TcpStoreOptions::new(endpoint.clone()).timeout(deadline.remaining());
     let mut logged = None;
     TcpStore::open_reporting(options, &mut |fault| {
         let text = format!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());
-        let is_due = budget.started.elapsed() >= Connecting::LOG_GRACE;
+        let is_due = deadline.started.elapsed() >= Connecting::LOG_GRACE;
         if !waiting.is_shown() && is_due && logged.as_ref() != Some(fault) {
             tracing::info!("{text}");
             logged = Some(fault.clone());
@@ -231,107 +246,109 @@ fn connect(endpoint: &Endpoint, budget: &Budget) -> Result<TcpStore, StoreError>
     })
 }
 
-fn perform(store: &TcpStore, operation: Operation, budget: &Budget) -> Result<Answer, StoreError> {
-    store.set_timeout(budget.left());
+fn perform(store: &TcpStore, operation: Operation, deadline: &Deadline) -> Result<Outcome, StoreError> {
+    store.set_timeout(deadline.remaining());
     Ok(match operation {
         Operation::Get { key, wait, raw } => {
             if !wait && !store.check(&[&key])? {
-                return Ok(Answer::Absent { key });
+                return Ok(Outcome::Absent { key });
             }
-            let _waiting = Waiting::show(format!("waiting for {key}"));
+            let _waiting = WaitIndicator::show(format!("waiting for {key}"));
             match store.get(&key) {
-                Ok(value) => Answer::Value { value, key, raw },
-                // It went between the two questions.
-                Err(error) if error.awaited().is_some() && !wait => Answer::Absent { key },
+                Ok(value) => Outcome::Value { value, key, raw },
+                // The key was deleted after the check.
+                Err(error) if error.awaited().is_some() && !wait => Outcome::Absent { key },
                 Err(error) => return Err(error),
             }
         }
         Operation::Set { key, value } => {
-            store.set(&key, &bytes(value)?)?;
-            Answer::Done { key }
+            store.set(&key, &read_value(value)?)?;
+            Outcome::Done { key }
         }
-        Operation::Add { key, delta } => Answer::Number { name: "value", number: store.add(&key, delta)? },
+        Operation::Add { key, delta } => Outcome::Number { name: "value", number: store.add(&key, delta)? },
         Operation::Cas { key, expected, desired } => {
-            let (expected, desired) = (bytes(Some(expected))?, bytes(Some(desired))?);
+            let (expected, desired) = (read_value(Some(expected))?, read_value(Some(desired))?);
             let outcome = store.compare_exchange(&key, &expected, &desired)?;
             match outcome {
-                Exchange::Stored => Answer::Done { key },
-                Exchange::Held(value) => Answer::Held { key, value },
-                Exchange::Absent => Answer::Absent { key },
+                Exchange::Stored => Outcome::Done { key },
+                Exchange::Mismatch(value) => Outcome::OtherValue { key, value },
+                Exchange::Absent => Outcome::Absent { key },
             }
         }
         Operation::Append { key, value } => {
-            store.append(&key, &bytes(value)?)?;
-            Answer::Done { key }
+            store.append(&key, &read_value(value)?)?;
+            Outcome::Done { key }
         }
         Operation::Check { keys } => {
             let states = keys.into_iter().map(|key| {
-                store.set_timeout(budget.left());
+                store.set_timeout(deadline.remaining());
                 Ok((store.check(&[&key])?, key))
             });
-            Answer::States(states.collect::<Result<_, StoreError>>()?)
+            Outcome::Presence(states.collect::<Result<_, StoreError>>()?)
         }
         Operation::Wait { keys } => {
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            let _waiting = Waiting::show(format!("waiting for {}", keys.join(", ")));
+            let _waiting = WaitIndicator::show(format!("waiting for {}", keys.join(", ")));
             store.wait(&keys)?;
-            Answer::Waited
+            Outcome::Waited
         }
         Operation::Delete { keys } => {
-            let mut gone = 0;
+            let mut count = 0;
             for key in &keys {
-                store.set_timeout(budget.left());
-                gone += u64::from(store.delete_key(key)?);
+                store.set_timeout(deadline.remaining());
+                count += u64::from(store.delete_key(key)?);
             }
-            Answer::Deleted { gone }
+            Outcome::Deleted { count }
         }
         Operation::Clear { prefix } => {
-            let keys = keys_under(store, &prefix)?;
-            let mut gone = 0;
+            let keys = keys_with_prefix(store, &prefix)?;
+            let mut count = 0;
             for key in &keys {
-                store.set_timeout(budget.left());
-                gone += u64::from(store.delete_key(key).inspect_err(|_| {
+                store.set_timeout(deadline.remaining());
+                count += u64::from(store.delete_key(key).inspect_err(|_| {
                     let all = counted(keys.len(), "key");
-                    output::complain(&format!("rallypoint store: deleted {gone} of {all}, then failed"));
+                    output::write_stderr(&format!(
+                        "rallypoint store: deleted {count} of {all} before the error"
+                    ));
                 })?);
             }
-            Answer::Cleared { gone }
+            Outcome::Cleared { count }
         }
-        Operation::List { prefix } => Answer::Keys(keys_under(store, &prefix)?),
-        Operation::Count => Answer::Number { name: "keys", number: store.num_keys()? as i64 },
+        Operation::List { prefix } => Outcome::Keys(keys_with_prefix(store, &prefix)?),
+        Operation::Count => Outcome::Number { name: "keys", number: store.num_keys()? as i64 },
         Operation::Push { key, value } => {
-            store.queue_push(&key, &bytes(value)?)?;
-            Answer::Done { key }
+            store.queue_push(&key, &read_value(value)?)?;
+            Outcome::Done { key }
         }
         Operation::Pop { key, wait, raw } => {
-            let _waiting = Waiting::show(format!("waiting for an item in {key}"));
+            let _waiting = WaitIndicator::show(format!("waiting for an item in {key}"));
             let popped = if wait { store.queue_pop(&key) } else { store.try_queue_pop(&key) };
             match popped {
-                Ok(value) => Answer::Value { key, value, raw },
-                Err(StoreError::QueueEmpty { key }) => Answer::Empty { key },
+                Ok(value) => Outcome::Value { key, value, raw },
+                Err(StoreError::QueueEmpty { key }) => Outcome::Empty { key },
                 Err(error) => return Err(error),
             }
         }
-        Operation::Len { key } => Answer::Number { name: "items", number: store.queue_len(&key)? as i64 },
+        Operation::Len { key } => Outcome::Number { name: "items", number: store.queue_len(&key)? as i64 },
         Operation::Barrier { key, world_size } => {
-            let _waiting = Waiting::show(format!("waiting for {world_size} at barrier {key}"));
+            let _waiting = WaitIndicator::show(format!("waiting for {world_size} clients at barrier {key}"));
             store.barrier(&key, world_size)?;
-            Answer::Waited
+            Outcome::Waited
         }
-        Operation::Ping => Answer::Pong { time: store.ping()?, identity: store.server_identity() },
+        Operation::Ping => Outcome::Pong { time: store.ping()?, identity: store.server_identity() },
     })
 }
 
 /// Returns the keys with this prefix, sorted.
-fn keys_under(store: &TcpStore, prefix: &str) -> Result<Vec<String>, StoreError> {
+fn keys_with_prefix(store: &TcpStore, prefix: &str) -> Result<Vec<String>, StoreError> {
     let mut keys = store.list_keys()?;
     keys.retain(|key| key.starts_with(prefix));
     keys.sort();
     Ok(keys)
 }
 
-/// A value from the command line or from standard input.
-fn bytes(value: Option<OsString>) -> Result<Vec<u8>, StoreError> {
+/// Reads a value from the command line or from standard input.
+fn read_value(value: Option<OsString>) -> Result<Vec<u8>, StoreError> {
     match value {
         Some(value) if value != "-" => Ok(value.into_vec()),
         _ => {

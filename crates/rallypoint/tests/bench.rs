@@ -1,17 +1,16 @@
-//! `rallypoint bench` as people call it: what it measures and prints, what it leaves behind, how it ends. How fast
-//! anything is, is not tested.
+//! `rallypoint bench`: results, cleanup and exit codes. The figures themselves are not tested.
 
 use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rallypoint_testkit::{Client, Guarded, Lines, ServeProcess, eventually, serve_connections};
+use rallypoint_testkit::{ChildGuard, Client, Lines, ServeProcess, eventually, serve_connections};
 use rustix::process::Signal;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_rallypoint");
 
-/// A server, and its endpoint.
+/// Starts a server and returns its endpoint.
 fn serve() -> (ServeProcess, String) {
     let server = ServeProcess::start(BINARY, &[]);
     let endpoint = server.endpoint();
@@ -29,13 +28,13 @@ fn bench(endpoint: &str, args: &[&str]) -> Output {
 }
 
 fn error(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).expect("text")
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
 }
 
-/// Starts a run that puts load on the server until it ends or is ended.
-fn start(endpoint: &str, args: &[&str]) -> (Guarded, Lines, Lines) {
+/// Starts a run of 20 s.
+fn start(endpoint: &str, args: &[&str]) -> (ChildGuard, Lines, Lines) {
     let mut command = command(&[&["--endpoint", endpoint, "--seconds", "20"], args].concat());
-    let mut running = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut running = ChildGuard::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let (stdout, stderr) = (running.stdout.take().unwrap(), running.stderr.take().unwrap());
     (running, Lines::read(stdout), Lines::read(stderr))
 }
@@ -48,7 +47,7 @@ fn num_keys(server: &ServeProcess) -> i64 {
 fn wait_until_under_load(server: &ServeProcess) {
     let files = format!("/proc/{}/fd", server.process.id());
     let connections = || std::fs::read_dir(&files).map_or(0, Iterator::count);
-    eventually("the load has begun", || connections() >= 64 && num_keys(server) > 0);
+    eventually("the load has started", || connections() >= 64 && num_keys(server) > 0);
 }
 
 const ALL: [&str; 16] = [
@@ -79,7 +78,7 @@ fn every_workload_is_measured_without_errors_and_leaves_no_key() {
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let results = report["results"].as_array().expect("a list");
-    // The first six with one and with 32 in flight.
+    // The first six workloads run with 1 and with 32 requests in flight.
     assert_eq!(results.len(), ALL.len() + 6);
     for result in results {
         assert_eq!((&result["errors"], &result["error"]), (&0.into(), &serde_json::Value::Null), "{result}");
@@ -91,11 +90,11 @@ fn every_workload_is_measured_without_errors_and_leaves_no_key() {
 }
 
 #[test]
-fn people_get_a_table_and_no_bar_where_there_is_no_terminal() {
+fn output_without_a_terminal_is_a_table_without_a_progress_bar() {
     let (_server, endpoint) = serve();
     let output = bench(&endpoint, &["--workload", "get", "--in-flight", "4", "--seconds", "0.05"]);
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
-    let table = String::from_utf8(output.stdout).expect("text");
+    let table = String::from_utf8(output.stdout).expect("UTF-8");
     let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["workload", "conns", "flight", "ops", "ops/s", "p50", "p99", "errors"]);
     assert_eq!((rows[1][..3].to_vec(), rows.len()), (vec!["get", "64", "4"], 2));
@@ -103,9 +102,9 @@ fn people_get_a_table_and_no_bar_where_there_is_no_terminal() {
 }
 
 #[test]
-fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
-    let held = rallypoint_rendezvous::reserve_port().expect("a port");
-    let port = held.port();
+fn an_unreachable_server_is_reported_with_the_address_and_a_hint() {
+    let reserved = rallypoint_rendezvous::reserve_port().expect("a port");
+    let port = reserved.port();
     let output = bench(&format!("127.0.0.1:{port}"), &[]);
     assert_eq!(output.status.code(), Some(5));
     let error = error(&output);
@@ -117,9 +116,9 @@ fn nobody_there_is_told_with_what_was_tried_and_what_to_do() {
 }
 
 #[test]
-fn json_is_printed_also_if_nothing_could_be_measured() {
-    let held = rallypoint_rendezvous::reserve_port().expect("a port");
-    let endpoint = format!("127.0.0.1:{}", held.port());
+fn json_is_printed_even_if_nothing_was_measured() {
+    let reserved = rallypoint_rendezvous::reserve_port().expect("a port");
+    let endpoint = format!("127.0.0.1:{}", reserved.port());
     for (endpoint, args, code) in [
         (&*endpoint, &["--json"][..], 5),
         ("127.0.0.1:0", &["--json"], 2),
@@ -135,7 +134,7 @@ fn json_is_printed_also_if_nothing_could_be_measured() {
 }
 
 #[test]
-fn figures_that_cannot_be_written_are_a_failure() {
+fn a_failure_to_write_the_results_exits_with_1() {
     let (_server, endpoint) = serve();
     for json in [&[][..], &["--json"]] {
         let args = [&["--endpoint", &endpoint, "--workload", "get", "--requests", "10"], json].concat();
@@ -148,7 +147,7 @@ fn figures_that_cannot_be_written_are_a_failure() {
 }
 
 #[test]
-fn what_is_no_store_is_told_from_a_store() {
+fn a_server_that_is_not_a_store_is_reported() {
     let other = serve_connections(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
     let output = bench(&other.to_string(), &[]);
     assert_eq!(output.status.code(), Some(1), "{}", error(&output));
@@ -156,7 +155,7 @@ fn what_is_no_store_is_told_from_a_store() {
 }
 
 #[test]
-fn who_never_answers_is_given_up_in_time() {
+fn a_silent_server_is_given_up_after_the_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = silent.local_addr().expect("an address").to_string();
     let start = Instant::now();
@@ -166,7 +165,14 @@ fn who_never_answers_is_given_up_in_time() {
 }
 
 #[test]
-fn a_server_that_freezes_is_given_up_in_time() {
+fn a_timeout_of_zero_is_no_timeout() {
+    let (_server, endpoint) = serve();
+    let output = bench(&endpoint, &["--workload", "get,connect-10", "--requests", "10", "--timeout", "0"]);
+    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+}
+
+#[test]
+fn a_server_that_stops_answering_is_given_up_after_the_timeout() {
     let (server, endpoint) = serve();
     let (mut running, ..) = start(&endpoint, &["--workload", "get", "--timeout", "1s"]);
     wait_until_under_load(&server);
@@ -179,18 +185,18 @@ fn a_server_that_freezes_is_given_up_in_time() {
 }
 
 #[test]
-fn a_server_that_dies_is_reported_as_lost() {
+fn a_server_that_dies_is_reported_as_lost_connections() {
     let (mut server, endpoint) = serve();
     let (mut running, _, stderr) = start(&endpoint, &["--workload", "add"]);
     wait_until_under_load(&server);
-    server.process.kill().expect("our own child");
+    server.process.kill().expect("the child has ended");
     let error = stderr.all();
     assert_eq!(running.ended().code(), Some(5), "{error}");
     assert!(error.contains("64 of 64 connections"), "{error}");
 }
 
 #[test]
-fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
+fn an_interrupt_deletes_the_keys_and_ends_the_run() {
     let (server, endpoint) = serve();
     let (mut running, stdout, _) = start(&endpoint, &["--workload", "get,set", "--json"]);
     wait_until_under_load(&server);
@@ -204,7 +210,7 @@ fn an_interrupt_ends_it_and_the_keys_are_deleted_first() {
 }
 
 #[test]
-fn an_interrupt_says_whether_the_keys_are_deleted() {
+fn an_interrupted_run_reports_whether_the_keys_were_deleted() {
     for is_frozen in [false, true] {
         let (server, endpoint) = serve();
         let (mut running, _, stderr) = start(&endpoint, &["--workload", "get", "--timeout", "5s"]);
@@ -215,21 +221,25 @@ fn an_interrupt_says_whether_the_keys_are_deleted() {
         running.signal(Signal::INT);
         let error = stderr.all();
         assert_eq!(running.ended().code(), Some(130), "{error}");
-        assert!(error.contains("hint: the last figures are of what was done by then"), "{error}");
-        assert_eq!(error.contains("keys that were made have been deleted"), !is_frozen, "{error}");
+        assert!(error.contains("hint: the last result is incomplete"), "{error}");
+        assert_eq!(error.contains("keys of the run have been deleted"), !is_frozen, "{error}");
         assert_eq!(error.contains("may be left"), is_frozen, "{error}");
-        assert_eq!(error.contains("did not say that it has deleted the keys"), is_frozen, "{error}");
+        assert_eq!(
+            error.contains("did not confirm that the keys of the run were deleted"),
+            is_frozen,
+            "{error}"
+        );
     }
 }
 
 #[test]
-fn wrong_usage_says_what_would_be_right() {
+fn wrong_usage_exits_with_2_and_names_valid_values() {
     for (args, right) in [
-        (&["--workload", "put"][..], "there are add,get,set"),
+        (&["--workload", "put"][..], "the workloads are add,get,set"),
         (&["--workload", "get-9MiB"], "8MiB"),
         (&["--in-flight", "0"], "in-flight"),
         (&["--seconds", "soon"], "a number of seconds"),
-        (&["--timeout", "0s"], "some time"),
+        (&["--timeout", "soon"], "10s"),
         (&["--requests", "0"], "a whole number, 1 or more"),
         (&["--seconds", "1", "--requests", "5"], "cannot be used with"),
     ] {
@@ -244,11 +254,18 @@ fn wrong_usage_says_what_would_be_right() {
 }
 
 #[test]
-fn every_workload_there_is_stands_in_the_help() {
-    let help = String::from_utf8(command(&["--help"]).output().expect("it runs").stdout).expect("text");
+fn the_help_names_every_workload() {
+    let help =
+        String::from_utf8(command(&["--help"]).output().expect("the binary starts").stdout).expect("UTF-8");
     let wrong = bench("127.0.0.1:1", &["--workload", "put"]);
     let names = error(&wrong);
-    let names = names.split_once("there are ").expect("a list").1.split_once(", and").expect("its end").0;
+    let names = names
+        .split_once("the workloads are ")
+        .expect("a list")
+        .1
+        .split_once(", and")
+        .expect("the list has an end")
+        .0;
     assert!(names.contains("check-10000"), "{names}");
     for name in names.split(',') {
         assert!(help.contains(name), "{name}: {help}");

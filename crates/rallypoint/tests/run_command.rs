@@ -1,4 +1,4 @@
-//! `rallypoint run` at the front door: what it refuses, what it writes where, how it ends. No Python, no torch.
+//! `rallypoint run`: what it refuses, what it writes, and how it ends. Without Python and torch.
 
 use std::fs;
 use std::io::Read;
@@ -12,19 +12,19 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A place for a run: its folder for temporary files, and its scripts.
-struct Place(TempDir);
+/// The folder of a test, with temporary files and scripts.
+struct Workspace(TempDir);
 
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
+impl Workspace {
+    fn new() -> Workspace {
+        Workspace(tempfile::tempdir().unwrap())
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// A shell script that the workers run.
+    /// Creates a shell script for the workers.
     fn script(&self, text: &str) -> String {
         let path = self.path("script");
         fs::write(&path, text).unwrap();
@@ -52,15 +52,15 @@ impl Place {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs a shell script with so many workers.
+    /// Runs a shell script with `count` workers.
     fn workers(&self, count: &str, flags: &[&str], script: &str) -> Output {
         let script = self.script(script);
         let all = [&["--nproc-per-node", count, "--no-python"], flags, &["sh", &script]].concat();
         self.run(&all)
     }
 
-    /// What is left in the folder for temporary files.
-    fn left(&self) -> Vec<String> {
+    /// Returns the names of the files in the folder for temporary files.
+    fn temporary_files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("tmp")).unwrap().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
@@ -77,21 +77,21 @@ fn sorted(bytes: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn workers_run_and_nothing_is_left() {
-    let place = Place::new();
-    let done = place.workers("3", &[], "echo $RANK of $WORLD_SIZE, $1 $TORCHELASTIC_USE_AGENT_STORE");
+fn workers_run_and_leave_no_temporary_files() {
+    let workspace = Workspace::new();
+    let done = workspace.workers("3", &[], "echo $RANK of $WORLD_SIZE, $1 $TORCHELASTIC_USE_AGENT_STORE");
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert_eq!(sorted(&done.stdout), ["0 of 3, True", "1 of 3, True", "2 of 3, True"]);
-    assert!(place.left().is_empty(), "{:?}", place.left());
+    assert!(workspace.temporary_files().is_empty(), "{:?}", workspace.temporary_files());
 }
 
 #[test]
-fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
-    let place = Place::new();
+fn a_failure_report_names_the_signal_the_node_and_the_last_lines_of_stderr_and_logs_stay() {
+    let workspace = Workspace::new();
     let script = "if [ $RANK = 1 ]; then echo last words >&2; kill -SEGV $$; fi; sleep 100";
-    let done = place.workers("2", &["-r", "3", "--log-dir", "logs", "--end-report", "end.json"], script);
+    let done = workspace.workers("2", &["-r", "3", "--log-dir", "logs", "--end-report", "end.json"], script);
     assert_eq!(done.status.code(), Some(1));
-    let told = text(&done.stderr);
+    let stderr = text(&done.stderr);
     for line in [
         "Root Cause (first observed failure):",
         "  rank      : 1 (local_rank: 1)",
@@ -100,60 +100,60 @@ fn a_failure_is_reported_with_what_torch_leaves_out_and_its_logs_stay() {
         "  restart   : 0 of 0",
         "    last words",
     ] {
-        assert!(told.lines().any(|found| found.starts_with(line)), "{line:?} in {told}");
+        assert!(stderr.lines().any(|found| found.starts_with(line)), "{line:?} in {stderr}");
     }
-    let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
+    let report: Value = serde_json::from_slice(&fs::read(workspace.path("end.json")).unwrap()).unwrap();
     assert_eq!((&report["result"], &report["exit_code"]), (&"failed".into(), &1.into()));
     assert_eq!(report["first_failure"]["exit"]["signal_name"], "SIGSEGV");
     assert_eq!(report["first_failure"]["last_lines"][0], "last words");
     assert!(report["first_failure"]["ran"].as_f64().unwrap() > 0.0);
-    let runs: Vec<_> = fs::read_dir(place.path("logs")).unwrap().flatten().collect();
+    let runs: Vec<_> = fs::read_dir(workspace.path("logs")).unwrap().flatten().collect();
     assert!(runs.len() == 1 && runs[0].path().join("attempt_0/1/stdout.log").is_file());
 }
 
 #[test]
-fn the_report_does_not_repeat_what_the_console_has_shown() {
-    let place = Place::new();
+fn the_failure_report_does_not_repeat_lines_that_the_console_has_shown() {
+    let workspace = Workspace::new();
     let script = "echo last words >&2; exit 3";
-    for (flags, shown, in_report) in [
+    for (flags, shown, is_in_report) in [
         (&["-r", "1"][..], "last words", false),
         (&["-t", "2"], "[default0]:last words", false),
         (&["-r", "2"], "", true),
         (&["--local-ranks-filter", "1"], "", true),
     ] {
-        let done = place.workers("1", &[flags, &["--end-report", "end.json"]].concat(), script);
-        let told = text(&done.stderr);
-        let lines: Vec<_> = told.lines().filter(|line| line.contains("last words")).collect();
-        assert_eq!(lines, [if in_report { "    last words" } else { shown }], "{flags:?}: {told}");
-        // A program may want them all the same.
-        let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
+        let done = workspace.workers("1", &[flags, &["--end-report", "end.json"]].concat(), script);
+        let stderr = text(&done.stderr);
+        let lines: Vec<_> = stderr.lines().filter(|line| line.contains("last words")).collect();
+        assert_eq!(lines, [if is_in_report { "    last words" } else { shown }], "{flags:?}: {stderr}");
+        // The end report has them anyway.
+        let report: Value = serde_json::from_slice(&fs::read(workspace.path("end.json")).unwrap()).unwrap();
         assert_eq!(report["failures"][0]["last_lines"][0], "last words", "{flags:?}");
     }
 }
 
 #[test]
-fn workers_that_the_agent_stopped_are_no_failures() {
-    let place = Place::new();
-    // One ends by the agent's signal, one with an exit code of its own because of it.
+fn workers_that_the_agent_stopped_do_not_count_as_failures() {
+    let workspace = Workspace::new();
+    // One worker is ended by the agent's signal, another one exits with its own code because of it.
     let script = "case $RANK in
         0) touch ready0; exec sleep 600;;
         1) trap 'exit 5' TERM; touch ready1; while :; do sleep 0.05; done;;
         2) while [ ! -e ready0 ] || [ ! -e ready1 ]; do sleep 0.01; done; exit 3;;
     esac";
-    let done = place.workers("3", &["--end-report", "end.json"], script);
-    let told = text(&done.stderr);
-    assert!(told.contains("<NO_OTHER_FAILURES>") && told.contains("exitcode  : 3 "), "{told}");
-    let report: Value = serde_json::from_slice(&fs::read(place.path("end.json")).unwrap()).unwrap();
+    let done = workspace.workers("3", &["--end-report", "end.json"], script);
+    let stderr = text(&done.stderr);
+    assert!(stderr.contains("<NO_OTHER_FAILURES>") && stderr.contains("exitcode  : 3 "), "{stderr}");
+    let report: Value = serde_json::from_slice(&fs::read(workspace.path("end.json")).unwrap()).unwrap();
     let failed: Vec<_> = report["failures"].as_array().unwrap().iter().map(|f| &f["rank"]).collect();
     assert_eq!(failed, [2], "{report}");
 }
 
 #[test]
-fn workers_come_back_within_their_restarts() {
-    let place = Place::new();
+fn workers_restart_until_they_succeed() {
+    let workspace = Workspace::new();
     let script = "echo start $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 2 ]";
     let flags = ["--max-restarts", "2", "--end-report", "-"];
-    let done = place.workers("1", &flags, script);
+    let done = workspace.workers("1", &flags, script);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let out = text(&done.stdout);
     let lines: Vec<_> = out.lines().collect();
@@ -163,64 +163,64 @@ fn workers_come_back_within_their_restarts() {
 }
 
 #[test]
-fn whoever_started_the_agent_is_told_what_went_wrong() {
-    let place = Place::new();
-    let script = place.script("exit 9");
-    let file = place.path("error.json");
-    let done = place
+fn the_first_failure_is_written_to_the_error_file_of_the_agent() {
+    let workspace = Workspace::new();
+    let script = workspace.script("exit 9");
+    let file = workspace.path("error.json");
+    let done = workspace
         .command(&["--no-python", "sh", &script])
         .env("TORCHELASTIC_ERROR_FILE", &file)
         .output()
         .unwrap();
     assert_eq!(done.status.code(), Some(1));
-    let told: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-    assert_eq!(told["message"]["errorCode"], 9);
+    let failure: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(failure["message"]["errorCode"], 9);
 }
 
 #[test]
-fn a_bad_error_file_ends_nothing_and_is_told_as_it_stands() {
-    let place = Place::new();
+fn a_malformed_error_file_does_not_stop_restarts_and_is_reported_verbatim() {
+    let workspace = Workspace::new();
     let script = "echo rubbish >$TORCHELASTIC_ERROR_FILE; [ $TORCHELASTIC_RESTART_COUNT = 1 ]";
-    let done = place.workers("1", &["--max-restarts", "1"], script);
+    let done = workspace.workers("1", &["--max-restarts", "1"], script);
     assert!(done.status.success(), "{}", text(&done.stderr));
-    let done = place.workers("1", &[], script);
+    let done = workspace.workers("1", &[], script);
     assert!(text(&done.stderr).contains("rubbish"), "{}", text(&done.stderr));
 }
 
 #[test]
-fn a_worker_finds_a_terminal_where_the_agent_has_one() {
-    let place = Place::new();
+fn a_worker_inherits_the_terminal_of_the_agent() {
+    let workspace = Workspace::new();
     let script =
-        place.script("if [ -t 2 ]; then echo yes >&2; else echo no >&2; fi; printf 'no end' >&2; exit 3");
+        workspace.script("if [ -t 2 ]; then echo yes >&2; else echo no >&2; fi; printf 'no end' >&2; exit 3");
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let ours = openpt(flags).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
     let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
-    let mut command = place.command(&["--log-level", "off", "--no-python", "sh", &script]);
+    let mut command = workspace.command(&["--log-level", "off", "--no-python", "sh", &script]);
     let mut child = command.stdout(Stdio::null()).stderr(theirs).spawn().unwrap();
     drop(command);
-    let told = read_terminal(ours);
+    let screen = read_terminal(ours);
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert!(told.contains("yes"), "{told}");
-    assert!(told.matches("no end").count() == 1 && !told.contains("its last lines"), "{told}");
-    let done = place.run(&["--log-level", "off", "--no-python", "sh", &script]);
+    assert!(screen.contains("yes"), "{screen}");
+    assert!(screen.matches("no end").count() == 1 && !screen.contains("its last lines"), "{screen}");
+    let done = workspace.run(&["--log-level", "off", "--no-python", "sh", &script]);
     assert!(text(&done.stderr).starts_with("no\nno end"), "{}", text(&done.stderr));
 }
 
-/// All that was written there until the last one closed it, which a terminal tells with an error.
+/// Returns everything that was written to a terminal. Reading fails when the other end is closed.
 fn read_terminal(terminal: OwnedFd) -> String {
-    let (mut file, mut told, mut bytes) = (fs::File::from(terminal), Vec::new(), [0; 4096]);
+    let (mut file, mut screen, mut bytes) = (fs::File::from(terminal), Vec::new(), [0; 4096]);
     while let Ok(read @ 1..) = file.read(&mut bytes) {
-        told.extend_from_slice(&bytes[..read]);
+        screen.extend_from_slice(&bytes[..read]);
     }
-    text(&told)
+    text(&screen)
 }
 
 #[test]
-fn the_log_is_text_or_json_and_as_much_as_is_asked_for() {
-    let place = Place::new();
-    let json = place.workers("2", &["--log-format", "json", "--log-level", "debug"], "true");
+fn log_format_and_log_level_control_the_log() {
+    let workspace = Workspace::new();
+    let json = workspace.workers("2", &["--log-format", "json", "--log-level", "debug"], "true");
     let lines: Vec<Value> =
         text(&json.stderr).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     assert!(
@@ -229,24 +229,24 @@ fn the_log_is_text_or_json_and_as_much_as_is_asked_for() {
             .any(|line| line["level"] == "WARN"
                 && line["message"].as_str().unwrap().contains("OMP_NUM_THREADS"))
     );
-    // What went wrong is no exception.
-    let failed = place.workers("1", &["--log-format", "json"], "exit 3");
+    // Errors are lines of JSON, too.
+    let failed = workspace.workers("1", &["--log-format", "json"], "exit 3");
     assert_eq!(failed.status.code(), Some(1));
     let lines: Vec<Value> =
         text(&failed.stderr).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     let report = lines.last().unwrap();
     assert_eq!(report["level"], "ERROR");
     assert!(report["message"].as_str().unwrap().contains("Root Cause (first observed failure)"), "{report}");
-    let silent = place.workers("2", &["--log-level", "error"], "true");
+    let silent = workspace.workers("2", &["--log-level", "error"], "true");
     assert_eq!(text(&silent.stderr), "");
-    let wrong = place.workers("1", &["--log-level", "loud"], "true");
+    let wrong = workspace.workers("1", &["--log-level", "loud"], "true");
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(text(&wrong.stderr).contains("--log-level \"loud\""), "{}", text(&wrong.stderr));
+    assert!(text(&wrong.stderr).contains("'loud' for '--log-level"), "{}", text(&wrong.stderr));
 }
 
-/// Makes a folder of programs: a Python that says where it is, and this program under some name.
-fn programs(place: &Place, folder: &str, name: &str) -> PathBuf {
-    let folder = place.path(folder);
+/// Creates a folder with a Python that prints its own path, and a link to this program.
+fn create_programs(workspace: &Workspace, folder: &str, name: &str) -> PathBuf {
+    let folder = workspace.path(folder);
     fs::create_dir_all(&folder).unwrap();
     let python = folder.join("python3");
     fs::write(&python, "#!/bin/sh\necho $0 \"$@\"\n").unwrap();
@@ -255,10 +255,10 @@ fn programs(place: &Place, folder: &str, name: &str) -> PathBuf {
     folder
 }
 
-/// The same command under another name, with only these folders of programs.
-fn called(place: &Place, program: &str, path: &[&Path], arguments: &[&str]) -> Command {
+/// Returns a command that starts this program under another name, with only these folders on the PATH.
+fn command_named(workspace: &Workspace, program: &str, path: &[&Path], arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
-    let usual = place.command(&[]);
+    let usual = workspace.command(&[]);
     for (name, value) in usual.get_envs() {
         match value {
             Some(value) => command.env(name, value),
@@ -266,20 +266,24 @@ fn called(place: &Place, program: &str, path: &[&Path], arguments: &[&str]) -> C
         };
     }
     let path = path.iter().copied().chain([Path::new("/usr/bin"), Path::new("/bin")]);
-    command.args([program]).args(arguments).current_dir(place.0.path());
+    command.args([program]).args(arguments).current_dir(workspace.0.path());
     command.env("PATH", std::env::join_paths(path).unwrap()).stdin(Stdio::null());
     command
 }
 
 #[test]
-fn workers_run_in_the_python_beside_the_command_and_the_start_line_names_it() {
-    let place = Place::new();
-    let (venv, other) =
-        (programs(&place, "venv/bin", "rallypoint"), programs(&place, "other/bin", "rallypoint"));
-    fs::write(place.path("s.py"), "").unwrap();
+fn workers_run_in_the_python_next_to_the_command_and_the_log_names_it() {
+    let workspace = Workspace::new();
+    let (venv, other) = (
+        create_programs(&workspace, "venv/bin", "rallypoint"),
+        create_programs(&workspace, "other/bin", "rallypoint"),
+    );
+    fs::write(workspace.path("s.py"), "").unwrap();
     let run = |program: &str, path: &[&Path], variables: &[(&str, PathBuf)]| {
-        let done =
-            called(&place, program, path, &["run", "s.py"]).envs(variables.iter().cloned()).output().unwrap();
+        let done = command_named(&workspace, program, path, &["run", "s.py"])
+            .envs(variables.iter().cloned())
+            .output()
+            .unwrap();
         assert!(done.status.success(), "{}", text(&done.stderr));
         let out = text(&done.stdout);
         let (python, arguments) = out.trim_end().split_once(' ').unwrap();
@@ -290,19 +294,21 @@ fn workers_run_in_the_python_beside_the_command_and_the_start_line_names_it() {
     // Typed with its folder, or found on the PATH.
     assert_eq!(run("venv/bin/rallypoint", &[&other], &[]), venv.join("python3"));
     assert_eq!(run("rallypoint", &[&venv, &other], &[]), venv.join("python3"));
-    let activated = [("VIRTUAL_ENV", place.path("other"))];
+    let activated = [("VIRTUAL_ENV", workspace.path("other"))];
     assert_eq!(run("venv/bin/rallypoint", &[], &activated), other.join("python3"));
-    let named = [("VIRTUAL_ENV", place.path("other")), ("PYTHON_EXEC", venv.join("python3"))];
+    let named = [("VIRTUAL_ENV", workspace.path("other")), ("PYTHON_EXEC", venv.join("python3"))];
     assert_eq!(run("other/bin/rallypoint", &[], &named), venv.join("python3"));
 }
 
 #[test]
-fn a_link_named_torchrun_is_the_launcher_under_that_name() {
-    let place = Place::new();
-    let folder = programs(&place, "bin", "torchrun");
-    let script = place.script("echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]");
-    let run = |arguments: &[&str]| called(&place, "torchrun", &[&folder], arguments).output().unwrap();
-    // As torchx writes it.
+fn a_link_named_torchrun_accepts_the_command_line_of_torchrun() {
+    let workspace = Workspace::new();
+    let folder = create_programs(&workspace, "bin", "torchrun");
+    let script =
+        workspace.script("echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]");
+    let run =
+        |arguments: &[&str]| command_named(&workspace, "torchrun", &[&folder], arguments).output().unwrap();
+    // The command line of torchx.
     let flags =
         ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "job", "--nnodes", "1"];
     let more = ["--nproc_per_node", "2", "--role", "", "--max_restarts", "1", "--no_python", "sh", &script];
@@ -311,15 +317,15 @@ fn a_link_named_torchrun_is_the_launcher_under_that_name() {
     let lines = sorted(&done.stdout);
     assert!(["0 1", "1 1"].iter().all(|line| lines.iter().any(|found| found == line)), "{lines:?}");
 
-    for (arguments, code, what) in [
+    for (arguments, code, expected) in [
         (&["--bogus", "x"][..], 2, "Usage: torchrun [OPTIONS] SCRIPT"),
         (&[], 2, "hint: `torchrun --help`"),
         (&["absent.py"], 1, "torchrun: there is no script"),
     ] {
         let done = run(arguments);
-        let told = text(&done.stderr);
-        assert!(done.status.code() == Some(code) && told.contains(what), "{arguments:?}: {told}");
-        assert!(!told.contains("rallypoint"), "{arguments:?}: {told}");
+        let stderr = text(&done.stderr);
+        assert!(done.status.code() == Some(code) && stderr.contains(expected), "{arguments:?}: {stderr}");
+        assert!(!stderr.contains("rallypoint"), "{arguments:?}: {stderr}");
     }
     let help = text(&run(&["--help"]).stdout);
     assert!(help.contains("Usage: torchrun") && !help.contains("rallypoint run"), "{help}");
@@ -328,11 +334,11 @@ fn a_link_named_torchrun_is_the_launcher_under_that_name() {
 }
 
 #[test]
-fn events_go_where_they_are_wanted() {
-    let place = Place::new();
-    let done = place.workers("2", &["--event-log", "events"], "true");
+fn events_are_written_to_the_event_log() {
+    let workspace = Workspace::new();
+    let done = workspace.workers("2", &["--event-log", "events"], "true");
     assert!(done.status.success(), "{}", text(&done.stderr));
-    let events = fs::read_to_string(place.path("events")).unwrap();
+    let events = fs::read_to_string(workspace.path("events")).unwrap();
     let names: Vec<String> = events
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect(line)["name"].as_str().unwrap().to_owned())
@@ -340,27 +346,27 @@ fn events_go_where_they_are_wanted() {
     for name in ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"] {
         assert!(names.iter().any(|found| found == &format!("torchelastic.worker.status.{name}")), "{events}");
     }
-    // Also of a rendezvous that came to nothing, as torch's agents do.
+    // Torch's agents also write events of a rendezvous that failed.
     let late = ["--rdzv-conf", "join_timeout=1", "--nnodes", "2", "--rdzv-backend", "c10d"];
     let endpoint = ["--rdzv-endpoint", "127.0.0.1:0", "--event-log", "late"];
-    assert_eq!(place.workers("1", &[&late[..], &endpoint].concat(), "true").status.code(), Some(1));
-    let events = fs::read_to_string(place.path("late")).unwrap();
+    assert_eq!(workspace.workers("1", &[&late[..], &endpoint].concat(), "true").status.code(), Some(1));
+    let events = fs::read_to_string(workspace.path("late")).unwrap();
     let event: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
     assert_eq!(event["name"], "torchelastic.worker.status.RENDEZVOUS", "{events}");
     assert!(event["metadata"]["duration_ms"].as_f64().unwrap() >= 1000.0, "{events}");
 }
 
 #[test]
-fn what_cannot_work_is_said_in_a_line_before_anything_starts() {
-    let place = Place::new();
-    fs::write(place.path("file"), "").unwrap();
-    for (arguments, code, what) in [
+fn impossible_requests_are_refused_with_one_line_before_any_process_starts() {
+    let workspace = Workspace::new();
+    fs::write(workspace.path("file"), "").unwrap();
+    for (arguments, code, expected) in [
         (&["--no-python", "absent"][..], 1, "there is no program \"absent\""),
         (&["--no-python", "./file"], 1, "chmod +x"),
         (&["absent.py"], 1, "there is no script \"absent.py\""),
         (&["--log-dir", "file", "--no-python", "true"], 1, "is a file"),
         (&["--log-dir", "/proc/nothing", "--no-python", "true"], 1, "cannot create \"/proc/nothing"),
-        (&["--rdzv-backend", "etcd", "--no-python", "true"], 1, "there are c10d and static"),
+        (&["--rdzv-backend", "etcd", "--no-python", "true"], 1, "the backends are c10d and static"),
         (&["--local-addr", "192.0.2.1", "--no-python", "true"], 1, "does not have that address"),
         (&["--end-report", "no/where", "--no-python", "true"], 1, "--end-report"),
         (&["--event-log", "no/where", "--no-python", "true"], 1, "--event-log"),
@@ -372,27 +378,31 @@ fn what_cannot_work_is_said_in_a_line_before_anything_starts() {
             2,
             "--rdzv-endpoint node0:1 can't be",
         ),
-        (&["--standalone", "--nnodes", "2", "--no-python", "true"], 2, "--nnodes 2 asks for more nodes"),
-        (&["--node-rank", "1", "--no-python", "true"], 2, "--node-rank 1 can't be honoured"),
+        (&["--standalone", "--nnodes", "2", "--no-python", "true"], 2, "--nnodes 2 has more nodes"),
+        (&["--node-rank", "1", "--no-python", "true"], 2, "--node-rank 1 can't be honored"),
         (&[], 2, "SCRIPT"),
     ] {
-        let done = place.run(arguments);
-        let told = text(&done.stderr);
-        assert!(done.status.code() == Some(code) && told.contains(what), "{arguments:?}: {told}");
-        let more: Vec<_> = told.lines().skip(1).filter(|line| !line.starts_with("hint: ")).collect();
-        assert!(code == 2 || more.is_empty(), "{arguments:?}: {told}");
-        assert!(place.left().is_empty(), "{arguments:?} leaves {:?}", place.left());
+        let done = workspace.run(arguments);
+        let stderr = text(&done.stderr);
+        assert!(done.status.code() == Some(code) && stderr.contains(expected), "{arguments:?}: {stderr}");
+        let more: Vec<_> = stderr.lines().skip(1).filter(|line| !line.starts_with("hint: ")).collect();
+        assert!(code == 2 || more.is_empty(), "{arguments:?}: {stderr}");
+        assert!(
+            workspace.temporary_files().is_empty(),
+            "{arguments:?} leaves {:?}",
+            workspace.temporary_files()
+        );
     }
 }
 
 /// Process ids are consecutive in a new PID namespace: the shell is 1, the refused run 2, the next shell 3.
 #[test]
-fn contradictory_flags_are_refused_before_any_process_is_started() {
+fn contradictory_flags_are_refused_before_any_process_starts() {
     let script = r#""$0" run "$@" 2>&1; sh -c 'echo next: $$'"#;
     let isolated = ["--map-root-user", "--user", "--pid", "--fork", "--mount-proc", "sh", "-c", script];
-    for (arguments, said) in [
-        (&["--standalone", "--nnodes", "2", "true"][..], "asks for more nodes"),
-        (&["--node-rank", "1", "--log-format", "json", "true"], "can't be honoured"),
+    for (arguments, expected_stdout) in [
+        (&["--standalone", "--nnodes", "2", "true"][..], "has more nodes"),
+        (&["--node-rank", "1", "--log-format", "json", "true"], "can't be honored"),
         (&["--no-python", "absent"], "there is no program"),
     ] {
         let mut command = Command::new("unshare");
@@ -401,92 +411,100 @@ fn contradictory_flags_are_refused_before_any_process_is_started() {
             return println!("skipped: no PID namespaces here");
         };
         let out = text(&done.stdout);
-        assert!(out.contains(said) && out.ends_with("next: 3\n"), "{arguments:?}: {out}");
+        assert!(out.contains(expected_stdout) && out.ends_with("next: 3\n"), "{arguments:?}: {out}");
     }
 }
 
 #[test]
-fn a_module_that_is_not_there_is_refused_before_anything_starts() {
-    let place = Place::new();
+fn a_missing_module_is_refused_before_any_process_starts() {
+    let workspace = Workspace::new();
     let python =
         ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
     let Some(python) = python else { return println!("skipped: no python3") };
     let run = |arguments: &[&str]| {
         let flags = ["--max-restarts", "3", "--event-log", "events"];
-        place.command(&[&flags[..], arguments].concat()).env("PYTHON_EXEC", python).output().unwrap()
+        workspace.command(&[&flags[..], arguments].concat()).env("PYTHON_EXEC", python).output().unwrap()
     };
     for module in ["nosuch_module", "nosuch_module.part"] {
         let done = run(&["-m", module]);
-        let told = text(&done.stderr);
-        assert_eq!(done.status.code(), Some(1), "{told}");
-        let lines: Vec<_> = told.lines().collect();
-        let what = format!("rallypoint run: there is no module \"nosuch_module\" for {python}");
+        let stderr = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{stderr}");
+        let lines: Vec<_> = stderr.lines().collect();
+        let expected = format!("rallypoint run: there is no module \"nosuch_module\" for {python}");
         assert!(
-            lines.len() == 2 && lines[0] == what && lines[1].starts_with("hint: `python -m` looks in"),
-            "{told}"
+            lines.len() == 2 && lines[0] == expected && lines[1].starts_with("hint: `python -m` searches"),
+            "{stderr}"
         );
-        assert!(place.left().is_empty() && !place.path("events").exists(), "{:?}", place.left());
+        assert!(
+            workspace.temporary_files().is_empty() && !workspace.path("events").exists(),
+            "{:?}",
+            workspace.temporary_files()
+        );
     }
-    // Those that are there are found wherever they are: in this folder, as a package, with Python.
-    fs::write(place.path("mine.py"), "print('it runs')").unwrap();
-    fs::create_dir_all(place.path("package")).unwrap();
-    fs::write(place.path("package/part.py"), "print('it runs')").unwrap();
-    for (arguments, said) in [
+    // Modules are found in this folder, in packages and among those of Python.
+    fs::write(workspace.path("mine.py"), "print('it runs')").unwrap();
+    fs::create_dir_all(workspace.path("package")).unwrap();
+    fs::write(workspace.path("package/part.py"), "print('it runs')").unwrap();
+    for (arguments, expected_stdout) in [
         (&["-m", "mine"][..], "it runs\n"),
         (&["-m", "package.part"], "it runs\n"),
         (&["-m", "json.tool", "json.json", "out.json"], ""),
     ] {
-        fs::write(place.path("json.json"), "[]").unwrap();
+        fs::write(workspace.path("json.json"), "[]").unwrap();
         let done = run(arguments);
-        assert!(done.status.success() && text(&done.stdout) == said, "{arguments:?}: {}", text(&done.stderr));
+        assert!(
+            done.status.success() && text(&done.stdout) == expected_stdout,
+            "{arguments:?}: {}",
+            text(&done.stderr)
+        );
     }
 }
 
 #[test]
-fn a_port_in_use_is_told_with_who_has_it() {
-    let place = Place::new();
+fn a_port_in_use_is_reported_with_the_process_that_holds_it() {
+    let workspace = Workspace::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let endpoint = format!("127.0.0.1:{port}");
     let fixed = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", &port];
     let c10d = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint];
     let health = ["--standalone", "--health-check", &endpoint];
-    for (flags, what) in [
+    for (flags, expected) in [
         (&fixed[..], "already in use"),
         (&[&c10d[..], &["--rdzv-conf", "read_timeout=2"]].concat(), "does not answer as a store does"),
         (&health, "listen for health checks"),
     ] {
-        let done = place.workers("1", flags, "echo it ran");
-        let told = text(&done.stderr);
-        assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""), "{told}");
-        assert!(told.contains(what), "{flags:?}: {told}");
+        let done = workspace.workers("1", flags, "echo it ran");
+        let stderr = text(&done.stderr);
+        assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""), "{stderr}");
+        assert!(stderr.contains(expected), "{flags:?}: {stderr}");
         let holder = format!("port {port} of this machine is held by process {}", std::process::id());
-        assert!(told.contains(&holder), "{flags:?}: {told}");
+        assert!(stderr.contains(&holder), "{flags:?}: {stderr}");
     }
 }
 
 #[test]
-fn help_and_completions_are_there() {
-    let place = Place::new();
-    let help = place.run(&["--help"]);
+fn help_and_completions_are_printed() {
+    let workspace = Workspace::new();
+    let help = workspace.run(&["--help"]);
     assert!(help.status.success());
     for flag in ["--nproc-per-node", "--rdzv-endpoint", "--virtual-local-rank", "Examples:", "Exit codes:"] {
         assert!(text(&help.stdout).contains(flag), "{flag}");
     }
     for shell in ["bash", "zsh"] {
-        let script = place.run(&["--print-completion", shell]);
+        let script = workspace.run(&["--print-completion", shell]);
         assert!(script.status.success() && text(&script.stdout).contains("nproc-per-node"), "{shell}");
     }
-    let refused = place.run(&["--print-completion", "tcsh"]);
+    let refused = workspace.run(&["--print-completion", "tcsh"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("--print-completion tcsh"));
 }
 
 #[test]
-fn the_tail_of_a_burst_is_not_lost_when_workers_end() {
-    let place = Place::new();
+fn the_last_lines_of_a_burst_are_not_lost_when_workers_end() {
+    let workspace = Workspace::new();
     let script = "i=0; while [ $i -lt 2000 ]; do echo $RANK line $i; i=$((i+1)); done; printf 'no end'";
-    let done = place.workers("4", &["-t", "1"], script);
+    let done = workspace.workers("4", &["-t", "1"], script);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let out = text(&done.stdout);
     for rank in 0..4 {
@@ -498,10 +516,10 @@ fn the_tail_of_a_burst_is_not_lost_when_workers_end() {
     }
 }
 
-/// README's first command.
+/// The first command in README.md.
 #[test]
-fn the_first_job_shows_a_failure_and_a_comeback_in_under_five_seconds() {
-    let place = Place::new();
+fn the_quick_start_shows_a_failure_and_a_restart_within_5_s() {
+    let workspace = Workspace::new();
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_rallypoint"));
     let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/meet.sh");
     let mut path = binary.parent().unwrap().as_os_str().to_owned();
@@ -509,10 +527,10 @@ fn the_first_job_shows_a_failure_and_a_comeback_in_under_five_seconds() {
     path.push(std::env::var_os("PATH").unwrap());
     let flags = ["--nproc-per-node", "3", "--max-restarts", "1", "--tee", "3", "--no-python"];
     let start = Instant::now();
-    let done = place.command(&flags).arg(example).env("PATH", path).output().unwrap();
+    let done = workspace.command(&flags).arg(example).env("PATH", path).output().unwrap();
     let took = start.elapsed();
-    let (out, told) = (text(&done.stdout), text(&done.stderr));
-    assert!(done.status.success(), "{told}");
+    let (out, stderr) = (text(&done.stdout), text(&done.stderr));
+    assert!(done.status.success(), "{stderr}");
     for rank in 0..3 {
         let prefix = format!("[default{rank}]:");
         let lines: Vec<_> = out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect();
@@ -520,6 +538,6 @@ fn the_first_job_shows_a_failure_and_a_comeback_in_under_five_seconds() {
         assert_eq!(lines.iter().filter(|line| **line == "all 3 are here").count(), 2, "{out}");
         assert_eq!(lines.last(), Some(&"done"), "{out}");
     }
-    assert!(told.contains("exitcode: -9"), "{told}");
+    assert!(stderr.contains("exitcode: -9"), "{stderr}");
     assert!(took < Duration::from_secs(5), "{took:?}");
 }

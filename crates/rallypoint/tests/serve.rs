@@ -1,5 +1,4 @@
-//! `rallypoint serve` as people call it: what it prints, where it listens, how it ends. What it serves is tested
-//! elsewhere.
+//! `rallypoint serve`: output, addresses, limits and exit codes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,12 +8,12 @@ use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rallypoint_store::{Store, TcpStore};
-use rallypoint_testkit::{Client, End, Guarded, Lines, eventually, held_port};
+use rallypoint_testkit::{ChildGuard, Client, End, Lines, eventually, reserve_port};
 use rustix::process::Signal;
 
-/// A server.
+/// A server process.
 struct Serve {
-    child: Guarded,
+    child: ChildGuard,
     stdout: Option<BufReader<ChildStdout>>,
 }
 
@@ -24,49 +23,54 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs one that is expected to end by itself.
+/// Runs a server that is expected to end by itself.
 fn run(args: &[&str]) -> Output {
     command(args).output().expect("the binary starts")
 }
 
 fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
 impl Serve {
     fn start(args: &[&str]) -> Serve {
-        Serve::of(command(args))
+        Serve::spawn(command(args))
     }
 
-    fn of(mut command: Command) -> Serve {
-        let mut child = Guarded::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    fn spawn(mut command: Command) -> Serve {
+        let mut child = ChildGuard::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let stdout = child.stdout.take().map(BufReader::new);
         Serve { child, stdout }
     }
 
-    /// The next line it prints, which must name an address.
+    /// Returns the address in the next line of output.
     fn address(&mut self) -> SocketAddr {
         let mut line = String::new();
-        self.stdout.as_mut().expect("a pipe").read_line(&mut line).expect("its output");
+        self.stdout.as_mut().expect("stdout is a pipe").read_line(&mut line).expect("the output can be read");
         let address = line.strip_prefix("listening on ").expect(&line).trim_end();
         address.parse().expect("an address")
     }
 
-    /// Waits for its end; exit code, the rest of its output, its log.
+    /// Waits for the end. Returns the exit code, the rest of the output, and the log.
     fn end(mut self) -> (Option<i32>, String, String) {
         let status = self.child.ended();
         let (mut rest, mut log) = (String::new(), String::new());
         if let Some(stdout) = &mut self.stdout {
-            stdout.read_to_string(&mut rest).expect("its output");
+            stdout.read_to_string(&mut rest).expect("the output can be read");
         }
-        self.child.stderr.take().expect("a pipe").read_to_string(&mut log).expect("its log");
+        self.child
+            .stderr
+            .take()
+            .expect("stdout is a pipe")
+            .read_to_string(&mut log)
+            .expect("the log can be read");
         (status.code(), rest, log)
     }
 
-    /// The addresses it listens on, as the system knows them.
+    /// Returns the addresses on which the process listens, from the kernel.
     fn listening(&self) -> BTreeSet<SocketAddr> {
         let own: BTreeSet<String> = fs::read_dir(format!("/proc/{}/fd", self.child.id()))
-            .expect("it is alive")
+            .expect("the server runs")
             .filter_map(|file| fs::read_link(file.ok()?.path()).ok())
             .filter_map(|link| {
                 Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned())
@@ -86,29 +90,32 @@ impl Serve {
     }
 }
 
-/// An address as the kernel prints it: words of four bytes in the machine's order, and the port.
+/// Parses an address of the kernel's table: words of 4 bytes in native byte order, and the port.
 fn address_in_table(text: &str) -> SocketAddr {
     let (ip, port) = text.split_once(':').expect("an address and a port");
     let words: Vec<u8> = ip
         .as_bytes()
         .chunks(8)
-        .map(|word| u32::from_str_radix(std::str::from_utf8(word).expect("digits"), 16).expect("digits"))
+        .map(|word| {
+            u32::from_str_radix(std::str::from_utf8(word).expect("hexadecimal digits"), 16)
+                .expect("hexadecimal digits")
+        })
         .flat_map(u32::to_ne_bytes)
         .collect();
     let ip: IpAddr = match <[u8; 4]>::try_from(&words[..]) {
         Ok(four) => four.into(),
         Err(_) => <[u8; 16]>::try_from(&words[..]).expect("sixteen bytes").into(),
     };
-    (ip, u16::from_str_radix(port, 16).expect("digits")).into()
+    (ip, u16::from_str_radix(port, 16).expect("hexadecimal digits")).into()
 }
 
-/// A connection that has been answered.
-fn greeted(address: SocketAddr) -> Option<Client> {
+/// Returns a client that has completed the handshake.
+fn try_connect(address: SocketAddr) -> Option<Client> {
     Client::try_connect(address).ok()
 }
 
 fn is_served(address: SocketAddr) -> bool {
-    greeted(address).is_some()
+    try_connect(address).is_some()
 }
 
 fn has_ipv6() -> bool {
@@ -116,22 +123,26 @@ fn has_ipv6() -> bool {
 }
 
 #[test]
-fn it_prints_where_it_listens_and_ends_with_0_on_sigterm_and_sigint() {
+fn the_server_prints_its_address_and_exits_with_0_on_sigterm_and_sigint() {
     for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
         let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
         let address = serve.address();
-        let client = greeted(address).unwrap();
+        let client = try_connect(address).unwrap();
         serve.child.signal(signal);
         let (code, rest, log) = serve.end();
         assert_eq!((code, &*rest), (Some(0), ""), "{log}");
         assert!(log.contains(name), "{log}");
-        assert!(log.contains("--listen 0.0.0.0"), "a hint how to open it: {log}");
-        assert_eq!(client.end(), End { last_words: vec![], torn: false }, "its connections are closed");
+        assert!(log.contains("--listen 0.0.0.0"), "no hint how to listen on all addresses: {log}");
+        assert_eq!(
+            client.end(),
+            End { received: vec![], is_reset: false },
+            "the server closes its connections"
+        );
     }
 }
 
 #[test]
-fn a_taken_port_is_named_with_a_hint_and_ends_with_1() {
+fn a_port_in_use_is_named_with_a_hint_and_exits_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&["--listen", &address]);
@@ -143,7 +154,7 @@ fn a_taken_port_is_named_with_a_hint_and_ends_with_1() {
 }
 
 #[test]
-fn a_taken_port_for_health_checks_is_named_and_nothing_is_served() {
+fn a_health_check_port_in_use_is_named_and_nothing_is_served() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     for at in [address.to_string(), address.port().to_string()] {
@@ -155,16 +166,16 @@ fn a_taken_port_for_health_checks_is_named_and_nothing_is_served() {
 }
 
 #[test]
-fn of_several_addresses_one_that_is_taken_is_enough_to_refuse() {
+fn one_address_in_use_of_several_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&["--listen", "127.0.0.1:0", "--listen", &address]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(text(&output.stdout), "", "nothing was ready");
+    assert_eq!(text(&output.stdout), "", "no address was printed");
 }
 
 #[test]
-fn r12_it_listens_on_all_it_was_asked_to_and_on_nothing_else() {
+fn r12_the_server_listens_on_exactly_the_given_addresses() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0"]);
     let printed = BTreeSet::from([serve.address(), serve.address()]);
     assert_eq!(serve.listening(), printed);
@@ -176,19 +187,19 @@ fn r12_it_listens_on_all_it_was_asked_to_and_on_nothing_else() {
 }
 
 #[test]
-fn r12_a_loopback_name_is_loopback_only() {
+fn r12_a_loopback_name_listens_on_loopback_only() {
     let mut serve = Serve::start(&["--listen", "localhost:0"]);
     let first = serve.address();
     assert!(is_served(first));
     let listening = serve.listening();
     assert!(listening.contains(&first));
     assert!(listening.iter().all(|address| address.ip().is_loopback()), "{listening:?}");
-    // However many addresses the name has, there is one port to tell others.
+    // All addresses of the name have the same port.
     assert!(listening.iter().all(|address| address.port() == first.port()), "{listening:?}");
 }
 
 #[test]
-fn r12_an_ipv6_address_is_ipv6_only() {
+fn r12_an_ipv6_address_listens_on_ipv6_only() {
     if !has_ipv6() {
         return eprintln!("this machine has no IPv6");
     }
@@ -201,7 +212,7 @@ fn r12_an_ipv6_address_is_ipv6_only() {
 }
 
 #[test]
-fn r12_no_host_is_every_address_of_both_kinds() {
+fn r12_an_empty_host_listens_on_all_ipv4_and_ipv6_addresses() {
     for host in [":0", "*:0"] {
         let mut serve = Serve::start(&["--listen", host]);
         let address = serve.address();
@@ -217,7 +228,7 @@ fn r12_no_host_is_every_address_of_both_kinds() {
 }
 
 #[test]
-fn r12_all_of_ipv4_is_ipv4_only() {
+fn r12_the_unspecified_ipv4_address_listens_on_ipv4_only() {
     let mut serve = Serve::start(&["--listen", "0.0.0.0:0"]);
     let address = serve.address();
     assert_eq!(address.ip(), Ipv4Addr::UNSPECIFIED);
@@ -227,16 +238,16 @@ fn r12_all_of_ipv4_is_ipv4_only() {
 }
 
 #[test]
-fn unless_told_otherwise_it_is_for_this_machine_only() {
+fn the_default_address_is_loopback() {
     let help = text(&run(&["--help"]).stdout);
     assert!(help.contains("[default: 127.0.0.1:29400]"), "{help}");
 }
 
 #[test]
-fn it_can_come_back_at_once_on_the_port_it_had() {
+fn a_server_can_restart_immediately_on_the_same_port() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0"]);
     let address = serve.address();
-    let client = greeted(address).unwrap();
+    let client = try_connect(address).unwrap();
     serve.child.signal(Signal::TERM);
     assert_eq!(serve.end().0, Some(0));
     let mut again = Serve::start(&["--listen", &address.to_string()]);
@@ -246,8 +257,8 @@ fn it_can_come_back_at_once_on_the_port_it_had() {
 }
 
 #[test]
-fn nobody_reading_its_output_does_not_stop_it() {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, held_port()));
+fn a_server_keeps_running_when_its_standard_output_is_closed() {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserve_port()));
     let mut serve = Serve::start(&["--listen", &address.to_string()]);
     serve.stdout = None;
     eventually("the server answers", || is_served(address));
@@ -256,8 +267,8 @@ fn nobody_reading_its_output_does_not_stop_it() {
 }
 
 #[test]
-fn wrong_usage_ends_with_2_and_says_what_is_right() {
-    for (args, told) in [
+fn wrong_usage_exits_with_2_and_names_valid_values() {
+    for (args, expected) in [
         (&["--listen", "nowhere"][..], "there is no port"),
         (&["--listen", "::1:29400"], "brackets"),
         (&["--limit", "value_len"], "NAME=VALUE"),
@@ -271,13 +282,13 @@ fn wrong_usage_ends_with_2_and_says_what_is_right() {
         let output = run(args);
         let log = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {log}");
-        assert!(log.contains(told), "{args:?}: {log}");
+        assert!(log.contains(expected), "{args:?}: {log}");
         assert_eq!(text(&output.stdout), "");
     }
 }
 
 #[test]
-fn a_host_that_cannot_be_resolved_or_is_not_ours_ends_with_1() {
+fn an_unresolvable_or_foreign_host_exits_with_1() {
     for listen in ["no-such-host.invalid:0", "203.0.113.7:0"] {
         let output = run(&["--listen", listen]);
         let log = text(&output.stderr);
@@ -288,7 +299,7 @@ fn a_host_that_cannot_be_resolved_or_is_not_ours_ends_with_1() {
 }
 
 #[test]
-fn every_limit_is_listed_and_can_be_set_to_what_is_listed() {
+fn every_listed_limit_can_be_set_to_its_listed_value() {
     let listed = text(&run(&["--list-limits"]).stdout);
     let changes: Vec<String> = listed
         .lines()
@@ -307,7 +318,18 @@ fn every_limit_is_listed_and_can_be_set_to_what_is_listed() {
 }
 
 #[test]
-fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
+fn limits_are_listed_as_json_too() {
+    let listed: serde_json::Value =
+        serde_json::from_slice(&run(&["--list-limits", "--json"]).stdout).unwrap();
+    let names: Vec<_> =
+        listed.as_array().unwrap().iter().map(|limit| limit["name"].as_str().unwrap()).collect();
+    let table = text(&run(&["--list-limits"]).stdout);
+    assert!(table.lines().map(|line| line.split_whitespace().next().unwrap()).eq(names), "{table}");
+    assert_eq!(run(&["--json"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_listed_limits_are_those_of_this_machine_in_plain_text() {
     let listed = text(&run(&["--list-limits"]).stdout);
     let line = |name: &str| {
         let found = listed.lines().find(|line| line.split_whitespace().next() == Some(name));
@@ -320,7 +342,7 @@ fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
     let mut limits = rallypoint_store::Limits::default();
     let value = line("store_bytes").split_whitespace().nth(1).expect("a value").to_owned();
     limits.set("store_bytes", &value).unwrap();
-    assert_eq!(limits.store_bytes, most, "what this machine's would be");
+    assert_eq!(limits.store_bytes, most, "the default of this machine");
     assert!(line("store_bytes").contains("a quarter of the memory budget"));
     for wrong in ["[`", "`]", "reply_len", "record_", "state_", "host_len"] {
         assert!(!listed.contains(wrong), "{wrong}:\n{listed}");
@@ -328,10 +350,10 @@ fn the_limits_listed_are_those_of_a_server_in_words_for_people() {
 }
 
 #[test]
-fn a_wrong_log_level_is_told_once_and_taken_for_info() {
+fn a_wrong_log_level_variable_is_reported_once_and_replaced_by_info() {
     let mut command = command(&["--listen", "127.0.0.1:0"]);
     command.env("RALLYPOINT_LOG", "loud");
-    let mut serve = Serve::of(command);
+    let mut serve = Serve::spawn(command);
     serve.address();
     serve.child.signal(Signal::TERM);
     let (code, _, log) = serve.end();
@@ -341,32 +363,33 @@ fn a_wrong_log_level_is_told_once_and_taken_for_info() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_stop_it() {
+fn a_log_without_a_reader_does_not_stop_the_server() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
     let address = serve.address();
-    // A line each, in all far more than a pipe and the lines kept back hold.
+    // One log line each: more than the pipe and the queue can hold.
     for _ in 0..5000 {
-        let mut stranger = TcpStream::connect(address).expect("it listens");
-        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
+        let mut stranger = TcpStream::connect(address).expect("the server listens");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("the server accepts bytes");
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     assert!(is_served(address));
-    // A reader that comes late is told how many lines it missed, and receives the later ones.
-    let log = Lines::read(serve.child.stderr.take().expect("a pipe"));
+    // A reader that starts late is told how many lines were dropped, and receives the later ones.
+    let log = Lines::read(serve.child.stderr.take().expect("stdout is a pipe"));
     let missed = log.find("were dropped");
-    let missed: u32 = missed.split_whitespace().next().and_then(|n| n.parse().ok()).expect("how many");
+    let missed: u32 =
+        missed.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number of lines");
     assert!((1..5000).contains(&missed), "{missed}");
     serve.child.signal(Signal::TERM);
     log.find("SIGTERM");
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_keep_it_from_ending() {
+fn a_log_without_a_reader_does_not_delay_the_exit() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
     let address = serve.address();
     for _ in 0..2000 {
-        let mut stranger = TcpStream::connect(address).expect("it listens");
-        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
+        let mut stranger = TcpStream::connect(address).expect("the server listens");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("the server accepts bytes");
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     serve.child.signal(Signal::TERM);
@@ -374,20 +397,21 @@ fn a_log_that_nobody_reads_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn limits_that_cannot_be_printed_are_a_failure() {
+fn a_failure_to_print_the_limits_exits_with_1() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a file");
-    let output = command(&["--list-limits"]).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
+    let output =
+        command(&["--list-limits"]).stdout(full).stderr(Stdio::piped()).output().expect("the binary starts");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
 }
 
-// ---- jobs that expire ----
+// ---- idle jobs ----
 
 #[test]
-fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
+fn the_keys_of_an_idle_job_expire_and_other_keys_stay() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--expire-idle-jobs", "1s"]);
     let port = serve.address().port();
-    let open = || TcpStore::connect("127.0.0.1", port).expect("it serves");
+    let open = || TcpStore::connect("127.0.0.1", port).expect("the server accepts connections");
     let (gone, stays, plain) = ("torch.rendezvous.gone.0/k", "torch.rendezvous.stays.0/k", "my-job/k");
     let watcher = open();
     let job = open();
@@ -399,7 +423,7 @@ fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
     watcher.set(plain, b"v").unwrap();
     drop(job);
     let start = Instant::now();
-    // The list names no key, so it is no use of the job.
+    // LIST_KEYS names no key, so it does not use the job.
     eventually("the job has expired", || !watcher.list_keys().unwrap().iter().any(|key| key == gone));
     assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
     // The other job has a connection, and a key outside of every job never expires.
@@ -416,7 +440,7 @@ fn the_keys_of_a_job_that_was_left_are_deleted_and_those_of_others_stay() {
 }
 
 #[test]
-fn an_expiry_after_no_time_is_wrong_usage() {
+fn an_expiry_time_of_zero_is_wrong_usage() {
     let output = run(&["--expire-idle-jobs", "0"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("must be more than 0"), "{}", text(&output.stderr));

@@ -1,5 +1,4 @@
-//! `rallypoint store` as people and scripts call it: what it reads, prints and ends with. What the operations do is
-//! tested elsewhere.
+//! `rallypoint store`: arguments, output and exit codes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -20,18 +19,18 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        Server::with(&[])
+        Server::with_limits(&[])
     }
 
-    /// With these limits.
-    fn with(limits: &[&str]) -> Server {
+    /// Starts a server with these limits.
+    fn with_limits(limits: &[&str]) -> Server {
         let arguments: Vec<&str> = limits.iter().flat_map(|limit| ["--limit", limit]).collect();
         let process = ServeProcess::start(BINARY, &arguments);
         Server { endpoint: process.endpoint(), process }
     }
 
     fn client(&self) -> TcpStore {
-        TcpStore::connect("127.0.0.1", self.process.address.port()).expect("it serves")
+        TcpStore::connect("127.0.0.1", self.process.address.port()).expect("the server accepts connections")
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -44,21 +43,21 @@ impl Server {
         self.command(args).output().expect("the binary starts")
     }
 
-    /// Runs it with this on its standard input.
-    fn run_with(&self, input: &[u8], args: &[&str]) -> Output {
+    /// Runs the command with this standard input.
+    fn run_with_input(&self, input: &[u8], args: &[&str]) -> Output {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
-        // It may have ended without reading, which is then for the test to say.
-        let _ = child.stdin.take().expect("a pipe").write_all(input);
-        child.wait_with_output().expect("our own child")
+        // The command may have ended without reading. The test checks that.
+        let _ = child.stdin.take().expect("stdout is a pipe").write_all(input);
+        child.wait_with_output().expect("the child has ended")
     }
 
-    /// What it prints, all being well.
-    fn says(&self, args: &[&str]) -> String {
+    /// Returns the standard output of a command that succeeds.
+    fn stdout_of(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
-        String::from_utf8(output.stdout).expect("text")
+        String::from_utf8(output.stdout).expect("UTF-8")
     }
 }
 
@@ -70,13 +69,13 @@ fn store(args: &[&str]) -> Command {
 }
 
 fn error(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).expect("text")
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
 }
 
 // ---- arguments ----
 
 #[test]
-fn a_dash_is_standard_input_wherever_a_value_stands() {
+fn a_dash_reads_any_value_from_standard_input() {
     let server = Server::start();
     for (args, input) in [
         (&["set", "k", "-"][..], "one"),
@@ -85,41 +84,41 @@ fn a_dash_is_standard_input_wherever_a_value_stands() {
         (&["append", "k", "-"], " four"),
         (&["push", "q", "-"], "item"),
     ] {
-        let output = server.run_with(input.as_bytes(), args);
+        let output = server.run_with_input(input.as_bytes(), args);
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
     }
-    assert_eq!(server.says(&["get", "k"]), "three four\n");
-    assert_eq!(server.says(&["pop", "q"]), "item\n");
+    assert_eq!(server.stdout_of(&["get", "k"]), "three four\n");
+    assert_eq!(server.stdout_of(&["pop", "q"]), "item\n");
 }
 
 #[test]
-fn standard_input_cannot_be_both_values_of_a_compare_and_set() {
+fn compare_and_set_refuses_to_read_both_values_from_standard_input() {
     let server = Server::start();
-    server.says(&["set", "k", "x"]);
-    let output = server.run_with(b"x", &["cas", "k", "-", "-"]);
+    server.stdout_of(&["set", "k", "x"]);
+    let output = server.run_with_input(b"x", &["cas", "k", "-", "-"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(error(&output).contains("only one of EXPECTED and DESIRED"), "{}", error(&output));
-    assert_eq!(server.says(&["get", "k"]), "x\n");
+    assert_eq!(server.stdout_of(&["get", "k"]), "x\n");
 }
 
 #[test]
-fn negative_numbers_and_dashes_are_values_and_not_options() {
+fn negative_numbers_and_dashes_are_accepted_as_values() {
     let server = Server::start();
-    assert_eq!(server.says(&["add", "n", "-5"]), "-5\n");
-    assert_eq!(server.says(&["add", "n", "-2", "--timeout", "5s"]), "-7\n");
-    server.says(&["set", "k", "-1"]);
-    assert_eq!(server.says(&["get", "k"]), "-1\n");
-    server.says(&["cas", "k", "-1", "--x"]);
-    server.says(&["append", "k", "-y"]);
-    assert_eq!(server.says(&["get", "k"]), "--x-y\n");
-    server.says(&["push", "q", "-3"]);
-    assert_eq!(server.says(&["pop", "q"]), "-3\n");
+    assert_eq!(server.stdout_of(&["add", "n", "-5"]), "-5\n");
+    assert_eq!(server.stdout_of(&["add", "n", "-2", "--timeout", "5s"]), "-7\n");
+    server.stdout_of(&["set", "k", "-1"]);
+    assert_eq!(server.stdout_of(&["get", "k"]), "-1\n");
+    server.stdout_of(&["cas", "k", "-1", "--x"]);
+    server.stdout_of(&["append", "k", "-y"]);
+    assert_eq!(server.stdout_of(&["get", "k"]), "--x-y\n");
+    server.stdout_of(&["push", "q", "-3"]);
+    assert_eq!(server.stdout_of(&["pop", "q"]), "-3\n");
 }
 
 #[test]
-fn options_may_stand_before_and_after_the_operation() {
+fn options_are_accepted_before_and_after_the_operation() {
     let server = Server::start();
-    server.says(&["set", "k", "v"]);
+    server.stdout_of(&["set", "k", "v"]);
     let endpoint = server.endpoint.as_str();
     for args in [
         &["--endpoint", endpoint, "--json", "--timeout", "5s", "get", "k"][..],
@@ -135,10 +134,12 @@ fn options_may_stand_before_and_after_the_operation() {
 
 #[test]
 fn every_argument_is_described_in_the_help() {
-    let text =
-        |args: &[&str]| String::from_utf8(store(args).output().expect("it runs").stdout).expect("text");
+    let text = |args: &[&str]| {
+        String::from_utf8(store(args).output().expect("the binary starts").stdout).expect("UTF-8")
+    };
     let help = text(&["--help"]);
-    let commands = help.split_once("Commands:").expect("a list").1.split_once("\n\n").expect("its end").0;
+    let commands =
+        help.split_once("Commands:").expect("a list").1.split_once("\n\n").expect("the list has an end").0;
     let commands: Vec<_> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(commands.len() >= 14, "{commands:?}");
     for command in commands.into_iter().filter(|command| *command != "help") {
@@ -153,21 +154,21 @@ fn every_argument_is_described_in_the_help() {
 }
 
 #[test]
-fn a_wrong_log_level_is_told_in_one_line_and_nothing_fails() {
+fn a_wrong_log_level_variable_is_reported_in_one_line_and_replaced_by_info() {
     let server = Server::start();
     let mut command = server.command(&["count"]);
     let output = command.env("RALLYPOINT_LOG", "loud").output().expect("the binary starts");
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"0\n"[..]));
-    let told = error(&output);
-    assert!(told.contains("loud") && told.contains("info") && told.lines().count() == 1, "{told}");
+    let stderr = error(&output);
+    assert!(stderr.contains("loud") && stderr.contains("info") && stderr.lines().count() == 1, "{stderr}");
     let output = command.env("RALLYPOINT_LOG", "Debug").output().expect("the binary starts");
     assert_eq!(error(&output), "");
 }
 
-// ---- answers ----
+// ---- results ----
 
 #[test]
-fn an_empty_queue_is_called_empty() {
+fn an_empty_queue_is_reported_as_empty() {
     let server = Server::start();
     let output = server.run(&["pop", "q"]);
     assert_eq!(output.status.code(), Some(3));
@@ -178,82 +179,124 @@ fn an_empty_queue_is_called_empty() {
 }
 
 #[test]
-fn an_append_past_the_limit_says_so_and_changes_nothing() {
-    let server = Server::with(&["value_len=1KiB"]);
-    server.client().set("k", &[b'x'; 1000]).expect("it fits");
-    let output = server.run_with(&[b'x'; 100], &["append", "k", "-"]);
+fn an_append_beyond_the_limit_is_refused_and_changes_nothing() {
+    let server = Server::with_limits(&["value_len=1KiB"]);
+    server.client().set("k", &[b'x'; 1000]).expect("the value fits");
+    let output = server.run_with_input(&[b'x'; 100], &["append", "k", "-"]);
     assert_eq!(output.status.code(), Some(2), "{}", error(&output));
-    let told = error(&output);
-    assert!(told.contains("cannot append 100 bytes to k: it holds 1000"), "{told}");
-    assert!(told.contains("1024"), "{told}");
-    let output = server.run_with(&[b'x'; 2000], &["append", "new", "-"]);
-    let told = error(&output);
-    assert!(told.contains("value of 2000 bytes for new, the limit is 1024; nothing was changed"), "{told}");
-    assert_eq!(server.client().get("k").expect("it is there").len(), 1000);
-    assert_eq!(server.says(&["count"]), "1\n");
-    server.says(&["append", "k", "and this fits"]);
+    let stderr = error(&output);
+    assert!(stderr.contains("cannot append 100 bytes to k: it holds 1000"), "{stderr}");
+    assert!(stderr.contains("1024"), "{stderr}");
+    let output = server.run_with_input(&[b'x'; 2000], &["append", "new", "-"]);
+    let stderr = error(&output);
+    assert!(
+        stderr.contains("value of 2000 bytes for new, the limit is 1024; nothing was changed"),
+        "{stderr}"
+    );
+    assert_eq!(server.client().get("k").expect("the key is present").len(), 1000);
+    assert_eq!(server.stdout_of(&["count"]), "1\n");
+    server.stdout_of(&["append", "k", "and this fits"]);
 }
 
 #[test]
-fn a_list_much_larger_than_what_may_lie_unread_arrives_whole() {
-    let server = Server::with(&["output_pause=64KiB"]);
+fn a_key_list_larger_than_output_pause_arrives_completely() {
+    let server = Server::with_limits(&["output_pause=64KiB"]);
     let client = server.client();
     let names: Vec<String> = (0..4000).map(|n| format!("{n:04}{}", "k".repeat(7000))).collect();
     let pairs: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
-    client.multi_set(&pairs).expect("it fits");
-    let listed = server.says(&["list", "--timeout", "60s"]);
+    client.multi_set(&pairs).expect("the value fits");
+    let listed = server.stdout_of(&["list", "--timeout", "60s"]);
     assert!(listed.lines().eq(&names), "{} of {} names", listed.lines().count(), names.len());
 }
 
-// ---- where the output goes ----
+// ---- output ----
 
 #[test]
-fn what_cannot_be_written_is_a_failure_with_a_message() {
+fn a_failure_to_write_the_output_is_reported() {
     let server = Server::start();
-    server.says(&["set", "k", "v"]);
+    server.stdout_of(&["set", "k", "v"]);
     for args in [&["get", "k"][..], &["list"], &["check", "k", "--json"], &["ping"]] {
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a file");
-        let output = server.command(args).stdout(full).stderr(Stdio::piped()).output().expect("it starts");
+        let output =
+            server.command(args).stdout(full).stderr(Stdio::piped()).output().expect("the binary starts");
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(error(&output).contains("cannot write to standard output"), "{}", error(&output));
     }
 }
 
 #[test]
-fn a_reader_that_has_gone_away_is_no_reason_to_complain() {
+fn a_closed_output_pipe_is_not_an_error() {
     let server = Server::start();
-    // More than a pipe holds, so that it is met while writing.
-    server.client().set("k", &[b'x'; 1 << 20]).expect("it fits");
+    // More than a pipe can hold, so that the command gets the error while it writes.
+    server.client().set("k", &[b'x'; 1 << 20]).expect("the value fits");
     let mut child = server
         .command(&["get", "k"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("it starts");
+        .expect("the binary starts");
     drop(child.stdout.take());
-    let output = child.wait_with_output().expect("our own child");
+    let output = child.wait_with_output().expect("the child has ended");
     assert_eq!(error(&output), "");
-    assert_eq!(output.status.code(), Some(0), "it has had what it wanted");
+    assert_eq!(output.status.code(), Some(0), "a closed pipe is not an error");
 }
 
-/// Both ends of a terminal.
+/// Returns both ends of a new terminal.
 fn terminal() -> (File, File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("our own terminal");
-    let name = ptsname(&ours, Vec::new()).expect("its name").into_string().expect("text");
-    let theirs = OpenOptions::new().read(true).write(true).open(name).expect("its other end");
+    grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("the terminal can be unlocked");
+    let name = ptsname(&ours, Vec::new()).expect("the terminal has a name").into_string().expect("UTF-8");
+    let theirs = OpenOptions::new().read(true).write(true).open(name).expect("the terminal has another end");
     (ours.into(), theirs)
 }
 
+/// Runs the command with its standard output on a terminal and returns what the terminal shows.
+fn on_terminal(server: &Server, args: &[&str]) -> String {
+    let (mut ours, theirs) = terminal();
+    let mut command = server.command(args);
+    let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().expect("the binary starts");
+    drop(command);
+    let mut bytes = Vec::new();
+    // Reading from a terminal whose other end is closed fails.
+    let _ = ours.read_to_end(&mut bytes);
+    child.wait().expect("the child has ended");
+    String::from_utf8(bytes).expect("UTF-8").replace("\r\n", "\n")
+}
+
 #[test]
-fn a_terminal_is_shown_control_characters_and_does_not_get_them() {
+fn a_terminal_shows_the_decoded_state_of_a_rendezvous_and_a_pipe_gets_the_value() {
+    use rallypoint_core::rendezvous::{NodeDesc, State, WallTime, cell, pickle};
+    const KEY: &str = "torch.rendezvous.job";
+    let server = Server::start();
+    let node = NodeDesc::new("node\u{1b}[31m", 4242, 0);
+    let state = State {
+        round: 2,
+        complete: true,
+        participants: [(node.clone(), 0)].into(),
+        last_heartbeats: [(node, WallTime::UNIX_EPOCH)].into(),
+        ..State::default()
+    };
+    let value = cell::encode(&pickle::encode(&state, &rallypoint_core::Limits::default()).unwrap());
+    server.client().set(KEY, &value).expect("the server accepts a state");
+    let shown = on_terminal(&server, &["get", KEY]);
+    assert!(shown.starts_with("rendezvous job: round 2, complete\nparticipants: 1\n"), "{shown}");
+    assert!(shown.contains("  rank 0: node\\u{1b}[31m (pid 4242, local id 0), heartbeat 1970-"), "{shown}");
+    assert!(shown.ends_with("wait list: 0\nredundancy list: 0\n"), "{shown}");
+    let text = String::from_utf8(value.clone()).unwrap();
+    assert_eq!(on_terminal(&server, &["get", "--raw", KEY]), text);
+    assert!(on_terminal(&server, &["--json", "get", KEY]).contains(&text));
+    assert_eq!(server.run(&["get", KEY]).stdout, [&value[..], b"\n"].concat());
+}
+
+#[test]
+fn control_characters_are_escaped_on_a_terminal() {
     let server = Server::start();
     let client = server.client();
     let name = "k\u{1b}[31m\u{9b}2J";
-    client.set(name, b"a\x1b]0;title\x07\xff\nb").expect("it fits");
-    client.set("plain", "zwei\nZeilen\tüber".as_bytes()).expect("it fits");
-    for (args, shown) in [
+    client.set(name, b"a\x1b]0;title\x07\xff\nb").expect("the value fits");
+    client.set("plain", "zwei\nZeilen\tüber".as_bytes()).expect("the value fits");
+    for (args, expected) in [
         (&["list"][..], "k\\u{1b}[31m\\u{9b}2J"),
         (&["check", name], "present k\\u{1b}[31m\\u{9b}2J"),
         (&["get", name], "a\\u{1b}]0;title\\u{7}\\xff\nb"),
@@ -261,27 +304,19 @@ fn a_terminal_is_shown_control_characters_and_does_not_get_them() {
         (&["--json", "list"], "k\\u001b[31m\\u009b2J"),
         (&["get", "plain"], "zwei\nZeilen\tüber"),
     ] {
-        let (mut ours, theirs) = terminal();
-        let mut command = server.command(args);
-        let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().expect("it starts");
-        drop(command);
-        let mut bytes = Vec::new();
-        // A terminal whose other end is closed says so with an error.
-        let _ = ours.read_to_end(&mut bytes);
-        child.wait().expect("our own child");
-        let text = String::from_utf8(bytes).expect("text").replace("\r\n", "\n");
-        assert!(text.contains(shown), "{args:?}: {text:?}");
+        let text = on_terminal(&server, args);
+        assert!(text.contains(expected), "{args:?}: {text:?}");
         assert!(!text.chars().any(|c| c.is_control() && !"\n\t".contains(c)), "{args:?}: {text:?}");
     }
-    // What is no terminal gets them as they are.
+    // Without a terminal they are printed as they are.
     assert_eq!(server.run(&["get", name]).stdout, b"a\x1b]0;title\x07\xff\nb\n");
     let absent = error(&server.run(&["get", "no\u{1b}[31m"]));
-    assert_eq!(absent, "rallypoint store: no\\u{1b}[31m is not there\n");
+    assert_eq!(absent, "rallypoint store: no\\u{1b}[31m is absent\n");
 }
 
-// ---- time ----
+// ---- timeouts ----
 
-/// A way to a server on which every connection is delayed.
+/// Returns the endpoint of a relay that delays every connection.
 fn delayed(to: SocketAddr, delay: Duration) -> String {
     let relay = serve_connections(move |near| {
         std::thread::sleep(delay);
@@ -294,12 +329,13 @@ fn delayed(to: SocketAddr, delay: Duration) -> String {
 }
 
 #[test]
-fn the_time_is_one_for_connecting_and_all_the_rest() {
+fn the_timeout_covers_connecting_and_the_operation() {
     let server = Server::start();
     let endpoint = delayed(server.process.address, Duration::from_millis(1200));
     for args in [&["wait", "absent"][..], &["get", "absent", "--wait"], &["pop", "q", "--wait"]] {
         let start = Instant::now();
-        let output = store(args).args(["--timeout", "2s", "-e", &endpoint]).output().expect("it starts");
+        let output =
+            store(args).args(["--timeout", "2s", "-e", &endpoint]).output().expect("the binary starts");
         let took = start.elapsed();
         assert_eq!(output.status.code(), Some(4), "{}", error(&output));
         assert!((1.9..3.1).contains(&took.as_secs_f32()), "{args:?} took {took:?}");
@@ -307,7 +343,7 @@ fn the_time_is_one_for_connecting_and_all_the_rest() {
 }
 
 #[test]
-fn a_server_that_never_answers_takes_no_longer_than_the_time() {
+fn a_silent_server_is_given_up_after_the_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = silent.local_addr().expect("an address").to_string();
     let start = Instant::now();
@@ -318,19 +354,23 @@ fn a_server_that_never_answers_takes_no_longer_than_the_time() {
 }
 
 #[test]
-fn an_endpoint_that_is_wrong_unknown_or_dead_is_told_with_what_was_tried_and_what_to_do() {
-    let held = rallypoint_rendezvous::reserve_port().unwrap();
-    let dead = format!("127.0.0.1:{}", held.port());
-    for (endpoint, code, told) in [
+fn a_malformed_unresolvable_or_refused_endpoint_is_reported_with_a_hint() {
+    let reserved = rallypoint_rendezvous::reserve_port().unwrap();
+    let refused = format!("127.0.0.1:{}", reserved.port());
+    for (endpoint, code, parts) in [
         ("nowhere", 2, &["nowhere", "there is no port"][..]),
         ("::1:29400", 2, &["::1:29400", "brackets"]),
         ("no-such-host.invalid:29400", 5, &["no-such-host.invalid", "hint: check the spelling"]),
-        (&dead, 5, &[&dead, "refused", "hint: check that the node or server that hosts the store is up"]),
+        (
+            &refused,
+            5,
+            &[&refused, "refused", "hint: check that the node or server that hosts the store is up"],
+        ),
     ] {
         let output = store(&["--endpoint", endpoint, "--timeout", "500ms", "get", "k"]).output().unwrap();
         let error = error(&output);
         assert_eq!(output.status.code(), Some(code), "{error}");
-        assert!(told.iter().all(|part| error.contains(part)), "{endpoint}: {error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{endpoint}: {error}");
         assert!(output.stdout.is_empty());
     }
 }
@@ -344,12 +384,12 @@ fn clear_deletes_the_keys_with_a_prefix_and_no_others() {
     for key in ["job/1", "job/2", "job", "other/job/1"] {
         client.set(key, b"v").unwrap();
     }
-    assert_eq!(server.says(&["clear", "--prefix", "job/"]), "2\n");
-    assert_eq!(server.says(&["list"]), "job\nother/job/1\n");
-    // What is clear already is no failure.
-    assert_eq!(server.says(&["clear", "--prefix", "job/"]), "0\n");
-    assert_eq!(server.says(&["--json", "clear", "--prefix", ""]), "{\"deleted\":2}\n");
-    assert_eq!(server.says(&["count"]), "0\n");
+    assert_eq!(server.stdout_of(&["clear", "--prefix", "job/"]), "2\n");
+    assert_eq!(server.stdout_of(&["list"]), "job\nother/job/1\n");
+    // No matching key is not an error.
+    assert_eq!(server.stdout_of(&["clear", "--prefix", "job/"]), "0\n");
+    assert_eq!(server.stdout_of(&["--json", "clear", "--prefix", ""]), "{\"deleted\":2}\n");
+    assert_eq!(server.stdout_of(&["count"]), "0\n");
 }
 
 #[test]
@@ -361,13 +401,13 @@ fn clear_without_a_prefix_is_wrong_usage() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(error(&output).contains("--prefix"), "{}", error(&output));
     }
-    assert_eq!(server.says(&["count"]), "1\n");
+    assert_eq!(server.stdout_of(&["count"]), "1\n");
 }
 
 #[test]
 fn a_server_without_list_keys_is_an_error_with_a_hint() {
     // A torch server closes the connection when it receives an operation that it doesn't support.
-    let endpoint = serve_connections(serve_without_lists).to_string();
+    let endpoint = serve_connections(serve_without_list_keys).to_string();
     for args in [&["clear", "--prefix", ""][..], &["list"]] {
         let output = store(args).env("RALLYPOINT_ENDPOINT", &endpoint).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", error(&output));
@@ -380,8 +420,8 @@ fn a_server_without_list_keys_is_an_error_with_a_hint() {
     }
 }
 
-/// Answers what a client asks when it connects, and closes at anything else.
-fn serve_without_lists(mut stream: TcpStream) -> Option<()> {
+/// Answers the requests that a client sends when it connects, and closes the connection at any other request.
+fn serve_without_list_keys(mut stream: TcpStream) -> Option<()> {
     use rallypoint_core::wire::{Reply, Request, RequestDecoder};
     let (mut decoder, mut bytes) = (RequestDecoder::default(), [0; 4096]);
     loop {

@@ -1,5 +1,5 @@
-//! `rallypoint join` on machines of its own, as far as the network is concerned: what a node calls itself can be reached
-//! from another, and it hosts no store at an address that it does not have. It takes root, iproute2 and util-linux; without them there is nothing to test.
+//! `rallypoint join` in network namespaces: the address of a node is reachable from another host, and a node hosts no
+//! store at an address that it does not have. Needs root, iproute2 and util-linux; otherwise the tests are skipped.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,20 +9,20 @@ use serde_json::Value;
 const RALLYPOINT: &str = env!("CARGO_BIN_EXE_rallypoint");
 const SKIPPED: &str = "skipped: no networks of their own here (it takes root, iproute2 and util-linux)";
 
-/// A network of its own. It lives as long as the process that has it, which ends by itself.
+/// A network namespace. It exists as long as its process.
 struct Host(Child);
 
 impl Host {
     fn new() -> Option<Host> {
-        let possible = Command::new("unshare").args(["--net", "true"]).output();
-        if !possible.is_ok_and(|output| output.status.success()) {
+        let is_possible = Command::new("unshare").args(["--net", "true"]).output();
+        if !is_possible.is_ok_and(|output| output.status.success()) {
             return None;
         }
-        let mut holder = Command::new("unshare");
-        holder.args(["--net", "sh", "-c", "echo ready; exec sleep 100"]);
-        let mut holder = holder.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().ok()?;
-        BufReader::new(holder.stdout.as_mut()?).read_line(&mut String::new()).ok()?;
-        Some(Host(holder))
+        let mut process = Command::new("unshare");
+        process.args(["--net", "sh", "-c", "echo ready; exec sleep 100"]);
+        let mut process = process.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().ok()?;
+        BufReader::new(process.stdout.as_mut()?).read_line(&mut String::new()).ok()?;
+        Some(Host(process))
     }
 
     fn command(&self, line: &str) -> Command {
@@ -43,26 +43,26 @@ impl Drop for Host {
     }
 }
 
-/// Two hosts and a cable between them.
+/// Creates two hosts with a link between them.
 fn two_hosts() -> Option<[Host; 2]> {
     let hosts = [Host::new()?, Host::new()?];
-    let [one, two] = &hosts;
-    let cable = format!("ip link add eth0 type veth peer name eth0 netns {}", two.0.id());
-    let possible = one.run(&cable)
+    let [first, second] = &hosts;
+    let link = format!("ip link add eth0 type veth peer name eth0 netns {}", second.0.id());
+    let is_possible = first.run(&link)
         && hosts.iter().zip(1..).all(|(host, n)| {
             host.run(&format!("ip address add 10.77.0.{n}/24 dev eth0"))
                 && host.run("ip link set eth0 up")
                 && host.run("ip link set lo up")
         });
-    possible.then_some(hosts)
+    is_possible.then_some(hosts)
 }
 
 #[test]
-fn the_master_has_an_address_that_the_other_machine_reaches_whoever_it_is() {
+fn the_master_address_is_reachable_from_the_other_host() {
     let Some(hosts) = two_hosts() else {
         return println!("{SKIPPED}");
     };
-    // The endpoint is the first host's, then the second's: rank 0 goes by the address, so it hosts once and once not.
+    // Rank 0 is the node with the smaller address. It hosts the store in the first case and not in the second.
     for endpoint in ["10.77.0.1:29400", "10.77.0.2:29400"] {
         let line = format!("{RALLYPOINT} join --rdzv-endpoint {endpoint} --rdzv-id job --nnodes 2");
         let start = |host: &Host| {
@@ -88,11 +88,11 @@ fn the_master_has_an_address_that_the_other_machine_reaches_whoever_it_is() {
     }
 }
 
-/// Machines in front of others have it so: then every address can be bound.
+/// Load balancers have this setting, with which every address can be bound.
 #[test]
-fn a_machine_that_may_bind_any_address_hosts_the_store_only_at_its_own() {
+fn a_host_with_nonlocal_bind_serves_the_store_only_at_its_own_address() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
-    // The kernel's files are those of whoever reads them.
+    // `sysctl` changes the setting in its own network namespace.
     if !host.run("sysctl -w net.ipv4.ip_nonlocal_bind=1") {
         return println!("skipped: it takes sysctl");
     }
@@ -108,15 +108,15 @@ fn a_machine_that_may_bind_any_address_hosts_the_store_only_at_its_own() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// There is no store that a connection could be made to, and so no address that it would have.
+/// Without a connection to a store, the node can't use the address of that connection.
 #[test]
-fn nodes_that_meet_in_a_file_have_an_address_of_their_network_even_without_a_default_route() {
+fn nodes_with_a_file_store_use_a_network_address_even_without_a_default_route() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("meeting");
     let line =
         format!("{RALLYPOINT} join --rdzv-endpoint {} --rdzv-conf store_type=file -- true", path.display());
     let output = host.command(&line).stdin(Stdio::null()).output().unwrap();
-    let round: Value = serde_json::from_slice(&output.stdout).expect("it has joined");
+    let round: Value = serde_json::from_slice(&output.stdout).expect("the node has joined");
     assert_eq!(round["master_addr"], "10.77.0.1", "{round}");
 }

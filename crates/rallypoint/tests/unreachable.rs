@@ -1,13 +1,13 @@
-//! What `rallypoint run`, `join` and `store` say while there is no store at the endpoint, and when they give up.
+//! What `rallypoint run`, `join` and `store` log while there is no store at the endpoint, and when they fail.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use rallypoint_testkit::{held_port, serve_connections};
+use rallypoint_testkit::{reserve_port, serve_connections};
 
-/// How long the commands try to connect, in seconds.
+/// Timeout of the commands, in seconds.
 const TIMEOUT: u64 = 6;
 
 /// A reason why there is no store at an endpoint.
@@ -15,13 +15,13 @@ struct Cause {
     endpoint: String,
     fault: &'static str,
     hint: &'static str,
-    /// Whether a later attempt may succeed, so that the command says the reason and tries until its timeout.
-    may_heal: bool,
+    /// Whether a later attempt may succeed, so that the command logs the reason and retries until its timeout.
+    is_transient: bool,
 }
 
-/// Starts a server that treats every connection like this.
-fn serve(treat: fn(TcpStream) -> std::io::Result<()>) -> String {
-    serve_connections(treat).to_string()
+/// Starts a server that handles every connection with this function.
+fn serve(handler: fn(TcpStream) -> std::io::Result<()>) -> String {
+    serve_connections(handler).to_string()
 }
 
 /// Reads a request up to its blank line, as an HTTP server does, and sends this reply.
@@ -51,45 +51,45 @@ fn causes() -> Vec<Cause> {
             endpoint: "no-such-host.invalid:29400".into(),
             fault: "could not resolve host \"no-such-host.invalid\"",
             hint: "hint: check the spelling of the host name",
-            may_heal: true,
+            is_transient: true,
         },
         Cause {
-            endpoint: format!("127.0.0.1:{}", held_port()),
+            endpoint: format!("127.0.0.1:{}", reserve_port()),
             fault: "connection refused (nothing listens there)",
             hint: "hint: check that the node or server that hosts the store is up",
-            may_heal: true,
+            is_transient: true,
         },
         // A TLS server on OpenSSL does this.
         Cause {
             endpoint: serve(|stream| stream.shutdown(Shutdown::Both)),
             fault: "the server closed the connection",
             hint: "a TLS server closes the connection like this",
-            may_heal: true,
+            is_transient: true,
         },
         Cause {
             endpoint: serve(|mut stream| stream.read_to_end(&mut Vec::new()).map(drop)),
             fault: "accepts connections but does not answer as a store does",
             hint: "hint: check that the server is a TCPStore, and that its process is not stopped",
-            may_heal: true,
+            is_transient: true,
         },
         Cause {
             endpoint: serve(|stream| reply_after_blank_line(stream, b"HTTP/1.1 400 Bad Request\r\n\r\n")),
             fault: "answered like an HTTP server",
             hint: another_program,
-            may_heal: false,
+            is_transient: false,
         },
         // Python's `http.server` takes the handshake for a request of HTTP/0.9 and sends a page without a status line.
         Cause {
             endpoint: serve(|stream| reply_after_blank_line(stream, b"<!DOCTYPE HTML>\n<html></html>")),
             fault: "answered like an HTTP server",
             hint: another_program,
-            may_heal: false,
+            is_transient: false,
         },
         Cause {
             endpoint: serve(|stream| reply_and_close(stream, b"\x15\x03\x03\x00\x02\x02\x46")),
             fault: "answered like a TLS server",
             hint: another_program,
-            may_heal: false,
+            is_transient: false,
         },
     ]
 }
@@ -100,8 +100,8 @@ fn start(arguments: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Starts a command for each cause, and checks what each has logged by its end.
-fn all_say_why(waiting: &str, arguments: impl Fn(&str) -> Vec<String>) {
+/// Starts a command for each cause, and checks its log.
+fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String>) {
     let started = causes().into_iter().map(|cause| {
         let arguments = arguments(&cause.endpoint);
         (start(&arguments.iter().map(String::as_str).collect::<Vec<_>>()), cause)
@@ -109,25 +109,26 @@ fn all_say_why(waiting: &str, arguments: impl Fn(&str) -> Vec<String>) {
     for (child, cause) in started.collect::<Vec<_>>() {
         let output = child.wait_with_output().unwrap();
         let log = String::from_utf8_lossy(&output.stderr);
-        let (whiles, finals): (Vec<_>, Vec<_>) = log.lines().partition(|line| line.contains(waiting));
-        let finals = finals.join("\n");
-        assert!(!output.status.success() && finals.contains(cause.fault), "{}: {log}", cause.fault);
-        assert!(finals.contains(cause.hint), "{}: {log}", cause.fault);
-        if !cause.may_heal {
-            assert!(whiles.is_empty(), "it fails at the first attempt: {log}");
+        let (progress_lines, final_lines): (Vec<_>, Vec<_>) =
+            log.lines().partition(|line| line.contains(waiting));
+        let final_lines = final_lines.join("\n");
+        assert!(!output.status.success() && final_lines.contains(cause.fault), "{}: {log}", cause.fault);
+        assert!(final_lines.contains(cause.hint), "{}: {log}", cause.fault);
+        if !cause.is_transient {
+            assert!(progress_lines.is_empty(), "it fails at the first attempt: {log}");
             continue;
         }
-        // One line per reason. A slow name server gives two reasons, one after the other.
+        // One line per reason. A slow name server causes two reasons, one after the other.
         let reason = |line: &&'_ str| {
             line.split_once(waiting)?.1.split_once("; gives up").map(|(why, _)| why.to_owned())
         };
-        let reasons: BTreeSet<_> = whiles.iter().filter_map(reason).collect();
-        assert_eq!(reasons.len(), whiles.len(), "a reason is repeated: {log}");
-        let Some(line) = whiles.first() else { panic!("no reason while it waits: {log}") };
+        let reasons: BTreeSet<_> = progress_lines.iter().filter_map(reason).collect();
+        assert_eq!(reasons.len(), progress_lines.len(), "a reason is repeated: {log}");
+        let Some(line) = progress_lines.first() else { panic!("no reason while it waits: {log}") };
         for part in [&cause.endpoint, cause.fault, cause.hint] {
             assert!(line.contains(part), "{part}: {log}");
         }
-        // The line was logged less than five seconds after the first attempt.
+        // The line was logged less than 5 s after the first attempt.
         if let Some((_, left)) = line.split_once("gives up in ") {
             let left: u64 = left.split(' ').next().unwrap().parse().unwrap();
             assert!(left > TIMEOUT - 5, "{log}");
@@ -140,18 +141,18 @@ fn owned(arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn an_agent_says_why_there_is_no_store_while_it_waits_and_when_it_gives_up() {
+fn an_agent_logs_why_it_cannot_reach_the_store_while_it_waits_and_when_it_fails() {
     let conf = format!("is_host=0,read_timeout={TIMEOUT}");
-    all_say_why("no answer yet from the store at ", |endpoint| {
+    assert_reason_is_logged("no answer yet from the store at ", |endpoint| {
         let c10d = ["run", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint];
         owned(&[&c10d[..], &["--rdzv-conf", &conf, "--no-python", "true"]].concat())
     });
 }
 
 #[test]
-fn an_agent_of_a_static_job_says_why_there_is_no_rank_0_while_it_waits_and_when_it_gives_up() {
+fn a_static_agent_logs_why_it_cannot_reach_rank_0_while_it_waits_and_when_it_fails() {
     let conf = format!("timeout={TIMEOUT}");
-    all_say_why("no answer yet from rank 0 at ", |endpoint| {
+    assert_reason_is_logged("no answer yet from rank 0 at ", |endpoint| {
         let (host, port) = endpoint.rsplit_once(':').unwrap();
         let fixed =
             ["run", "--nnodes", "2", "--node-rank", "1", "--master-addr", host, "--master-port", port];
@@ -160,17 +161,17 @@ fn an_agent_of_a_static_job_says_why_there_is_no_rank_0_while_it_waits_and_when_
 }
 
 #[test]
-fn a_node_says_why_there_is_no_store_while_it_waits_and_when_it_gives_up() {
+fn a_node_logs_why_it_cannot_reach_the_store_while_it_waits_and_when_it_fails() {
     let conf = format!("is_host=0,read_timeout={TIMEOUT}");
-    all_say_why("no answer yet from the store at ", |endpoint| {
+    assert_reason_is_logged("no answer yet from the store at ", |endpoint| {
         owned(&["join", "--nnodes", "2", "--rdzv-endpoint", endpoint, "--rdzv-conf", &conf])
     });
 }
 
 #[test]
-fn a_store_command_says_why_there_is_no_store_while_it_waits() {
-    let held = held_port();
-    let endpoint = format!("127.0.0.1:{held}");
+fn a_store_command_logs_why_it_cannot_reach_the_store_while_it_waits() {
+    let port = reserve_port();
+    let endpoint = format!("127.0.0.1:{port}");
     let output =
         start(&["store", "-e", &endpoint, "--timeout", "4s", "get", "k"]).wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,7 @@
-//! Where the shared state lies: torch's view of it, bytes that are read and compared-and-set, and beside it what lets our
-//! nodes help and wake each other. A backend decides nothing and doesn't know what the bytes mean.
+//! The interface to the storage of the shared state.
+//!
+//! As in torch, a backend reads bytes and replaces them with a compare-and-set. Our backends also have announcements
+//! and signals, with which our nodes help and wake each other.
 
 use std::time::Duration;
 
@@ -8,71 +10,93 @@ use rallypoint_core::rendezvous::{NodeDesc, Signal};
 
 use crate::error::Result;
 
-/// What a write must find unchanged; its content is the backend's business. Empty: there was no state.
+/// Identifies a version of the state. A write succeeds only if the token is still current. Empty if there is no state.
 pub type Token = Bytes;
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// Whether it was this one's bytes that were stored.
+    /// Whether the bytes of this write were stored.
     pub won: bool,
-    /// What is there now, if anything, with its token.
+    /// The bytes that are stored now and their token, if there are any.
     pub now: Option<(Vec<u8>, Token)>,
 }
 
 /// A backend of the dynamic rendezvous.
 ///
-/// Only the first three methods are needed; without the others nodes let themselves in one by one and look once a
-/// second, as torch's do.
+/// Only the first three methods are required. Without the others, nodes join one by one and poll the state once per
+/// second, as torch's nodes do.
 pub trait RendezvousBackend: Send + Sync {
-    /// Its name.
+    /// Returns the name of the backend.
     fn name(&self) -> &str;
 
-    /// The state's bytes with their token; `None` if there are none yet. Never waits for one to appear.
+    /// Returns the bytes of the state and their token, or `None` if there is no state. Never waits for a state.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used, or if the value is not a state.
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>>;
 
-    /// Stores these bytes if what is there still has that token.
+    /// Stores `state` if `token` is still current. Otherwise returns the bytes that another node has stored.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used, or if the server refuses the state.
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written>;
 
-    /// This same backend, but giving up after so long what it would try for longer; `None` if it can't.
-    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
-        let _ = most;
+    /// Returns a copy of this backend whose calls take at most `timeout`, or `None` if the backend does not support
+    /// that.
+    fn within(&self, timeout: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        let _ = timeout;
         None
     }
 
-    /// Tells the others that this node wants to be in that round.
+    /// Announces that `node` wants to be in this round.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used.
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<()> {
         let _ = (round, node);
         Ok(())
     }
 
-    /// Who has told so and has not been taken back.
+    /// Returns the nodes that were announced for this round and not retracted.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used.
     fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
         let _ = round;
         Ok(Vec::new())
     }
 
-    /// Takes back that these nodes want to be in that round.
+    /// Retracts the announcements of these nodes for this round.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used.
     fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
         let _ = (round, nodes);
         Ok(())
     }
 
-    /// Wakes those who wait for this. Best effort: they also look by themselves.
+    /// Wakes the nodes that wait for this signal. Errors are ignored, because waiting nodes also poll the state.
     fn signal(&self, signal: Signal) {
         let _ = signal;
     }
 
-    /// Waits for this, at most for so long. Whether it came.
-    fn wait(&self, signal: Signal, most: Duration) -> bool {
+    /// Waits for this signal, at most for `timeout`. Returns whether the signal was received.
+    fn wait(&self, signal: Signal, timeout: Duration) -> bool {
         let _ = signal;
-        std::thread::sleep(most);
+        std::thread::sleep(timeout);
         false
     }
 
-    /// Removes the keys of all rounds up to this one, which no node can be in any more, for at most `timeout`. Returns
-    /// whether all of them are removed.
-    fn forget(&self, round: u64, timeout: Duration) -> bool {
+    /// Removes the keys of all rounds up to `round`, for at most `timeout`. Returns whether all of them are removed.
+    ///
+    /// No node may be in these rounds any more.
+    fn remove_rounds(&self, round: u64, timeout: Duration) -> bool {
         let _ = (round, timeout);
         true
     }

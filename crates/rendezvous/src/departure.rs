@@ -1,4 +1,4 @@
-//! The departure of a node from its rendezvous, carried out by another process because the node's own was killed.
+//! Removes a node from its rendezvous from another process, after the node's own process was killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::error::{RendezvousError, Result};
 use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, settings, store_type};
 
-/// How long reaching the store may take.
+/// How long connecting to the store may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What another process needs to know to take a node out of a `c10d` rendezvous.
+/// The data with which another process can remove a node from a `c10d` rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departure {
     endpoint: String,
@@ -31,7 +31,7 @@ pub struct Departure {
 }
 
 impl Departure {
-    /// Describes the departure of `node` from the rendezvous of these parameters.
+    /// Creates the data for removing `node` from the rendezvous of `parameters`.
     pub fn new(parameters: &RendezvousParameters, node: &NodeDesc) -> Departure {
         Departure {
             endpoint: parameters.endpoint.clone(),
@@ -45,11 +45,11 @@ impl Departure {
         }
     }
 
-    /// Takes the node out of the rendezvous, so that the other nodes need not wait for missing heartbeats.
+    /// Removes the node from the rendezvous, so that the other nodes need not wait until they miss its heartbeats.
     ///
     /// # Errors
     ///
-    /// Fails if the store can't be reached within 5 s. A store that the node itself hosted is gone with it.
+    /// Fails if the store can't be reached within 5 s. A store that the node itself hosted was lost with the node.
     pub fn leave(&self) -> Result<()> {
         let Departure { endpoint, run_id, min_nodes, max_nodes, .. } = self;
         let parameters = RendezvousParameters::new("c10d", endpoint, run_id, *min_nodes, *max_nodes)?;
@@ -64,13 +64,13 @@ impl Departure {
             }
             StoreType::File => create_file_store(&parameters)?.store,
         };
-        // Without a state there is nothing to leave, and creating the backend would write one.
+        // Without a state there is nothing to leave, and creating the backend would write a state.
         if !store.check(&[&keys::state(run_id)]).map_err(failed)? {
             return Ok(());
         }
         let node = NodeDesc::new(self.addr.as_str(), self.pid, self.local_id);
         let backend = Arc::new(C10dBackend::new(Arc::clone(&store), run_id)?);
         let member = Member::new(node, settings(&parameters)?);
-        DynamicRendezvousHandler::of_member(backend, store, member).leave_from_outside()
+        DynamicRendezvousHandler::for_member(backend, store, member).leave_from_another_process()
     }
 }

@@ -1,5 +1,7 @@
-//! The dynamic rendezvous: nodes come and go, rounds form and re-form. What a node does next is decided in the core; here
-//! it is executed, against a clock and a backend.
+//! The dynamic rendezvous: nodes join and leave, and rounds re-form.
+//!
+//! The core decides what a node does next. This module executes it with real clocks and a backend. *Rank 0* is the node
+//! with group rank 0.
 
 mod bootstrap;
 mod driver;
@@ -12,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{
-    End, Goal, Joined, Launch, Member, Membership, NodeDesc, Reason, Settings, Signal, State, Terms,
+    End, Goal, JoinedRound, Launch, Member, Membership, NodeDesc, Reason, Settings, Signal, State, Terms,
     WallTime, keys,
 };
 use rallypoint_store::{PrefixStore, Store};
@@ -26,82 +28,103 @@ use crate::observer::Observer;
 use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
 use crate::store_info::is_address;
-use bootstrap::{Bootstrap, InRound};
+use bootstrap::{Bootstrap, NewRound};
 use driver::Driver;
 use keep_alive::KeepAlive;
 use local_id::next_local_id;
 
-/// The clock by which a node stamps its heartbeats. Others see them; nobody compares them with a clock of their own.
+/// The clock for the timestamps of heartbeats. Other nodes only check whether a timestamp has changed. They never
+/// compare it with their own clocks.
 pub type WallClock = Arc<dyn Fn() -> WallTime + Send + Sync>;
 
-/// One node's handler of a dynamic rendezvous.
+/// The handler of one node in a dynamic rendezvous.
 pub struct DynamicRendezvousHandler {
     driver: Arc<Driver>,
     store: Arc<dyn Store>,
     is_host: bool,
     keep_alive: Mutex<Option<KeepAlive>>,
     bootstrap: Mutex<Bootstrap>,
-    seen: Mutex<Seen>,
+    cache: Mutex<RoundCache>,
 }
 
-/// What was seen since this node joined its round.
+/// What this node has observed since it joined its round.
 #[derive(Default)]
-struct Seen {
-    /// The state that was read last, when, and the round that this node had joined by then.
-    last: Option<(Instant, Arc<State>, Option<Arc<Joined>>)>,
-    /// The round in which a signal has said that a node wants to be in the next one.
-    heard: Option<u64>,
+struct RoundCache {
+    /// The state that was read last, the time of that read, and the round that this node was in at that time.
+    last_read: Option<(Instant, Arc<State>, Option<Arc<JoinedRound>>)>,
+    /// The round in which this node received [`Signal::NextRoundWanted`].
+    signaled_round: Option<u64>,
 }
 
-/// A node asks for the state at most so often, as torch's does.
-const CACHE: Duration = Duration::from_secs(1);
+/// How long a cached state is used. Torch's nodes use the same interval.
+const STATE_CACHE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Makes a handler as `parameters` ask for: a store, the backend over it, and this node.
+/// Creates a handler with the `c10d` backend and its store.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid, and with `Connection` if the store can't be
+/// created or reached.
 pub fn create_dynamic_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
     Ok(Box::new(DynamicRendezvousHandler::create(parameters, None, None)?))
 }
 
 impl DynamicRendezvousHandler {
-    /// A handler with the `c10d` backend, watched by `observer`. `launch` is what its node runs.
+    /// Creates a handler with the `c10d` backend and its store.
+    ///
+    /// `observer` is notified while the node waits. `launch` describes the command that the node runs, so that other
+    /// nodes can compare it with theirs.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid, and with `Connection` if the store can't
+    /// be created or reached.
     pub fn create(
         parameters: &RendezvousParameters,
         observer: Option<Arc<dyn Observer>>,
         launch: Option<Launch>,
     ) -> Result<DynamicRendezvousHandler> {
         let settings = Settings { launch, ..settings(parameters)? };
-        let expected = ExpectedHosts::of(parameters)?;
-        let made = create_store(parameters, observer.as_deref().map(|observer| observer as &dyn Observer))?;
-        let backend = C10dBackend::new(Arc::clone(&made.store), &parameters.run_id)?;
-        let addr = parameters.local_addr.clone().unwrap_or(made.reachable_as);
-        let mut handler = DynamicRendezvousHandler::new(Arc::new(backend), made.store, &addr, settings)?;
-        let driver = Arc::get_mut(&mut handler.driver).expect("nobody else has it yet");
+        let expected_hosts = ExpectedHosts::from_parameters(parameters)?;
+        let created =
+            create_store(parameters, observer.as_deref().map(|observer| observer as &dyn Observer))?;
+        let backend = C10dBackend::new(Arc::clone(&created.store), &parameters.run_id)?;
+        let addr = parameters.local_addr.clone().unwrap_or(created.reachable_as);
+        let mut handler = DynamicRendezvousHandler::new(Arc::new(backend), created.store, &addr, settings)?;
+        let driver = Arc::get_mut(&mut handler.driver).expect("the new handler has the only reference");
         driver.observer = observer;
-        driver.take_over = made.take_over;
-        driver.expected = expected;
-        handler.is_host = made.is_host;
+        driver.take_over = created.take_over;
+        driver.expected_hosts = expected_hosts;
+        handler.is_host = created.is_host;
         Ok(handler)
     }
 
-    /// A handler over any backend. `store` is where the nodes of a round meet; `addr` is how the others reach this one.
+    /// Creates a handler over any backend. The nodes of a round share data in `store`. Other nodes reach this node at
+    /// `addr`.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if `settings` or `addr` are invalid.
     pub fn new(
         backend: Arc<dyn RendezvousBackend>,
         store: Arc<dyn Store>,
         addr: &str,
         settings: Settings,
     ) -> Result<DynamicRendezvousHandler> {
-        let mut wrong = settings.check();
+        let mut errors = settings.check();
         if !is_address(addr) {
             let shown: String = addr.chars().take(64).collect();
-            wrong.push(format!("the address of this node, {shown:?}, is neither a host name nor an address"));
+            errors
+                .push(format!("the address of this node, {shown:?}, is neither a host name nor an address"));
         }
-        if !wrong.is_empty() {
-            return Err(RendezvousError::Parameters(wrong));
+        if !errors.is_empty() {
+            return Err(RendezvousError::Parameters(errors));
         }
         let me = NodeDesc::new(addr, i64::from(process_id()), next_local_id());
-        Ok(DynamicRendezvousHandler::of_member(backend, store, Member::new(me, settings)))
+        Ok(DynamicRendezvousHandler::for_member(backend, store, Member::new(me, settings)))
     }
 
-    pub(crate) fn of_member(
+    pub(crate) fn for_member(
         backend: Arc<dyn RendezvousBackend>,
         store: Arc<dyn Store>,
         member: Member,
@@ -112,46 +135,59 @@ impl DynamicRendezvousHandler {
             is_host: false,
             keep_alive: Mutex::default(),
             bootstrap: Mutex::default(),
-            seen: Mutex::default(),
+            cache: Mutex::default(),
         }
     }
 
-    /// Takes the node of another process out of the rendezvous. Whether that process has announced the node for the next
-    /// round is not known here, so an announcement is taken back in any case.
-    pub(crate) fn leave_from_outside(&self) -> Result<()> {
-        let state = self.driver.look()?;
+    /// Removes the node of another process from the rendezvous.
+    ///
+    /// That process may have announced the node for the next round, so the announcement is always retracted.
+    pub(crate) fn leave_from_another_process(&self) -> Result<()> {
+        let state = self.driver.read_state()?;
         if state.has(self.node()) {
-            self.driver.suppose_announced(&state);
+            self.driver.assume_announced(&state);
             self.leave()?;
         }
         Ok(())
     }
 
-    /// The same with another clock than this machine's.
+    /// Sets the clock for the timestamps of heartbeats.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the node has joined a round.
     pub fn with_wall_clock(mut self, clock: WallClock) -> DynamicRendezvousHandler {
-        Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined").wall_clock = clock;
+        Arc::get_mut(&mut self.driver).expect("no thread runs before the node has joined").wall_clock = clock;
         self
     }
 
-    /// Names the hosts of the job in messages: those of `hosts` (`host1;host2` or `host[1-8]`), or those of Slurm's node
-    /// list. Fails with [`RendezvousError::Parameters`] if `hosts` is not such a list.
-    pub fn expecting(mut self, hosts: Option<&str>) -> Result<DynamicRendezvousHandler> {
-        let driver = Arc::get_mut(&mut self.driver).expect("nothing runs before it has joined");
-        driver.expected = ExpectedHosts::parse(hosts)?;
+    /// Sets the hosts that messages name while they are missing: the hosts in `hosts` (`host1;host2` or `host[1-8]`),
+    /// or the hosts in Slurm's node list.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if `hosts` is malformed.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the node has joined a round.
+    pub fn with_expected_hosts(mut self, hosts: Option<&str>) -> Result<DynamicRendezvousHandler> {
+        let driver = Arc::get_mut(&mut self.driver).expect("no thread runs before the node has joined");
+        driver.expected_hosts = ExpectedHosts::parse(hosts)?;
         Ok(self)
     }
 
-    /// This node.
+    /// Returns this node.
     pub fn node(&self) -> &NodeDesc {
         &self.driver.me
     }
 
-    /// Its settings.
+    /// Returns the settings of this node.
     pub fn settings(&self) -> &Settings {
         &self.driver.settings
     }
 
-    /// Ends the heartbeats of this node, until it is in a round again. The others take it for dead after a while.
+    /// Stops the heartbeats of this node until it joins another round. The other nodes then remove it as dead.
     pub fn stop_heartbeats(&self) {
         drop(self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -160,13 +196,13 @@ impl DynamicRendezvousHandler {
         self.driver.settings.run_id.clone()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, RoundCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what belongs to the round that this node was in.
-    fn forget(&self) {
-        *self.seen() = Seen::default();
+    /// Discards what belongs to the round that this node was in.
+    fn reset_round(&self) {
+        *self.cache() = RoundCache::default();
         *self.driver.published.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -175,15 +211,15 @@ impl DynamicRendezvousHandler {
         Err(match self.driver.pursue(Goal::Join)? {
             End::Reached { state, .. } => return Ok(state),
             End::Failed(reason @ Reason::Closed { .. }) => RendezvousError::Closed { run_id, reason },
-            End::Failed(reason @ (Reason::OtherTerms { .. } | Reason::TooFewNodes { .. })) => {
+            End::Failed(reason @ (Reason::TermsConflict { .. } | Reason::TooFewNodes { .. })) => {
                 RendezvousError::Refused { run_id, reason }
             }
             End::Failed(Reason::SpareNotNeeded) => RendezvousError::GracefulExit { run_id },
             End::Failed(reason) => {
-                // As it was before this node withdrew.
+                // The nodes in the state before this node withdrew.
                 let missing = match &reason {
-                    Reason::JoinTimeout { here, .. } | Reason::NoNextRound { here, .. } => {
-                        self.driver.expected.missing(here.iter())
+                    Reason::JoinTimeout { participants, .. } | Reason::NoNextRound { participants, .. } => {
+                        self.driver.expected_hosts.missing(participants.iter())
                     }
                     _ => MissingHosts::default(),
                 };
@@ -193,9 +229,9 @@ impl DynamicRendezvousHandler {
         })
     }
 
-    /// Takes this node's place in a round that it is in. `None` if that round falls apart before its rank 0 has said where
-    /// the workers meet.
-    fn enter(&self, state: &State) -> Result<Option<RendezvousInfo>> {
+    /// Enters a complete round that contains this node: starts the heartbeats and reads or publishes the address of the
+    /// workers' store. Returns `None` if the round ends before its rank 0 has published that address.
+    fn enter_round(&self, state: &State) -> Result<Option<RendezvousInfo>> {
         let (me, run_id) = (self.node(), self.run_id());
         let keep_alive = KeepAlive::start(Arc::clone(&self.driver)).map_err(|error| {
             let source = format!("cannot start a thread for the heartbeats: {error}").into();
@@ -204,7 +240,7 @@ impl DynamicRendezvousHandler {
         *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep_alive);
         let participants: Vec<_> = state.participants.keys().cloned().collect();
         let rank =
-            participants.iter().position(|node| node == me).expect("it is in the round it joined") as u64;
+            participants.iter().position(|node| node == me).expect("a node is in the round it joined") as u64;
         let world_size = participants.len() as u64;
         let prefix = keys::round_prefix(run_id, state.round);
         let store = Arc::new(PrefixStore::new(prefix, Arc::clone(&self.store)));
@@ -214,20 +250,20 @@ impl DynamicRendezvousHandler {
             state.round
         );
         self.compare_terms(state);
-        let entered = Instant::now();
-        let in_round =
-            InRound { handler: self, round: state.round, rank_0: &participants[0], store: &*store };
+        let start = Instant::now();
+        let new_round =
+            NewRound { handler: self, round: state.round, rank_0: &participants[0], store: &*store };
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let use_agent_store = DynamicRendezvousHandler::use_agent_store();
-        let Some(bootstrap_store_info) = bootstrap.build(&in_round, rank, use_agent_store)? else {
-            // A node that starts over here would train alone, beside a job that can't take it in.
-            if self.driver.has_lost_torch_host(state.round, &participants[0]) {
+        let Some(bootstrap_store_info) = bootstrap.build(&new_round, rank, use_agent_store)? else {
+            // If this node joined again, it would train alone next to a job that can't accept it.
+            if self.driver.has_lost_torch_rank_0(state.round, &participants[0]) {
                 let (run_id, rank_0) = (run_id.into(), participants[0].to_string());
-                return Err(RendezvousError::NoMaster { run_id, rank_0, waited: entered.elapsed() });
+                return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
             tracing::warn!(
-                "Round {} of the rendezvous '{run_id}' fell apart before its rank 0, '{:?}', had said where the workers \
-                 meet. The node '{me}' starts over.",
+                "Round {} of the rendezvous '{run_id}' ended before its rank 0, '{:?}', published the address of the \
+                 workers' store. The node '{me}' joins the next round.",
                 state.round,
                 participants[0]
             );
@@ -249,7 +285,7 @@ impl DynamicRendezvousHandler {
         }))
     }
 
-    /// Warns if this node and the node that published the terms of the job were started differently.
+    /// Warns if this node and the node that published the terms of the job were started with different options.
     fn compare_terms(&self, state: &State) {
         let mine = Terms::new(self.node(), self.settings());
         let Some(theirs) = state.terms() else { return };
@@ -258,49 +294,51 @@ impl DynamicRendezvousHandler {
                 "The node '{}' of the rendezvous '{}' was started differently from node {}: {difference}.",
                 self.node(),
                 self.run_id(),
-                theirs.by
+                theirs.node
             );
         }
     }
 
-    /// Whether a round that this node is in, and that waits for its rank 0, is still what it was. Fails with
-    /// `RendezvousError::Interrupted` if this node was told to stop waiting.
-    fn stands(&self, round: u64, rank_0: &NodeDesc) -> Result<bool> {
+    /// Returns whether this round is still complete and contains both this node and its rank 0.
+    ///
+    /// Fails with `RendezvousError::Interrupted` if this node was interrupted.
+    fn is_round_intact(&self, round: u64, rank_0: &NodeDesc) -> Result<bool> {
         self.driver.check_interrupted()?;
-        // Whether the store can be reached is asked elsewhere. What the thread of the heartbeats has written since is newer.
-        let Ok((state, _)) = self.look() else { return Ok(true) };
+        // The caller checks whether the store can be reached. The heartbeat thread may have written a newer state.
+        let Ok((state, _)) = self.read_state() else { return Ok(true) };
         let state = self.driver.latest().unwrap_or(state);
         let is_in = |node| state.participants.contains_key(node);
         Ok(state.complete && !state.closed && state.round == round && is_in(rank_0) && is_in(self.node()))
     }
 
-    /// Whether the agent of rank 0 serves the workers' store, unless the environment says `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
+    /// Returns whether the agent of rank 0 serves the workers' store. It does unless
+    /// `TORCH_DISABLE_SHARE_RDZV_TCP_STORE` is `1`.
     pub fn use_agent_store() -> bool {
         std::env::var("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").map_or(true, |value| value != "1")
     }
 
-    /// The state, at most a second old, and the round that this node had joined before the state was read.
-    fn look(&self) -> Result<(Arc<State>, Option<Arc<Joined>>)> {
+    /// Returns a state that is at most 1 s old, and the round that this node was in before the state was read.
+    fn read_state(&self) -> Result<(Arc<State>, Option<Arc<JoinedRound>>)> {
         let joined = self.driver.joined();
-        if let Some((at, state, then)) = &self.seen().last
-            && at.elapsed() < CACHE
-            && *then == joined
+        if let Some((read_at, state, joined_then)) = &self.cache().last_read
+            && read_at.elapsed() < STATE_CACHE_TIMEOUT
+            && *joined_then == joined
         {
             return Ok((Arc::clone(state), joined));
         }
-        let began = self.driver.now();
-        let state = match self.driver.look() {
+        let start = self.driver.now();
+        let state = match self.driver.read_state() {
             Ok(state) => state,
             Err(error) => {
-                // In a round, this node goes on with the last state that it has read.
-                let last = self.driver.latest().filter(|_| joined.is_some());
-                let Some(state) = last else { return Err(error) };
-                self.driver.tolerate(error, began)?;
+                // During an outage, a node in a round keeps using the last state that it has read.
+                let latest = self.driver.latest().filter(|_| joined.is_some());
+                let Some(state) = latest else { return Err(error) };
+                self.driver.tolerate(error, start)?;
                 return Ok((state, joined));
             }
         };
-        self.driver.answered(began);
-        self.seen().last = Some((Instant::now(), Arc::clone(&state), joined.clone()));
+        self.driver.handle_success(start);
+        self.cache().last_read = Some((Instant::now(), Arc::clone(&state), joined.clone()));
         Ok((state, joined))
     }
 }
@@ -319,14 +357,15 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         tracing::info!("The node '{me}' attempts to join the next round of the rendezvous '{run_id}'.");
         loop {
             self.stop_heartbeats();
-            self.forget();
-            match self.join().and_then(|state| self.enter(&state)) {
+            self.reset_round();
+            match self.join().and_then(|state| self.enter_round(&state)) {
                 Ok(Some(info)) => return Ok(info),
-                // As who has been in a round: with its whole time to join the next.
+                // The round has ended early. The node joins the next one with a new join timeout.
                 Ok(None) => {}
                 Err(error) => {
-                    // During an outage this node can't be taken out. The others drop it when they miss its heartbeats.
-                    if matches!(error, RendezvousError::Interrupted { .. }) && !self.driver.is_store_out() {
+                    // During an outage this node can't leave. The other nodes remove it when its heartbeats are
+                    // missing.
+                    if matches!(error, RendezvousError::Interrupted { .. }) && !self.driver.has_outage() {
                         self.leave()?;
                     }
                     return Err(error);
@@ -335,9 +374,9 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         }
     }
 
-    /// A node that is dead is lost once a node has found that out and written it down; all nodes look for it.
+    /// A dead node appears as lost once any node has removed it from the state.
     fn membership(&self) -> Result<Membership> {
-        let (state, joined) = self.look()?;
+        let (state, joined) = self.read_state()?;
         let membership = self.driver.membership(joined.as_deref(), &state);
         if membership.is_dropped {
             self.driver.log_dropped();
@@ -346,13 +385,13 @@ impl RendezvousHandler for DynamicRendezvousHandler {
     }
 
     fn set_closed(&self) -> Result<()> {
-        let closed = self.driver.pursue(Goal::Close)?;
-        // What was seen before is no longer so.
-        self.seen().last = None;
-        match closed {
-            End::Failed(_) => Err(RendezvousError::TooLong {
+        let end = self.driver.pursue(Goal::Close)?;
+        // The cached state does not show that the rendezvous is closed.
+        self.cache().last_read = None;
+        match end {
+            End::Failed(_) => Err(RendezvousError::OperationTimeout {
                 run_id: self.run_id_owned(),
-                what: "closing",
+                operation: "closing",
                 limit: self.driver.settings.close_timeout,
                 setting: "close_timeout",
             }),
@@ -362,11 +401,11 @@ impl RendezvousHandler for DynamicRendezvousHandler {
 
     fn leave(&self) -> Result<()> {
         self.stop_heartbeats();
-        self.forget();
+        self.reset_round();
         match self.driver.pursue(Goal::Leave)? {
-            End::Failed(_) => Err(RendezvousError::TooLong {
+            End::Failed(_) => Err(RendezvousError::OperationTimeout {
                 run_id: self.run_id_owned(),
-                what: "leaving",
+                operation: "leaving",
                 limit: Goal::LEAVE_TIMEOUT,
                 setting: "fixed",
             }),
@@ -382,17 +421,17 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         self.driver.interrupted.store(true, Ordering::SeqCst);
     }
 
-    fn wait_for_change(&self, most: Duration) {
+    fn wait_for_change(&self, timeout: Duration) {
         let round = self.driver.joined().map(|joined| joined.round);
-        let heard = self.seen().heard;
+        let signaled_round = self.cache().signaled_round;
         match round {
-            Some(round) if heard != Some(round) => {
-                if self.driver.wait(Signal::Wanted { round }, most) {
-                    let mut seen = self.seen();
-                    (seen.heard, seen.last) = (Some(round), None);
+            Some(round) if signaled_round != Some(round) => {
+                if self.driver.wait(Signal::NextRoundWanted { round }, timeout) {
+                    let mut cache = self.cache();
+                    (cache.signaled_round, cache.last_read) = (Some(round), None);
                 }
             }
-            _ => self.driver.sleep(most),
+            _ => self.driver.sleep(timeout),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Endpoints as torch's rendezvous reads them, which is not quite how the store's tools do: a host alone is enough.
+//! Endpoints of a rendezvous, parsed as torch does. Unlike the endpoints of the store's tools, they need no port.
 
 use std::net::Ipv6Addr;
 
@@ -6,16 +6,24 @@ use rallypoint_store::Endpoint;
 
 use crate::error::{RendezvousError, Result};
 
-/// Parses a rendezvous endpoint; see [`split_rendezvous_endpoint`].
+/// Parses a rendezvous endpoint, as [`split_rendezvous_endpoint`] does.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if the host or the port is malformed.
 pub fn parse_rendezvous_endpoint(endpoint: &str, default_port: u16) -> Result<Endpoint> {
     let (host, port) = split_rendezvous_endpoint(endpoint)?;
     Ok(Endpoint { host, port: port.unwrap_or(default_port) })
 }
 
-/// Returns the host of a rendezvous endpoint, and the port if the endpoint names one. The host of an empty endpoint is
+/// Returns the host of a rendezvous endpoint, and the port if there is one. The host of an empty endpoint is
 /// `localhost`.
 ///
-/// `::1` is an address without a port, although torch takes its last `1` for a port.
+/// `::1` is an address without a port, although torch parses its last `1` as a port.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if the host or the port is malformed.
 pub fn split_rendezvous_endpoint(endpoint: &str) -> Result<(String, Option<u16>)> {
     let text = endpoint.trim();
     if text.is_empty() {
@@ -51,21 +59,21 @@ pub fn split_rendezvous_endpoint(endpoint: &str) -> Result<(String, Option<u16>)
     Ok((host.into(), port))
 }
 
-/// What is wrong with an endpoint that names every address of a machine: it can be listened at, but nobody can connect to
-/// it, and it would be handed on as `MASTER_ADDR`.
+/// Returns a message if the endpoint has an unspecified address such as `0.0.0.0`. A server can listen there, but nodes
+/// can't connect to it, and workers would get it as `MASTER_ADDR`.
 pub(crate) fn check_reachable(endpoint: &Endpoint) -> Option<String> {
     let address = endpoint.host.parse::<std::net::IpAddr>().ok()?;
     address.to_canonical().is_unspecified().then(|| {
         format!(
-            "the rendezvous endpoint '{endpoint}' can't be: {} stands for all addresses of a machine, so it tells no node \
-             where the store is; give the name or the address of the machine that hosts it",
+            "the rendezvous endpoint '{endpoint}' can't be used: {} stands for all addresses of a machine, so nodes can't \
+             connect to it; use the name or address of the machine that hosts the store",
             endpoint.host
         )
     })
 }
 
-/// Whether this is an IPv6 address whose last part can't be meant as a port: `::1` is. `::1:29400` is an address too, but
-/// there torch's reading is what people mean.
+/// Returns whether `text` is an IPv6 address whose last part can't be a port. `::1` is one. `::1:29400` is also an
+/// address, but users mean a port there, and torch parses it so.
 fn is_bare_address(text: &str) -> bool {
     let is_address = |text: &str| text.parse::<Ipv6Addr>().is_ok();
     is_address(text) && text.rsplit_once(':').is_none_or(|(host, _)| !is_address(host))
@@ -76,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_read_as_torch_reads_them() {
+    fn endpoints_are_parsed_as_torch_parses_them() {
         for (text, host, port) in [
             ("", "localhost", 123),
             ("  ", "localhost", 123),
@@ -98,7 +106,7 @@ mod tests {
         }
     }
 
-    /// Torch takes the last part of these for a port.
+    /// Torch parses the last part of these addresses as a port.
     #[test]
     fn an_ipv6_address_without_brackets_is_an_address() {
         for text in ["::1", "::", "2001:db8::7"] {
@@ -108,11 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_stands_for_all_is_none_to_meet_at() {
+    fn an_unspecified_address_is_refused_as_an_endpoint() {
         for text in ["0.0.0.0:29400", "0.0.0.0", "[::]:29400", "::", "[::ffff:0.0.0.0]:1"] {
             let endpoint = parse_rendezvous_endpoint(text, 1).unwrap();
-            let wrong = check_reachable(&endpoint).expect("it is refused");
-            assert!(wrong.contains("stands for all addresses of a machine"), "{wrong}");
+            let problem = check_reachable(&endpoint).expect("the endpoint is refused");
+            assert!(problem.contains("stands for all addresses of a machine"), "{problem}");
         }
         for text in ["127.0.0.1:1", "[::1]:1", "localhost", "node0:29400"] {
             assert_eq!(check_reachable(&parse_rendezvous_endpoint(text, 1).unwrap()), None, "{text}");
@@ -120,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_says_which_part_is_wrong() {
+    fn the_error_for_a_malformed_endpoint_names_the_part() {
         for text in ["h:", "h:65536", "h:99999", "h:-1", "h: 1", "h:1x"] {
             let error = parse_rendezvous_endpoint(text, 1).unwrap_err().to_string();
             assert!(error.contains("The port number of the rendezvous endpoint"), "{text:?}: {error}");

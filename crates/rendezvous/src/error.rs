@@ -1,4 +1,4 @@
-//! Why a rendezvous failed, by what the caller can do about it. Torch's six errors, each with what torch leaves out.
+//! Errors of a rendezvous. They have the kinds of torch's errors and more details.
 
 use std::time::Duration;
 
@@ -7,53 +7,53 @@ use rallypoint_store::{Retry, StoreError};
 
 use crate::hosts::MissingHosts;
 
-/// So many hosts that are missing are named in an error.
-const MOST_NAMED: usize = 256;
+/// The largest number of missing hosts that an error names.
+const MAX_NAMED_HOSTS: usize = 256;
 
 /// The result of a rendezvous operation.
 pub type Result<T, E = RendezvousError> = std::result::Result<T, E>;
 
-/// Why a rendezvous operation failed.
+/// An error of a rendezvous operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
-    /// The rendezvous has ended for good; torch's `RendezvousClosedError`.
+    /// The rendezvous is closed. Torch's `RendezvousClosedError`.
     #[error(
         "the rendezvous {run_id:?} is closed: {reason}\nhint: use a new --rdzv-id, or remove the old job from the store: \
          rallypoint store --endpoint HOST:PORT delete {}", keys::state(.run_id)
     )]
     Closed {
-        /// Which one.
+        /// The run id.
         run_id: String,
-        /// By whom and when, where that is known.
+        /// Which node closed the rendezvous and when, if that is known.
         reason: Reason,
     },
-    /// The time was up; torch's `RendezvousTimeoutError`.
-    #[error("the rendezvous {run_id:?} timed out: {reason}{}{}", .missing.describe(MOST_NAMED), remedy(.reason))]
+    /// A timeout while joining. Torch's `RendezvousTimeoutError`.
+    #[error("the rendezvous {run_id:?} timed out: {reason}{}{}", .missing.describe(MAX_NAMED_HOSTS), hint(.reason))]
     Timeout {
-        /// Which one.
+        /// The run id.
         run_id: String,
-        /// What was waited for, who has come, which setting bounds it.
+        /// What the node waited for, which nodes joined, and which setting bounds the wait.
         reason: Reason,
-        /// Those who were expected by name and are not here; empty if nobody was named.
+        /// The expected hosts that have not joined.
         missing: MissingHosts,
     },
-    /// The store could not be made, reached or used; torch's `RendezvousConnectionError`.
+    /// The store could not be created, reached or used. Torch's `RendezvousConnectionError`.
     #[error("the rendezvous {run_id:?} can't use its store: {source}")]
     Connection {
-        /// Which one.
+        /// The run id.
         run_id: String,
-        /// What the store said.
+        /// The error of the store.
         #[source]
         source: StoreError,
     },
-    /// The store has not answered for too long; torch's `RendezvousConnectionError`.
+    /// The store has not replied for `store_outage_timeout`. Torch's `RendezvousConnectionError`.
     #[error(
         "the store of the rendezvous {run_id:?} has not answered for {} s (store_outage_timeout): {source}",
         .lasted.as_secs()
     )]
     Outage {
-        /// Which one.
+        /// The run id.
         run_id: String,
         /// How long the outage has lasted.
         lasted: Duration,
@@ -61,39 +61,38 @@ pub enum RendezvousError {
         #[source]
         source: Box<StoreError>,
     },
-    /// This node was started with other settings than the nodes of the job.
+    /// This node and the other nodes of the job have different terms.
     #[error(
         "this node can't join the rendezvous {run_id:?}: {reason}\nhint: start all nodes with the same --nnodes"
     )]
     Refused {
-        /// Which one.
+        /// The run id.
         run_id: String,
-        /// Which settings differ, and the nodes that have them.
+        /// The terms that differ, and the nodes that have them.
         reason: Reason,
     },
-    /// The value in the store is not a state, or not one that this node can share; torch's `RendezvousStateError`.
-    #[error("the state of the rendezvous {run_id:?} {}", unusable(.source))]
+    /// The value in the store is not a state, or not one that this node can share. Torch's `RendezvousStateError`.
+    #[error("the state of the rendezvous {run_id:?} {}", describe_state_error(.source))]
     State {
-        /// Which one.
+        /// The run id.
         run_id: String,
-        /// What was found.
+        /// Why the value can't be used.
         #[source]
         source: StateError,
     },
-    /// The rendezvous was closed while this node was a spare that nobody needed; torch's `RendezvousGracefulExitError`. Not
-    /// a failure.
+    /// The rendezvous was closed while this node was a spare. Torch's `RendezvousGracefulExitError`. Not a failure.
     #[error("the rendezvous {run_id:?} is closed, and this node was a spare that was not needed")]
     GracefulExit {
-        /// Which one.
+        /// The run id.
         run_id: String,
     },
-    /// This node was told to leave while it waited.
-    #[error("this node left the rendezvous {run_id:?} because it was told to")]
+    /// This node was interrupted while it waited.
+    #[error("this node left the rendezvous {run_id:?} because it was interrupted")]
     Interrupted {
-        /// Which one.
+        /// The run id.
         run_id: String,
     },
-    /// Rank 0 of the round has not said where the workers' store is.
+    /// Rank 0 of the round has not published the address of the workers' store.
     #[error(
         "rank 0 of the rendezvous {run_id:?}, {rank_0}, has not published MASTER_ADDR and MASTER_PORT within {} s: it \
          failed after it joined, or it is torchrun, which publishes them in its first round only, so that its job can't \
@@ -101,80 +100,82 @@ pub enum RendezvousError {
         .waited.as_secs()
     )]
     NoMaster {
-        /// Which one.
+        /// The run id.
         run_id: String,
-        /// Who is rank 0.
+        /// The node that is rank 0.
         rank_0: String,
-        /// How long it was waited for.
+        /// How long this node waited for it.
         waited: Duration,
     },
-    /// Something other than joining took too long.
-    #[error("{what} of the rendezvous {run_id:?} took longer than {} s ({setting})", .limit.as_secs_f64())]
-    TooLong {
-        /// Which one.
+    /// A timeout while closing or leaving.
+    #[error("{operation} the rendezvous {run_id:?} took longer than {} s ({setting})", .limit.as_secs_f64())]
+    OperationTimeout {
+        /// The run id.
         run_id: String,
-        /// What it was.
-        what: &'static str,
-        /// How long it may take.
+        /// The operation: `closing` or `leaving`.
+        operation: &'static str,
+        /// The timeout.
         limit: Duration,
-        /// The setting that says so.
+        /// The setting that has the timeout.
         setting: &'static str,
     },
-    /// Not all nodes of a static rendezvous came.
+    /// Not all nodes of a static rendezvous have joined in time.
     #[error(
         "the static rendezvous {run_id:?} timed out: {joined} of {world_size} nodes joined within {} s (timeout){}",
         .waited.as_secs(), missing_ranks(.missing)
     )]
     StaticTimeout {
-        /// Which one.
+        /// The run id.
         run_id: String,
-        /// How many came.
+        /// The number of nodes that joined.
         joined: i64,
-        /// How many must.
+        /// The number of nodes in the job.
         world_size: u64,
-        /// The ranks nobody has claimed, as far as is known: nodes that run torch's launcher claim none.
+        /// The ranks that no node has claimed. Nodes that run torch's launcher claim no rank.
         missing: Vec<u64>,
-        /// How long it was waited for them.
+        /// How long this node waited.
         waited: Duration,
     },
-    /// Two nodes don't fit together: the same rank, or another number of nodes.
-    #[error("the static rendezvous {run_id:?} can't be: {conflict}")]
+    /// Two nodes of a static rendezvous have the same rank or different numbers of nodes.
+    #[error("the static rendezvous {run_id:?} failed: {conflict}")]
     Conflict {
-        /// Which one.
+        /// The run id.
         run_id: String,
-        /// Who contradicts whom.
+        /// The two nodes and the difference.
         conflict: String,
     },
-    /// What was asked for can't be: everything that is wrong with it.
+    /// The parameters are invalid. Contains one message for each problem.
     #[error("{}", .0.join("\n"))]
     Parameters(Vec<String>),
-    /// A backend gave another handler than was asked for.
+    /// The handler belongs to another backend than the requested one.
     #[error("The rendezvous backend '{found}' does not match the requested backend '{wanted}'.")]
     BackendMismatch {
-        /// What the handler says it is.
+        /// The backend of the handler.
         found: String,
-        /// What was asked for.
+        /// The requested backend.
         wanted: String,
     },
-    /// A backend of somebody else failed in its own way.
+    /// A third-party backend failed.
     #[error("the rendezvous backend {backend:?} failed: {source}")]
     Backend {
-        /// Its name.
+        /// The name of the backend.
         backend: String,
-        /// What it said.
+        /// The error of the backend.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl RendezvousError {
-    /// Returns whether the call may be repeated. After most failures it must not be: the job is closed, nodes are missing, or a
-    /// setting has to be changed first.
+    /// Returns whether the call may be repeated.
+    ///
+    /// After most errors it must not be repeated: the rendezvous is closed, nodes are missing, or a setting has to be
+    /// changed first.
     pub fn retry(&self) -> Retry {
         match self {
             RendezvousError::Connection { source, .. } => source.retry(),
             RendezvousError::Outage { source, .. } => source.retry(),
             // Closing and leaving are idempotent.
-            RendezvousError::TooLong { .. } => Retry::WhenReachable,
+            RendezvousError::OperationTimeout { .. } => Retry::WhenReachable,
             RendezvousError::Closed { .. }
             | RendezvousError::Timeout { .. }
             | RendezvousError::Refused { .. }
@@ -199,7 +200,7 @@ impl RendezvousError {
         }
     }
 
-    /// The error of an outage that has lasted too long, if this is an error of the store.
+    /// Turns an error of the store into `RendezvousError::Outage`. Returns any other error unchanged.
     pub(crate) fn after_outage(self, lasted: Duration) -> RendezvousError {
         match self {
             RendezvousError::Connection { run_id, source } => {
@@ -209,7 +210,7 @@ impl RendezvousError {
         }
     }
 
-    /// One thing that is wrong with what was asked for.
+    /// Creates an error for one invalid parameter.
     pub(crate) fn parameter(what: impl Into<String>) -> RendezvousError {
         RendezvousError::Parameters(vec![what.into()])
     }
@@ -220,12 +221,12 @@ fn missing_ranks(ranks: &[u64]) -> String {
         [] => String::new(),
         ranks => {
             let ranks: Vec<_> = ranks.iter().map(u64::to_string).collect();
-            format!("; no node said that it has rank {}", ranks.join(", "))
+            format!("; no node reported rank {}", ranks.join(", "))
         }
     }
 }
 
-fn unusable(source: &StateError) -> String {
+fn describe_state_error(source: &StateError) -> String {
     match source {
         StateError::OldAgent => format!(
             "was {source}; it was left as it is\nhint: agents from before and after torch 2.6 can't share a rendezvous; run \
@@ -235,18 +236,19 @@ fn unusable(source: &StateError) -> String {
     }
 }
 
-fn remedy(reason: &Reason) -> &'static str {
+fn hint(reason: &Reason) -> &'static str {
     match reason {
         Reason::NoNextRound { .. } => {
-            "; it takes in others when one of its nodes starts over or ends: start one of them again, or allow more time \
-             with --rdzv-conf join_timeout=SECONDS"
+            "\nhint: the round accepts new nodes when one of its nodes rejoins or leaves; restart one of them, or allow more \
+             time with --rdzv-conf join_timeout=SECONDS"
         }
-        Reason::TooLong => {
-            " to leave the last round; is the store slow? more time is allowed with --rdzv-conf join_timeout=SECONDS"
+        Reason::OperationTimeout => {
+            " to leave the last round\nhint: check whether the store is slow, or allow more time with --rdzv-conf \
+             join_timeout=SECONDS"
         }
         Reason::JoinTimeout { .. } => {
-            "; start the missing nodes with the same endpoint and run id, or allow more time with --rdzv-conf \
-             join_timeout=SECONDS, or fewer nodes with --nnodes MIN:MAX"
+            "\nhint: start the missing nodes with the same endpoint and run id, allow more time with --rdzv-conf \
+             join_timeout=SECONDS, or allow fewer nodes with --nnodes MIN:MAX"
         }
         _ => "",
     }
@@ -259,10 +261,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_store_or_an_idempotent_call_failed_at_may_be_repeated() {
+    fn only_store_failures_and_idempotent_calls_may_be_retried() {
         let run_id = || String::from("job");
         let store = |failure| Context::new(StoreKind::Tcp, "node0:29400").failed(failure);
-        let reason = || Reason::TooLong;
+        let reason = || Reason::OperationTimeout;
         let waited = Duration::from_secs(1);
         for (error, retry) in [
             (
@@ -292,9 +294,9 @@ mod tests {
                 Retry::WhenReachable,
             ),
             (
-                RendezvousError::TooLong {
+                RendezvousError::OperationTimeout {
                     run_id: run_id(),
-                    what: "closing",
+                    operation: "closing",
                     limit: waited,
                     setting: "close_timeout",
                 },

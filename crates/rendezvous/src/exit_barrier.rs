@@ -1,5 +1,8 @@
-//! The exit barrier: where the nodes of a round meet when their work is done, because one of them hosts the store. At the
-//! keys of torch's agents, who may be among them. What a node does when the others don't come is its launcher's to say.
+//! The exit barrier: nodes whose workers have ended wait for the other nodes of the round, because one of them hosts
+//! the store.
+//!
+//! The barrier uses the keys of torch's agents, which may be in the same round. A node has *ended* when none of its
+//! workers runs any more. The launcher decides what a node does if other nodes don't end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,42 +11,46 @@ use rallypoint_core::rendezvous::CALL_TIMEOUT;
 use rallypoint_store::{Failure, Result, Store, StoreError};
 
 use crate::handler::{RendezvousHandler, RendezvousInfo};
-use crate::patience::PatientWait;
+use crate::key_wait::KeyWait;
 
-/// How many nodes of a round have no more workers running; torch's agents count themselves there when theirs have ended.
-const FINISHED: &str = "torchelastic/agent/terminal_state/num_members";
-/// There when all have.
-const LAST: &str = "torchelastic/agent/terminal_state/last_member";
-/// How many of those who have none never had any.
-const IDLE: &str = "rallypoint.end/idle";
-/// There if somebody's work has failed.
+/// The number of nodes that have ended. Torch's agents count themselves under this key, too.
+const ENDED_COUNT: &str = "torchelastic/agent/terminal_state/num_members";
+/// Set when all nodes of the round have ended.
+const ALL_ENDED: &str = "torchelastic/agent/terminal_state/last_member";
+/// The number of ended nodes that never had a worker.
+const IDLE_COUNT: &str = "rallypoint.end/idle";
+/// Set if the workers of a node have failed.
 const FAILED: &str = "rallypoint.end/failed";
-/// How many of ours are counted there. Each also says so under its rank, for those who ask after one that is gone: torch's
-/// agents are only counted.
-const OURS: &str = "rallypoint.end/came";
-/// How many of ours have heard that all have come, and that all have heard.
-const HEARD: &str = "rallypoint.end/heard";
-const ALL_HEARD: &str = "rallypoint.end/all_heard";
+/// The number of our nodes that have ended. Each node also sets this key with its group rank appended, so that other
+/// nodes can check whether a lost node had ended. Torch's agents are only counted.
+const REPORTED_COUNT: &str = "rallypoint.end/came";
+/// The number of our nodes that have read that all nodes have ended, and a key that is set when all nodes have read it.
+const ACKNOWLEDGED_COUNT: &str = "rallypoint.end/heard";
+const ALL_ACKNOWLEDGED: &str = "rallypoint.end/all_heard";
 
-/// How long the store's host stays for nodes that have not read that all have finished; torch's agents don't report that they
-/// have. Also the timeout of calls that a node makes after it has read it: the store's host may be gone by then.
-const LINGER: Duration = Duration::from_secs(1);
-/// How long a node stays if all nodes of the round are ours, because ours say that they have heard.
-const OURS_LINGER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a node that waits asks whether it still should.
-const LOOK: Duration = Duration::from_millis(500);
+/// How long the host of the store waits for other nodes to read that all nodes have ended. Torch's agents don't
+/// acknowledge it.
+///
+/// Also the timeout of calls that a node makes after it has read that all nodes have ended. The host of the store may
+/// have exited by then.
+const LINGER_GRACE: Duration = Duration::from_secs(1);
+/// How long the host of the store waits for acknowledgments if all nodes of the round are ours.
+const OURS_LINGER_GRACE: Duration = Duration::from_secs(10);
+/// How often a waiting node checks whether to give up.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How a round ended, as far as a node has heard.
+/// How a round ended, from the point of view of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoundEnd {
-    /// All nodes have done their work.
+    /// All nodes have ended, and none has failed.
     Finished,
-    /// All nodes have ended, and somebody's work has failed.
+    /// All nodes have ended, and at least one has failed.
     Failed,
-    /// Not all have ended, and this node waits no longer.
+    /// Not all nodes have ended, and this node has stopped waiting.
     Incomplete,
-    /// The store went before this node heard. It goes with its host, who goes when all have finished.
-    Unheard,
+    /// The store was lost before this node read that all nodes have ended. That may be because all nodes have ended and
+    /// the host of the store has exited.
+    StoreLost,
 }
 
 /// The exit barrier of a round.
@@ -55,60 +62,78 @@ pub struct ExitBarrier {
 }
 
 impl ExitBarrier {
-    /// That of this round.
+    /// Returns the exit barrier of `round`.
     pub fn of(round: &RendezvousInfo) -> ExitBarrier {
         let (store, world_size) = (Arc::clone(&round.store), round.world_size as i64);
         let outage_timeout = store.timeout().unwrap_or(Duration::MAX);
         ExitBarrier { store, rank: round.rank, world_size, outage_timeout }
     }
 
-    /// The same, whose store has only so long for each answer.
+    /// Returns a copy of this barrier whose calls to the store have this timeout.
     pub fn with_timeout(&self, timeout: Duration) -> ExitBarrier {
         let store = Arc::from(self.store.with_timeout(Some(timeout)));
         ExitBarrier { store, outage_timeout: timeout, ..*self }
     }
 
-    /// The same with a limit for how long the store may be away while a node waits. It is the timeout of the store's calls
-    /// unless this says otherwise.
+    /// Sets how long an outage of the store may last while a node waits. Without it, the limit is the timeout of the
+    /// store's calls.
     pub fn with_outage_timeout(self, outage_timeout: Duration) -> ExitBarrier {
         ExitBarrier { outage_timeout, ..self }
     }
 
-    /// How many nodes have ended so far, or never had anything to do.
-    pub fn ended(&self) -> Result<i64> {
-        self.store.add(FINISHED, 0)
+    /// Returns the number of nodes that have ended, including nodes without workers.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used.
+    pub fn count_ended(&self) -> Result<i64> {
+        self.store.add(ENDED_COUNT, 0)
     }
 
-    /// This node has ended, with a failure. The others need not wait for it, and the rendezvous is not closed.
+    /// Reports that this node has ended and its workers have failed. The other nodes don't wait for it, and the
+    /// rendezvous stays open.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used.
     pub fn fail(&self) -> Result<()> {
         self.store.set(FAILED, b"1")?;
         match self.count()? {
-            true => self.open(),
+            true => self.release(),
             false => Ok(()),
         }
     }
 
-    /// This node has not ended after all. Where rounds don't change it would count twice.
-    pub fn take_back(&self) -> Result<()> {
-        self.store.add(FINISHED, -1).map(drop)
+    /// Removes this node from the count of ended nodes, because it starts its workers again. In a static rendezvous it
+    /// would otherwise be counted twice.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used.
+    pub fn retract(&self) -> Result<()> {
+        self.store.add(ENDED_COUNT, -1).map(drop)
     }
 
-    /// This node has done its work: waits until all have ended, at most for so long, or until `give_up` has a reason not to;
-    /// it is asked twice a second. The last one closes the rendezvous if nobody has failed. Who `stays` waits a moment
-    /// longer, until all have heard: the host of the store, with which it would go.
+    /// Reports that this node has ended, and waits until all nodes have ended or `timeout` is over.
+    ///
+    /// While it waits, it calls `give_up` every 500 ms and stops waiting if that returns a reason. The last node to end
+    /// closes the rendezvous if no node has failed.
+    ///
+    /// With `lingers`, the call then waits up to 10 s until the other nodes have read that all nodes have ended. The
+    /// host of the store needs that, because the store is lost when the host exits.
     pub fn finish(
         &self,
         handler: &dyn RendezvousHandler,
-        most: Duration,
-        stays: bool,
+        timeout: Duration,
+        lingers: bool,
         mut give_up: impl FnMut() -> Result<Option<String>>,
     ) -> RoundEnd {
         let start = Instant::now();
         let mut reported_to = None;
         let end = loop {
-            match self.come(handler, &mut reported_to) {
+            match self.report_and_count(handler, &mut reported_to) {
                 Ok(true) => break Ok(None),
-                Ok(false) => break self.wait(most.saturating_sub(start.elapsed()), &mut give_up),
+                Ok(false) => break self.wait(timeout.saturating_sub(start.elapsed()), &mut give_up),
                 Err(error) if is_unsent(&error) && start.elapsed() < self.outage_timeout => {}
                 Err(error) => break Err(error),
             }
@@ -119,158 +144,183 @@ impl ExitBarrier {
         };
         match end {
             Ok(None) => {
-                let quick = self.with_timeout(LINGER);
-                let failed = quick.store.check(&[FAILED]).unwrap_or(false);
-                // It has heard itself; the rest is courtesy.
-                let _ = quick.say_goodbye(stays);
+                let barrier = self.with_timeout(LINGER_GRACE);
+                let failed = barrier.store.check(&[FAILED]).unwrap_or(false);
+                // This node has read that all nodes have ended. The acknowledgment only helps the host of the store.
+                let _ = barrier.acknowledge(lingers);
                 if failed { RoundEnd::Failed } else { RoundEnd::Finished }
             }
-            Ok(Some(why)) => {
-                tracing::warn!("not all nodes have finished: {why}");
+            Ok(Some(reason)) => {
+                tracing::warn!("not all nodes have finished: {reason}");
                 RoundEnd::Incomplete
             }
             Err(error) => {
-                tracing::info!("did not hear whether all nodes have finished: {error}");
-                RoundEnd::Unheard
+                tracing::info!("could not read whether all nodes have finished: {error}");
+                RoundEnd::StoreLost
             }
         }
     }
 
-    /// Reports and counts that this node has ended. Returns whether it is the last node. `reported_to` is the generation of
-    /// the store that has the report.
-    fn come(&self, handler: &dyn RendezvousHandler, reported_to: &mut Option<u64>) -> Result<bool> {
+    /// Reports and counts that this node has ended. Returns whether it is the last node.
+    ///
+    /// `reported_to` is the generation of the store that has the report.
+    fn report_and_count(
+        &self,
+        handler: &dyn RendezvousHandler,
+        reported_to: &mut Option<u64>,
+    ) -> Result<bool> {
         self.report_to(reported_to);
         let is_last = self.count()?;
-        // The store may have been replaced by an empty one in between. Without the report, the other nodes would take the
-        // count for that of a node of torch's.
+        // The store may have been replaced by an empty one in between. Without the report, the other nodes would
+        // attribute the count to one of torch's nodes.
         self.report_to(reported_to);
         if !is_last {
             return Ok(false);
         }
-        // Now, while whoever hosts the store is still waiting. All have finished, so nobody joins again.
+        // The host of the store still waits at this point. All nodes have ended, so none joins again.
         if !self.store.check(&[FAILED]).unwrap_or(false)
             && let Err(error) = handler.set_closed()
         {
             tracing::warn!("could not close the rendezvous: {error}");
         }
-        // A host that wakes up may be gone before this is answered; that all have come is known here without it.
-        let _ = self.with_timeout(CALL_TIMEOUT).open();
+        // A host that this call wakes may exit before it replies. This node knows the result without the reply.
+        let _ = self.with_timeout(CALL_TIMEOUT).release();
         Ok(true)
     }
 
-    /// Reports under the name of this node that it has ended, unless this generation of the store has the report.
+    /// Reports under this node's group rank that it has ended, unless this generation of the store has the report.
     fn report_to(&self, generation: &mut Option<u64>) {
         if *generation == Some(self.store.generation()) {
             return;
         }
-        let reported = say_that_it_ended(&*self.store, self.rank);
+        let reported = report_ended(&*self.store, self.rank);
         if let Err(error) = &reported {
             tracing::debug!("could not report that this node has finished: {error}");
         }
-        // The count of a report whose answer was lost must not be repeated.
+        // If the reply was lost, the report may have been counted, so it must not be repeated.
         if !reported.is_err_and(|error| is_unsent(&error)) {
             *generation = Some(self.store.generation());
         }
     }
 
-    /// Counts this node; whether it is the last.
+    /// Counts this node. Returns whether it is the last node.
     fn count(&self) -> Result<bool> {
-        Ok(self.store.add(FINISHED, 1)? >= self.world_size)
+        Ok(self.store.add(ENDED_COUNT, 1)? >= self.world_size)
     }
 
-    fn open(&self) -> Result<()> {
-        self.store.set(LAST, b"<val_ignored>")
+    fn release(&self) -> Result<()> {
+        self.store.set(ALL_ENDED, b"<val_ignored>")
     }
 
-    /// Waits until all have come; if not, why nobody waits for them any longer.
+    /// Waits until all nodes have ended. Returns `None` if they have, or else the reason to stop waiting.
     fn wait(
         &self,
-        most: Duration,
+        timeout: Duration,
         mut give_up: impl FnMut() -> Result<Option<String>>,
     ) -> Result<Option<String>> {
         let start = Instant::now();
-        let (mut answered, mut generation) = (start, self.store.generation());
-        let mut wait = PatientWait::new(&*self.store, &[LAST], LOOK);
+        let (mut last_answer, mut generation) = (start, self.store.generation());
+        let mut wait = KeyWait::new(&*self.store, &[ALL_ENDED], CHECK_INTERVAL);
         loop {
-            let left = most.saturating_sub(start.elapsed());
+            let left = timeout.saturating_sub(start.elapsed());
             match wait.poll(left) {
                 Ok(true) => return Ok(None),
-                Ok(false) => answered = Instant::now(),
+                Ok(false) => last_answer = Instant::now(),
                 Err(error)
-                    if error.is_outage() && answered.elapsed() < self.outage_timeout && !left.is_zero() => {}
+                    if error.is_outage()
+                        && last_answer.elapsed() < self.outage_timeout
+                        && !left.is_zero() => {}
                 Err(error) => return Err(error),
             }
             if left.is_zero() {
-                return Ok(Some(format!("this node has waited for {} s", most.as_secs())));
+                return Ok(Some(format!("this node has waited for {} s", timeout.as_secs())));
             }
-            if let Some(why) = give_up()? {
-                return Ok(Some(why));
+            if let Some(reason) = give_up()? {
+                return Ok(Some(reason));
             }
-            // A restarted store has lost the count, so every node that waits counts itself again.
+            // A restarted store has lost the count, so every waiting node counts itself again.
             if self.store.generation() != generation {
                 generation = self.store.generation();
-                say_that_it_ended(&*self.store, self.rank)?;
+                report_ended(&*self.store, self.rank)?;
                 if self.count()? {
-                    self.open()?;
+                    self.release()?;
                 }
             }
         }
     }
 
-    /// Says that this node has heard.
-    fn say_goodbye(&self, stays: bool) -> Result<()> {
-        match self.store.add(HEARD, 1)? >= self.world_size {
-            true => self.store.set(ALL_HEARD, b"1"),
-            false if stays => {
-                let all_are_ours = ours_that_ended(&*self.store)? >= self.world_size;
-                let most = if all_are_ours { OURS_LINGER_TIMEOUT } else { LINGER };
-                self.store.wait_for(&[ALL_HEARD], Some(most))
+    /// Reports that this node has read that all nodes have ended. With `lingers`, waits for the other nodes to report
+    /// it.
+    fn acknowledge(&self, lingers: bool) -> Result<()> {
+        match self.store.add(ACKNOWLEDGED_COUNT, 1)? >= self.world_size {
+            true => self.store.set(ALL_ACKNOWLEDGED, b"1"),
+            false if lingers => {
+                let all_are_ours = count_reported_ended(&*self.store)? >= self.world_size;
+                let timeout = if all_are_ours { OURS_LINGER_GRACE } else { LINGER_GRACE };
+                self.store.wait_for(&[ALL_ACKNOWLEDGED], Some(timeout))
             }
             false => Ok(()),
         }
     }
 }
 
-/// Whether a call surely had no effect because there was no connection, so that even a count may be sent again.
+/// Returns whether a call certainly had no effect because there was no connection. Such a call may be repeated even if
+/// it is a count.
 fn is_unsent(error: &StoreError) -> bool {
     matches!(error.failure(), Some(Failure::Unreachable(_)))
 }
 
-/// This node, one of ours, has ended and is about to be counted as such.
-pub fn say_that_it_ended(store: &dyn Store, rank: u64) -> Result<()> {
-    store.set(&said_by(rank), b"1")?;
-    store.add(OURS, 1).map(drop)
+/// Reports that this node has ended. Call it before the node is counted at the [`ExitBarrier`].
+///
+/// # Errors
+///
+/// Fails if the store can't be used.
+pub fn report_ended(store: &dyn Store, rank: u64) -> Result<()> {
+    store.set(&report_key(rank), b"1")?;
+    store.add(REPORTED_COUNT, 1).map(drop)
 }
 
-/// Whether the node of that rank has said so.
-pub fn has_said_that_it_ended(store: &dyn Store, rank: u64) -> Result<bool> {
-    store.check(&[&said_by(rank)])
+/// Returns whether the node with this group rank has reported that it has ended.
+///
+/// # Errors
+///
+/// Fails if the store can't be used.
+pub fn has_reported_ended(store: &dyn Store, rank: u64) -> Result<bool> {
+    store.check(&[&report_key(rank)])
 }
 
-/// How many have said so.
-pub fn ours_that_ended(store: &dyn Store) -> Result<i64> {
-    store.add(OURS, 0)
+/// Returns the number of nodes that have reported that they have ended.
+///
+/// # Errors
+///
+/// Fails if the store can't be used.
+pub fn count_reported_ended(store: &dyn Store) -> Result<i64> {
+    store.add(REPORTED_COUNT, 0)
 }
 
-fn said_by(rank: u64) -> String {
-    format!("{OURS}/{rank}")
+fn report_key(rank: u64) -> String {
+    format!("{REPORTED_COUNT}/{rank}")
 }
 
-/// This node has no workers, so nobody has to wait for them: it counts as one whose have ended.
+/// Counts this node as ended, because it has no workers.
+///
+/// # Errors
+///
+/// Fails if the store can't be used.
 pub fn count_as_idle(store: &dyn Store) -> Result<()> {
-    store.add(IDLE, 1)?;
-    store.add(FINISHED, 1).map(drop)
+    store.add(IDLE_COUNT, 1)?;
+    store.add(ENDED_COUNT, 1).map(drop)
 }
 
-/// How many nodes of the round of this store had workers and have none any more.
-pub(crate) fn nodes_that_finished(store: &dyn Store) -> Result<i64> {
+/// Returns the number of nodes of this round that had workers and have ended.
+pub(crate) fn count_finished(store: &dyn Store) -> Result<i64> {
     let count = |key: &str| match store.check(&[key])? {
         true => store.add(key, 0),
         false => Ok(0),
     };
-    // In this order: who has none is counted as such first.
-    let finished = count(FINISHED)?;
-    Ok(finished - count(IDLE)?)
+    // In this order, because an idle node is counted as idle first. The difference is never too large.
+    let finished = count(ENDED_COUNT)?;
+    Ok(finished - count(IDLE_COUNT)?)
 }
 
 #[cfg(test)]
@@ -301,7 +351,7 @@ mod tests {
         }
         fn add(&self, key: &str, delta: i64) -> Result<i64> {
             let mut inner = self.0.lock().unwrap();
-            if key.ends_with(FINISHED) && inner.1 == 0 {
+            if key.ends_with(ENDED_COUNT) && inner.1 == 0 {
                 *inner = (HashStore::new(), 1);
             }
             inner.0.add(key, delta)
@@ -362,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_counted_by_a_new_store_has_reported_to_it_too() {
+    fn a_node_that_a_new_store_counts_has_also_reported_to_it() {
         let store = Arc::new(Replaced(Mutex::new((HashStore::new(), 0))));
         let round = RendezvousInfo {
             store: Arc::new(PrefixStore::new("round", store.clone())),
@@ -376,7 +426,7 @@ mod tests {
         let end = ExitBarrier::of(&round).finish(&Handler, Duration::ZERO, false, || Ok(None));
         assert_eq!(end, RoundEnd::Incomplete);
         let store = PrefixStore::new("round", Arc::new(store.store()));
-        assert_eq!((store.add(FINISHED, 0).unwrap(), ours_that_ended(&store).unwrap()), (1, 1));
-        assert!(has_said_that_it_ended(&store, 1).unwrap());
+        assert_eq!((store.add(ENDED_COUNT, 0).unwrap(), count_reported_ended(&store).unwrap()), (1, 1));
+        assert!(has_reported_ended(&store, 1).unwrap());
     }
 }

@@ -1,8 +1,8 @@
-//! The static rendezvous: ranks as the user gave them, rank 0 hosts, the others connect. There is one round, and nothing
-//! changes afterwards.
+//! The static rendezvous: the user chooses the ranks, rank 0 hosts the store, and the other nodes connect to it. There
+//! is one round, and its members never change.
 //!
-//! Beyond what torch does, every node writes down who it takes itself for, so that two nodes that contradict each other
-//! are told so instead of waiting for somebody who never comes.
+//! In addition to what torch does, every node stores which rank and which number of nodes it was started with. Nodes
+//! that contradict each other fail with an error instead of waiting until their timeout.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,31 +17,32 @@ use rallypoint_store::{
 
 use crate::endpoint::{check_reachable, split_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
-use crate::exit_barrier::nodes_that_finished;
+use crate::exit_barrier::count_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
-use crate::machine::{is_loopback, is_this_machine, place_to_listen};
-use crate::observer::{ConnectReporter, Gathering, Observer};
+use crate::machine::{is_loopback, is_this_machine, listen_host};
+use crate::observer::{ConnectReporter, Observer, StaticWaiting};
+use crate::options::STATIC_OPTIONS;
 use crate::parameters::{RendezvousParameters, unknown_options};
 use crate::store_info::RendezvousStoreInfo;
 
-/// How long to wait for the others unless told otherwise.
-const TIMEOUT: i64 = 600;
-/// More nodes than this were not meant.
-const MOST_NODES: u64 = 1_000_000;
-/// Under which key lies how many nodes there are.
-const WORLD: &str = "world";
-/// How long to look who else is there.
-const BESIDE: Duration = Duration::from_secs(2);
-/// How long a host stays after a contradiction, so that all hear of it.
-const LINGER: Duration = Duration::from_secs(1);
-/// How often a node looks whether all have come, and whether somebody has complained.
-const LOOK: Duration = Duration::from_millis(50);
-/// How often a node makes sure that rank 0's store is still there.
-const CHECK: Duration = Duration::from_secs(1);
-/// How long that may be away before it counts as lost.
-const LOST: Duration = Duration::from_secs(30);
+/// The default of the option `timeout`.
+const DEFAULT_TIMEOUT_SECONDS: i64 = 600;
+/// The largest number of nodes. A larger number is refused as a mistake.
+const MAX_NODES: u64 = 1_000_000;
+/// The key that contains the number of nodes.
+const WORLD_SIZE_KEY: &str = "world";
+/// How long a second rank 0 waits for the first one to store its claim.
+const RANK_0_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the host stays after a conflict, so that the other nodes can read it.
+const CONFLICT_GRACE: Duration = Duration::from_secs(1);
+/// Interval for checking whether all nodes have joined and whether a node has reported a conflict.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval for checking that rank 0's store still replies.
+const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the store may be unreachable before it counts as lost.
+const STORE_LOST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One node of a static rendezvous.
+/// The handler of one node in a static rendezvous.
 pub struct StaticRendezvousHandler {
     run_id: String,
     endpoint: Endpoint,
@@ -49,68 +50,76 @@ pub struct StaticRendezvousHandler {
     world_size: u64,
     timeout: Duration,
     local_addr: Option<String>,
-    /// Tells this node from any other that has its rank.
+    /// Distinguishes this node from another one with the same rank.
     nonce: u64,
     store: Mutex<Option<Arc<TcpStore>>>,
-    checked: Mutex<Checked>,
+    last_check: Mutex<StoreCheck>,
     interrupted: AtomicBool,
     cancellation: Option<Arc<dyn Cancellation>>,
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// What was last seen of rank 0's store.
+/// The last check of rank 0's store.
 #[derive(Default)]
-struct Checked {
+struct StoreCheck {
     at: Option<Instant>,
-    /// Some had finished by then.
-    finished: bool,
+    /// Whether nodes had finished at that time.
+    has_finished_nodes: bool,
 }
 
-/// Makes a handler as `parameters` ask for. The option `rank` says which node this is.
+/// Creates a handler. The option `rank` has the rank of this node.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid.
 pub fn create_static_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
     Ok(Box::new(StaticRendezvousHandler::create(parameters)?))
 }
 
 impl StaticRendezvousHandler {
-    /// A handler as `parameters` ask for.
+    /// Creates a handler. The option `rank` has the rank of this node.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if `parameters` are invalid.
     pub fn create(parameters: &RendezvousParameters) -> Result<StaticRendezvousHandler> {
-        let mut wrong = unknown_options(parameters.config.keys(), &["rank", "timeout"]);
-        wrong.extend(parameters.check_names());
-        let mut take = |read: Result<Option<i64>>| {
+        let mut errors = unknown_options(parameters.config.keys(), &STATIC_OPTIONS.map(|option| option.name));
+        errors.extend(parameters.check_names());
+        let mut get = |read: Result<Option<i64>>| {
             read.unwrap_or_else(|error| {
-                wrong.push(error.to_string());
+                errors.push(error.to_string());
                 None
             })
         };
-        let rank = take(parameters.get_as_int("rank"));
-        let timeout = take(parameters.get_as_int("timeout")).unwrap_or(TIMEOUT);
+        let rank = get(parameters.get_as_int("rank"));
+        let timeout = get(parameters.get_as_int("timeout")).unwrap_or(DEFAULT_TIMEOUT_SECONDS);
         let world_size = parameters.max_nodes;
         match rank {
-            None if parameters.get("rank").is_none() => wrong.push(
+            None if parameters.get("rank").is_none() => errors.push(
                 "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request".to_owned(),
             ),
             None => {}
-            // Torch takes any rank, and then everybody waits for one that nobody has.
-            Some(rank) if rank < 0 || rank as u64 >= world_size => wrong.push(format!(
-                "the node rank {rank} is not one of {}: it must be from 0 to {}",
+            // Torch accepts any rank, and then all nodes wait for a rank that no node has.
+            Some(rank) if rank < 0 || rank as u64 >= world_size => errors.push(format!(
+                "the node rank {rank} is out of range for {}: it must be from 0 to {}",
                 counted(world_size, "node"),
                 world_size - 1
             )),
             Some(_) => {}
         }
-        if world_size > MOST_NODES {
-            wrong.push(format!(
-                "a static rendezvous of {world_size} nodes can't be; the most is {MOST_NODES}"
+        if world_size > MAX_NODES {
+            errors.push(format!(
+                "a static rendezvous can't have {world_size} nodes; the maximum is {MAX_NODES}"
             ));
         }
         if timeout <= 0 {
-            wrong.push(format!("timeout ({timeout}) must be positive."));
-        } else if Duration::from_secs(timeout as u64) > Settings::LONGEST {
-            wrong.push(format!("timeout ({timeout}s) is longer than a century."));
+            errors.push(format!("timeout ({timeout}) must be positive."));
+        } else if Duration::from_secs(timeout as u64) > Settings::MAX_TIMEOUT {
+            errors.push(format!("timeout ({timeout}s) is longer than a century."));
         }
         let text = parameters.endpoint.trim();
         if text.is_empty() {
-            wrong.push(
+            errors.push(
                 "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request"
                     .to_owned(),
             );
@@ -118,21 +127,21 @@ impl StaticRendezvousHandler {
         let endpoint = match split_rendezvous_endpoint(text) {
             Ok((host, Some(port))) => {
                 let endpoint = Endpoint { host, port };
-                wrong.extend(check_reachable(&endpoint));
+                errors.extend(check_reachable(&endpoint));
                 Some(endpoint)
             }
             Ok(_) if text.is_empty() => None,
             Ok(_) => {
-                wrong.push(format!("Port is absent in endpoint: {text}. Try launching with --master-port"));
+                errors.push(format!("Port is absent in endpoint: {text}. Try launching with --master-port"));
                 None
             }
             Err(error) => {
-                wrong.push(error.to_string());
+                errors.push(error.to_string());
                 None
             }
         };
         match (endpoint, rank) {
-            (Some(endpoint), Some(rank)) if wrong.is_empty() => Ok(StaticRendezvousHandler {
+            (Some(endpoint), Some(rank)) if errors.is_empty() => Ok(StaticRendezvousHandler {
                 run_id: parameters.run_id.clone(),
                 endpoint,
                 rank: rank as u64,
@@ -141,36 +150,36 @@ impl StaticRendezvousHandler {
                 local_addr: parameters.local_addr.clone(),
                 nonce: RandomState::new().build_hasher().finish(),
                 store: Mutex::default(),
-                checked: Mutex::default(),
+                last_check: Mutex::default(),
                 interrupted: AtomicBool::new(false),
                 cancellation: None,
                 observer: None,
             }),
-            _ => Err(RendezvousError::Parameters(wrong)),
+            _ => Err(RendezvousError::Parameters(errors)),
         }
     }
 
-    /// Another handle of the store in which the nodes have met; `None` before that.
+    /// Returns another handle to the store of the rendezvous, or `None` before all nodes have joined.
     pub fn store(&self) -> Option<TcpStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
     }
 
-    /// The same, whose calls are ended early by `cancellation`.
+    /// Sets the cancellation that ends calls early.
     pub fn with_cancellation(self, cancellation: Option<Arc<dyn Cancellation>>) -> StaticRendezvousHandler {
         StaticRendezvousHandler { cancellation, ..self }
     }
 
-    /// The same, watched by somebody.
+    /// Sets the observer, which is notified while the node waits.
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> StaticRendezvousHandler {
         self.observer = Some(observer);
         self
     }
 
-    fn tell(&self, joined: i64, start: Instant) {
+    fn report_waiting(&self, joined: i64, start: Instant) {
         if let Some(observer) = &self.observer {
             let left = self.timeout.saturating_sub(start.elapsed());
             let (endpoint, world_size) = (&self.endpoint, self.world_size);
-            observer.gathering(&Gathering { endpoint, joined, world_size, left });
+            observer.static_waiting(&StaticWaiting { endpoint, joined, world_size, left });
         }
     }
 
@@ -182,68 +191,69 @@ impl StaticRendezvousHandler {
         RendezvousError::Conflict { run_id: self.run_id.clone(), conflict }
     }
 
-    /// Connects, or hosts, and meets the others.
-    fn meet(&self) -> Result<TcpStore> {
+    /// Opens the store and waits for the other nodes.
+    fn join(&self) -> Result<TcpStore> {
         let start = Instant::now();
         if self.rank == 0
             && let Err(error) = self.endpoint.resolve_within(None)
         {
-            // Only rank 0 need not reach it by that name; perhaps the others can.
-            tracing::warn!("this node hosts the store, but the others may not find it: {error}");
+            // Rank 0 does not need the name itself, and other nodes may be able to resolve it.
+            tracing::warn!("this node hosts the store, but other nodes may not find it: {error}");
         }
         let store = match self.open(start) {
             Ok(store) => store,
-            Err(error) if error.is_address_in_use() && self.rank == 0 => self.open_beside()?,
+            Err(error) if error.is_address_in_use() && self.rank == 0 => self.open_other_rank_0()?,
             Err(source) => return Err(self.failed(source)),
         };
         let addr = self.local_addr.clone().or_else(|| {
             let address = store.local_address().map(|address| address.ip().to_canonical());
             address.map(|ip| ip.to_string())
         });
-        let met = self.meet_at(&store, addr, start);
-        if self.rank == 0 && matches!(met, Err(RendezvousError::Conflict { .. })) {
-            // The others read the same from the store, which goes with this node.
-            sleep(LINGER, self.cancellation.as_ref());
+        let joined = self.join_at(&store, addr, start);
+        if self.rank == 0 && matches!(joined, Err(RendezvousError::Conflict { .. })) {
+            // The other nodes read the conflict from the store, which is lost when this node exits.
+            sleep(CONFLICT_GRACE, self.cancellation.as_ref());
         }
-        met.map(|()| store)
+        joined.map(|()| store)
     }
 
-    fn meet_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
+    /// Stores the claims of this node and waits until all nodes have joined.
+    fn join_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
         let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
-        let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.clone()));
-        self.claim(&notes, WORLD, &self.world_size.to_string(), &me, |held, by| {
+        let claims = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.clone()));
+        self.claim(&claims, WORLD_SIZE_KEY, &self.world_size.to_string(), &me, |stored, by| {
             format!(
-                "node rank {} at {me} was started for {}, but {by} for {held}; start all with the same --nnodes",
+                "node rank {} at {me} was started for {}, but {by} for {stored}; start all nodes with the same --nnodes",
                 self.rank,
                 counted(self.world_size, "node")
             )
         })?;
         let rank = format!("rank/{}", self.rank);
-        self.claim(&notes, &rank, &format!("{:016x}", self.nonce), &me, |_, by| {
+        self.claim(&claims, &rank, &format!("{:016x}", self.nonce), &me, |_, by| {
             format!(
                 "node rank {} was given twice: to {by} and to {me}; give each node a --node-rank of its own",
                 self.rank
             )
         })?;
         let mut joined = store.count_worker().map_err(|source| self.failed(source))?;
-        let mut said = None;
+        let mut logged = None;
         while joined < self.world_size as i64 {
-            self.check_conflicts(&notes)?;
+            self.check_conflicts(&claims)?;
             if self.interrupted.load(Ordering::SeqCst) || !sleep(Duration::ZERO, self.cancellation.as_ref()) {
                 return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
             }
-            if said != Some(joined) && self.observer.is_none() {
-                said = Some(joined);
+            if logged != Some(joined) && self.observer.is_none() {
+                logged = Some(joined);
                 let (run_id, world_size) = (&self.run_id, self.world_size);
                 tracing::info!(
                     "waiting in the static rendezvous '{run_id}': {joined} of {world_size} nodes are here"
                 );
             }
-            self.tell(joined, start);
+            self.report_waiting(joined, start);
             if start.elapsed() >= self.timeout {
-                return Err(self.too_few(&notes, joined, start.elapsed()));
+                return Err(self.timeout_error(&claims, joined, start.elapsed()));
             }
-            sleep(LOOK, self.cancellation.as_ref());
+            sleep(POLL_INTERVAL, self.cancellation.as_ref());
             joined = store.workers().map_err(|source| self.failed(source))?;
         }
         Ok(())
@@ -252,7 +262,7 @@ impl StaticRendezvousHandler {
     fn open(&self, start: Instant) -> Result<TcpStore, StoreError> {
         let host = match self.rank {
             0 if is_loopback(&self.endpoint.host) || is_this_machine(&self.endpoint.host) => {
-                place_to_listen(&self.endpoint.host)
+                listen_host(&self.endpoint.host)
             }
             0 => String::new(),
             _ => self.endpoint.host.clone(),
@@ -278,16 +288,16 @@ impl StaticRendezvousHandler {
         TcpStore::open_reporting(options, &mut |fault| reporter.report(fault))
     }
 
-    /// Somebody listens there already. If that is another rank 0 of this job, it is to be told apart from a port that is
-    /// taken.
-    fn open_beside(&self) -> Result<TcpStore> {
+    /// Connects to the server that already listens at the endpoint, if that is another rank 0 of this job. Any other
+    /// server means that the port is in use.
+    fn open_other_rank_0(&self) -> Result<TcpStore> {
         let options = TcpStoreOptions::new(self.endpoint.clone())
-            .timeout(BESIDE)
+            .timeout(RANK_0_TIMEOUT)
             .cancellation(self.cancellation.clone());
         let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
-        // It may have opened its store a moment ago, and not have said yet who it is.
+        // The other rank 0 may have opened its store just now and not have stored its claim yet.
         match TcpStore::open(options)
-            .and_then(|store| store.wait_for(&[&rank_0], Some(BESIDE)).map(|()| store))
+            .and_then(|store| store.wait_for(&[&rank_0], Some(RANK_0_TIMEOUT)).map(|()| store))
         {
             Ok(store) => Ok(store),
             _ => Err(self.failed(StoreError::Listen {
@@ -297,69 +307,72 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Writes down what this node takes for true, unless another has written something else: then both are told.
+    /// Stores a claim of this node. If another node has stored a different one, both nodes get the conflict as an
+    /// error.
     fn claim(
         &self,
-        notes: &PrefixStore,
+        claims: &PrefixStore,
         key: &str,
         claim: &str,
         me: &str,
-        contradiction: impl Fn(&str, &str) -> String,
+        describe_conflict: impl Fn(&str, &str) -> String,
     ) -> Result<()> {
         let desired = format!("{claim}\n{me}");
-        let held = match notes.compare_exchange(key, b"", desired.as_bytes()).map_err(|e| self.failed(e))? {
-            Exchange::Stored => return Ok(()),
-            Exchange::Held(held) => String::from_utf8_lossy(&held).into_owned(),
-            Exchange::Absent => return Ok(()),
-        };
-        let (what, by) = held.split_once('\n').unwrap_or((&held, "another node"));
-        if what == claim {
+        let stored =
+            match claims.compare_exchange(key, b"", desired.as_bytes()).map_err(|e| self.failed(e))? {
+                Exchange::Stored => return Ok(()),
+                Exchange::Mismatch(stored) => String::from_utf8_lossy(&stored).into_owned(),
+                Exchange::Absent => return Ok(()),
+            };
+        let (stored_claim, by) = stored.split_once('\n').unwrap_or((&stored, "another node"));
+        if stored_claim == claim {
             return Ok(());
         }
-        let conflict = contradiction(what, by);
-        match notes.check(&["met"]).map_err(|error| self.failed(error))? {
-            // Once all have met, who comes again is a node that was restarted; it takes the place of what it was. What all
-            // have agreed on it can't change, nor does it concern those who have met.
-            true if key == WORLD => Err(self.conflict(conflict)),
-            true => notes.set(key, desired.as_bytes()).map_err(|error| self.failed(error)),
+        let conflict = describe_conflict(stored_claim, by);
+        match claims.check(&["met"]).map_err(|error| self.failed(error))? {
+            // After all nodes have joined, a node that joins again was restarted. It may replace its own claim. It
+            // can't change the number of nodes, and its conflict does not concern the other nodes.
+            true if key == WORLD_SIZE_KEY => Err(self.conflict(conflict)),
+            true => claims.set(key, desired.as_bytes()).map_err(|error| self.failed(error)),
             false => {
-                notes.set("conflict", conflict.as_bytes()).map_err(|error| self.failed(error))?;
+                claims.set("conflict", conflict.as_bytes()).map_err(|error| self.failed(error))?;
                 Err(self.conflict(conflict))
             }
         }
     }
 
-    fn check_conflicts(&self, notes: &PrefixStore) -> Result<()> {
-        match notes.check(&["conflict"]).map_err(|error| self.failed(error))? {
+    fn check_conflicts(&self, claims: &PrefixStore) -> Result<()> {
+        match claims.check(&["conflict"]).map_err(|error| self.failed(error))? {
             false => Ok(()),
             true => {
-                let conflict = notes.get("conflict").map_err(|error| self.failed(error))?;
+                let conflict = claims.get("conflict").map_err(|error| self.failed(error))?;
                 let conflict: String = String::from_utf8_lossy(&conflict).chars().take(500).collect();
                 Err(self.conflict(conflict))
             }
         }
     }
 
-    /// Who has which rank, where all have said so; nodes that run torch's launcher don't.
+    /// Returns the nodes in the order of their ranks if all of them have stored a claim. Nodes that run torch's
+    /// launcher store none.
     fn participants(&self, store: &Arc<dyn Store>) -> Result<Vec<NodeDesc>> {
-        let notes = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::clone(store));
+        let claims = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::clone(store));
         let keys: Vec<_> = (0..self.world_size).map(|rank| format!("rank/{rank}")).collect();
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-        let read = || match notes.check(&keys)? {
-            true => notes.multi_get(&keys),
+        let read = || match claims.check(&keys)? {
+            true => claims.multi_get(&keys),
             false => Ok(Vec::new()),
         };
-        let claims = read().map_err(|source| self.failed(source))?;
+        let values = read().map_err(|source| self.failed(source))?;
         let node = |claim: &Vec<u8>| {
             let text = std::str::from_utf8(claim).ok()?;
             let (addr, pid) = text.split_once('\n')?.1.strip_suffix(')')?.rsplit_once(" (pid ")?;
             Some(NodeDesc::new(addr, pid.parse().ok()?, 0))
         };
-        Ok(claims.iter().map(node).collect::<Option<_>>().unwrap_or_default())
+        Ok(values.iter().map(node).collect::<Option<_>>().unwrap_or_default())
     }
 
-    fn too_few(&self, notes: &PrefixStore, joined: i64, waited: Duration) -> RendezvousError {
-        let is_missing = |rank: &u64| !notes.check(&[&format!("rank/{rank}")]).unwrap_or(false);
+    fn timeout_error(&self, claims: &PrefixStore, joined: i64, waited: Duration) -> RendezvousError {
+        let is_missing = |rank: &u64| !claims.check(&[&format!("rank/{rank}")]).unwrap_or(false);
         let missing: Vec<_> = (0..self.world_size).filter(is_missing).take(64).collect();
         RendezvousError::StaticTimeout {
             run_id: self.run_id.clone(),
@@ -381,16 +394,16 @@ impl RendezvousHandler for StaticRendezvousHandler {
     }
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo> {
-        let mut held = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.is_none() {
-            let store = self.meet()?;
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if store.is_none() {
+            let joined = self.join()?;
             if self.rank == 0 {
-                let met = format!("rallypoint.static/{}/met", self.run_id);
-                store.set(&met, b"1").map_err(|source| self.failed(source))?;
+                let met_key = format!("rallypoint.static/{}/met", self.run_id);
+                joined.set(&met_key, b"1").map_err(|source| self.failed(source))?;
             }
-            *held = Some(Arc::new(store));
+            *store = Some(Arc::new(joined));
         }
-        let store: Arc<dyn Store> = Arc::clone(held.as_ref().expect("it was just made")) as _;
+        let store: Arc<dyn Store> = Arc::clone(store.as_ref().expect("the store was just created")) as _;
         let participants = self.participants(&store)?;
         Ok(RendezvousInfo {
             store: Arc::new(PrefixStore::new(self.run_id.clone(), store)),
@@ -406,22 +419,23 @@ impl RendezvousHandler for StaticRendezvousHandler {
         })
     }
 
-    /// No node comes or goes. Rank 0 can be missed: the store goes with it, and then this fails. Once a node has finished it
-    /// does not, because rank 0 may have waited for this node as long as it does.
+    /// The members never change, but the store is lost if rank 0 is. Then this fails, unless nodes had finished before:
+    /// rank 0 exits once all nodes have finished.
     fn membership(&self) -> Result<Membership> {
         let Some(store) = self.store() else { return Ok(Membership::default()) };
         let membership = Membership { round: Some(0), ..Membership::default() };
-        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.rank == 0 || checked.at.is_some_and(|at| at.elapsed() < CHECK) {
+        let mut last_check = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.rank == 0 || last_check.at.is_some_and(|at| at.elapsed() < STORE_CHECK_INTERVAL) {
             return Ok(membership);
         }
-        let round = PrefixStore::new(self.run_id.clone(), Arc::from(store.with_timeout(Some(LOST))));
-        match nodes_that_finished(&round) {
-            Ok(nodes) => checked.finished = nodes > 0,
-            Err(_) if checked.finished => {}
+        let round =
+            PrefixStore::new(self.run_id.clone(), Arc::from(store.with_timeout(Some(STORE_LOST_TIMEOUT))));
+        match count_finished(&round) {
+            Ok(nodes) => last_check.has_finished_nodes = nodes > 0,
+            Err(_) if last_check.has_finished_nodes => {}
             Err(source) => return Err(self.failed(source)),
         }
-        checked.at = Some(Instant::now());
+        last_check.at = Some(Instant::now());
         Ok(membership)
     }
 

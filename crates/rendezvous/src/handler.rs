@@ -1,4 +1,4 @@
-//! What a launcher asks of a rendezvous, whatever is behind it. It decides nothing.
+//! The interface between a launcher and a rendezvous of any backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,68 +9,81 @@ use rallypoint_store::PrefixStore;
 use crate::error::Result;
 use crate::store_info::RendezvousStoreInfo;
 
-/// A rendezvous, as one node sees it. Ranks and world sizes count nodes, not workers.
+/// A rendezvous, from the point of view of one node. Ranks and world sizes count nodes, not workers.
 pub trait RendezvousHandler: Send + Sync {
-    /// Returns the name of the backend, under which it is registered.
+    /// Returns the name under which the backend is registered.
     fn backend(&self) -> &str;
 
-    /// Returns the id of the job.
+    /// Returns the run id.
     fn run_id(&self) -> &str;
 
-    /// Waits until this node is in a round.
+    /// Waits until this node is in a complete round.
     ///
     /// # Errors
     ///
-    /// Fails with `RendezvousError::Closed` or `Timeout`, with `Interrupted` after [`interrupt`](RendezvousHandler::interrupt), and
-    /// with `Connection` or `Outage` if the store can't be used.
+    /// Fails with [`RendezvousError::Closed`](crate::RendezvousError::Closed) or `Timeout`, with `Interrupted` after
+    /// [`interrupt`](RendezvousHandler::interrupt), and with `Connection` or `Outage` if the store can't be used.
     fn next_rendezvous(&self) -> Result<RendezvousInfo>;
 
-    /// Returns the other nodes: those in this node's round, those that wait for the next one, and those that are lost. At most one second old.
+    /// Returns what this node knows about its round: the members, the lost nodes, and the nodes that wait for the next
+    /// round.
+    ///
+    /// The value is at most 1 s old.
     ///
     /// # Errors
     ///
-    /// Fails if the store can't be used. A node in a round tolerates that for a while and gets the last value.
+    /// Fails if the store can't be used. During an outage of the store, a node in a round gets the last value until the
+    /// outage has lasted for `store_outage_timeout`.
     fn membership(&self) -> Result<Membership>;
 
-    /// Waits until [`membership`](RendezvousHandler::membership) may have changed, at most for `most`.
-    fn wait_for_change(&self, most: Duration) {
-        std::thread::sleep(most);
+    /// Waits until [`membership`](RendezvousHandler::membership) may have changed, at most for `timeout`.
+    fn wait_for_change(&self, timeout: Duration) {
+        std::thread::sleep(timeout);
     }
 
-    /// Ends the rendezvous for all nodes.
+    /// Closes the rendezvous for all nodes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used, or if closing takes longer than `close_timeout`.
     fn set_closed(&self) -> Result<()>;
 
-    /// Takes this node out of the rendezvous. The other nodes stay in it.
+    /// Removes this node from the rendezvous. The other nodes stay in it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used, or if leaving takes longer than 5 s.
     fn leave(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Makes a call to [`next_rendezvous`](RendezvousHandler::next_rendezvous) end, from any thread. The node is out of the
-    /// rendezvous then.
+    /// Makes a pending call to [`next_rendezvous`](RendezvousHandler::next_rendezvous) fail and removes this node from
+    /// the rendezvous. May be called from any thread.
     fn interrupt(&self) {}
 
-    /// Whether this node hosts the store of the rendezvous, so that the other nodes lose the store with this node.
+    /// Returns whether this node hosts the store of the rendezvous. If so, the other nodes lose the store when this
+    /// node exits.
     fn hosts_store(&self) -> bool {
         false
     }
 }
 
-/// What a node gets from a round.
+/// A round that a node has joined.
 #[derive(Clone)]
 pub struct RendezvousInfo {
-    /// The store of this round, shared by its nodes: a part of the store of the rendezvous.
+    /// The store of this round: the store of the rendezvous under a prefix that only this round uses.
     pub store: Arc<PrefixStore>,
-    /// This node's rank.
+    /// The group rank of this node.
     pub rank: u64,
-    /// How many nodes are in the round.
+    /// The number of nodes in the round.
     pub world_size: u64,
-    /// Where the workers' store is.
+    /// The address of the workers' store.
     pub bootstrap_store_info: RendezvousStoreInfo,
-    /// Whether an agent serves that store, so that no worker has to.
+    /// Whether the agent of group rank 0 serves the workers' store. Otherwise a worker serves it.
     pub use_agent_store: bool,
-    /// Which round; 0 where there is only one.
+    /// The number of the round. Always 0 in a static rendezvous.
     pub round: u64,
-    /// The nodes in the order of their ranks, where they are known.
+    /// The nodes of the round in the order of their group ranks. Empty if they are unknown.
     pub participants: Vec<NodeDesc>,
 }
 

@@ -1,5 +1,5 @@
-//! Who is expected by name: a list somebody gave, or the one of the scheduler. It only makes messages better; nobody is
-//! let in or kept out by it.
+//! The hosts that are expected in a job: a list from the user or from Slurm. They only appear in messages. Other hosts
+//! can join as well.
 
 mod addresses;
 
@@ -13,155 +13,157 @@ use crate::error::{RendezvousError, Result};
 use crate::parameters::RendezvousParameters;
 use addresses::Addresses;
 
-/// The hosts of a job, as far as they were named.
+/// The hosts that are expected in a job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExpectedHosts {
     names: Vec<String>,
     addresses: Arc<Addresses>,
 }
 
-/// Who was expected by name and is not here.
+/// Expected hosts that have not joined.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingHosts {
-    /// Those of whom it is known.
+    /// Hosts that are certainly missing.
     pub names: Box<[String]>,
-    /// Those of whom it can't be told: their addresses are not known, or not yet, and nodes are here of which only the
-    /// address is.
-    pub untold: Box<[String]>,
+    /// Hosts that may be missing: their names have not been resolved, and some of the nodes that joined are known only
+    /// by address.
+    pub uncertain: Box<[String]>,
 }
 
-/// More than this many are no list of hosts but a mistake, or an attack.
-const MOST: usize = 100_000;
+/// The largest number of hosts in a list. A longer list is a mistake or an attack.
+const MAX_HOSTS: usize = 100_000;
 
 impl MissingHosts {
-    /// `; not here: a, b`, naming at most so many; nothing if nobody is missing.
-    pub fn describe(&self, most: usize) -> String {
-        let list = |names: &[String]| match names.len() > most {
-            true => format!("{} and {} more", names[..most].join(", "), names.len() - most),
+    /// Returns `; missing hosts: a, b` with at most `max_named` names, or an empty string if no host is missing.
+    pub fn describe(&self, max_named: usize) -> String {
+        let list = |names: &[String]| match names.len() > max_named {
+            true => format!("{} and {} more", names[..max_named].join(", "), names.len() - max_named),
             false => names.join(", "),
         };
         let mut text = String::new();
         if !self.names.is_empty() {
-            text += &format!("; not here: {}", list(&self.names));
+            text += &format!("; missing hosts: {}", list(&self.names));
         }
-        if !self.untold.is_empty() {
-            text += &format!("; perhaps not here: {} (addresses not known)", list(&self.untold));
+        if !self.uncertain.is_empty() {
+            text += &format!("; possibly missing hosts: {} (addresses unknown)", list(&self.uncertain));
         }
         text
     }
 }
 
 impl ExpectedHosts {
-    /// The hosts of the option `expected_hosts`, or of Slurm's node list.
-    pub(crate) fn of(parameters: &RendezvousParameters) -> Result<ExpectedHosts> {
+    /// Returns the hosts in the option `expected_hosts`, or in Slurm's node list.
+    pub(crate) fn from_parameters(parameters: &RendezvousParameters) -> Result<ExpectedHosts> {
         ExpectedHosts::parse(parameters.get("expected_hosts").map(ToString::to_string).as_deref())
     }
 
-    /// The hosts of this list, or of Slurm's node list.
+    /// Returns the hosts in `list`, or in Slurm's node list.
     pub(crate) fn parse(list: Option<&str>) -> Result<ExpectedHosts> {
         if let Some(list) = list {
             let hosts = expand(list).ok_or_else(|| {
                 RendezvousError::parameter(format!(
-                    "expected_hosts={list} is no list of hosts; write host1;host2 or host[1-8]"
+                    "expected_hosts={list} is not a list of hosts; write host1;host2 or host[1-8]"
                 ))
             })?;
-            return Ok(ExpectedHosts::named(hosts));
+            return Ok(ExpectedHosts::from_names(hosts));
         }
         let list = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"].iter().find_map(|name| std::env::var(name).ok());
-        // A list that can't be read only means that nobody is named.
-        Ok(ExpectedHosts::named(list.and_then(|list| expand(&list)).unwrap_or_default()))
+        // If Slurm's list is malformed, no hosts are expected.
+        Ok(ExpectedHosts::from_names(list.and_then(|list| expand(&list)).unwrap_or_default()))
     }
 
-    fn named(names: Vec<String>) -> ExpectedHosts {
+    fn from_names(names: Vec<String>) -> ExpectedHosts {
         ExpectedHosts { names, addresses: Arc::default() }
     }
 
-    /// Those of them that are not among these nodes, as far as their addresses are known by now.
-    pub(crate) fn missing<'a>(&self, here: impl Iterator<Item = &'a NodeDesc>) -> MissingHosts {
+    /// Returns the expected hosts that are not among the nodes in `present`. Names that have not been resolved yet are
+    /// in `uncertain`.
+    pub(crate) fn missing<'a>(&self, present: impl Iterator<Item = &'a NodeDesc>) -> MissingHosts {
         if self.names.is_empty() {
             return MissingHosts::default();
         }
-        let here: BTreeSet<&str> = here.map(|node| &*node.addr).collect();
+        let present: BTreeSet<&str> = present.map(|node| &*node.addr).collect();
         let short = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
         let is_name = |addr: &&&str| addr.parse::<std::net::IpAddr>().is_err();
-        let names: BTreeSet<String> = here.iter().filter(is_name).map(|addr| short(addr)).collect();
+        let names: BTreeSet<String> = present.iter().filter(is_name).map(|addr| short(addr)).collect();
         let by_name = |host: &String| {
-            here.contains(host.as_str()) || (!host.is_empty() && names.contains(&short(host)))
+            present.contains(host.as_str()) || (!host.is_empty() && names.contains(&short(host)))
         };
         let mut missing: Vec<String> = self.names.iter().filter(|host| !by_name(host)).cloned().collect();
-        // Nodes of which only the address is known, and not yet whose it is.
-        let named: HashSet<IpAddr> = self.names.iter().filter_map(|host| host.parse().ok()).collect();
-        let mut strangers: HashSet<IpAddr> = here.iter().filter_map(|addr| addr.parse().ok()).collect();
-        let known = strangers.clone();
-        strangers.retain(|address| !named.contains(address));
-        if strangers.is_empty() {
-            return MissingHosts { names: missing.into(), untold: Box::default() };
+        // The addresses that may belong to a host whose name is not resolved yet.
+        let expected: HashSet<IpAddr> = self.names.iter().filter_map(|host| host.parse().ok()).collect();
+        let mut unmatched: HashSet<IpAddr> = present.iter().filter_map(|addr| addr.parse().ok()).collect();
+        let present_addresses = unmatched.clone();
+        unmatched.retain(|address| !expected.contains(address));
+        if unmatched.is_empty() {
+            return MissingHosts { names: missing.into(), uncertain: Box::default() };
         }
         self.addresses.look_up(&missing);
-        let mut unknown = HashSet::new();
-        missing.retain(|host| match self.addresses.of(host) {
+        let mut unresolved = HashSet::new();
+        missing.retain(|host| match self.addresses.get(host) {
             Some(addresses) => {
-                let mut is_here = false;
-                for address in addresses.iter().filter(|address| known.contains(*address)) {
-                    is_here = true;
-                    strangers.remove(address);
+                let mut is_present = false;
+                for address in addresses.iter().filter(|address| present_addresses.contains(*address)) {
+                    is_present = true;
+                    unmatched.remove(address);
                 }
-                !is_here
+                !is_present
             }
             None => {
-                unknown.insert(host.clone());
+                unresolved.insert(host.clone());
                 true
             }
         });
-        // If it is known of all nodes whose they are, those of whom nothing is known are not among them.
-        let is_told = |host: &String| strangers.is_empty() || !unknown.contains(host);
-        let (names, untold): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_told);
-        MissingHosts { names: names.into(), untold: untold.into() }
+        // If every present node belongs to a known host, a host without known addresses can't be present.
+        let is_certain = |host: &String| unmatched.is_empty() || !unresolved.contains(host);
+        let (names, uncertain): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_certain);
+        MissingHosts { names: names.into(), uncertain: uncertain.into() }
     }
 }
 
-/// The hosts of a list as Slurm writes it: `login,node[01-03,7],gpu[1-2]-ib`. Semicolons separate as commas do, because an
-/// option can't hold a comma. `None` if it is no such list.
+/// Expands a list in Slurm's format: `login,node[01-03,7],gpu[1-2]-ib`. Returns `None` if it is malformed.
+///
+/// Semicolons separate like commas, because an option can't contain a comma.
 fn expand(list: &str) -> Option<Vec<String>> {
     let mut hosts = Vec::new();
     let mut depth = 0usize;
-    let mut word = String::new();
-    for letter in list.trim().chars().chain([',']) {
-        match letter {
+    let mut item = String::new();
+    for c in list.trim().chars().chain([',']) {
+        match c {
             '[' if depth == 0 => depth = 1,
             ']' if depth == 1 => depth = 0,
             '[' | ']' => return None,
             ',' | ';' | ' ' if depth == 0 => {
-                if !word.is_empty() {
-                    expand_word(&word, &mut hosts)?;
-                    word.clear();
+                if !item.is_empty() {
+                    expand_item(&item, &mut hosts)?;
+                    item.clear();
                 }
                 continue;
             }
             _ => {}
         }
-        word.push(letter);
+        item.push(c);
     }
     (depth == 0).then_some(hosts)
 }
 
-fn expand_word(word: &str, hosts: &mut Vec<String>) -> Option<()> {
-    let Some((before, rest)) = word.split_once('[') else {
-        hosts.push(word.to_owned());
-        return (hosts.len() <= MOST).then_some(());
+fn expand_item(item: &str, hosts: &mut Vec<String>) -> Option<()> {
+    let Some((before, rest)) = item.split_once('[') else {
+        hosts.push(item.to_owned());
+        return (hosts.len() <= MAX_HOSTS).then_some(());
     };
     let (ranges, after) = rest.split_once(']')?;
     for range in ranges.split([',', ';']) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let width = first.len();
         let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-        if last < first || last - first >= MOST as u64 {
+        if last < first || last - first >= MAX_HOSTS as u64 {
             return None;
         }
         for number in first..=last {
-            // What follows may have brackets of its own.
-            expand_word(&format!("{before}{number:0width$}{after}"), hosts)?;
+            // The rest may contain brackets, too.
+            expand_item(&format!("{before}{number:0width$}{after}"), hosts)?;
         }
     }
     Some(())
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_as_slurm_writes_them() {
+    fn slurm_node_lists_are_expanded() {
         for (list, hosts) in [
             ("node1", "node1"),
             ("a,b", "a b"),
@@ -193,47 +195,52 @@ mod tests {
     }
 
     #[test]
-    fn who_is_here_by_name_or_by_address_is_not_missing() {
-        let expected = ExpectedHosts::named(expand("node[1-3],127.0.0.7,localhost").unwrap());
-        let here = [
+    fn a_host_that_is_present_by_name_or_address_is_not_missing() {
+        let expected = ExpectedHosts::from_names(expand("node[1-3],127.0.0.7,localhost").unwrap());
+        let present = [
             NodeDesc::new("node1", 1, 0),
             NodeDesc::new("node2.cluster.example", 2, 0),
             NodeDesc::new("127.0.0.1", 3, 0),
         ];
-        // The names are looked up on other threads.
-        let missing = || expected.missing(here.iter());
-        let all = ["node3", "127.0.0.7"];
-        eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), || *missing().names == all);
-        assert_eq!(ExpectedHosts::default().missing(here.iter()), MissingHosts::default());
+        // The names are resolved on other threads.
+        let missing = || expected.missing(present.iter());
+        let expected_missing = ["node3", "127.0.0.7"];
+        eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), || *missing().names == expected_missing);
+        assert_eq!(ExpectedHosts::default().missing(present.iter()), MissingHosts::default());
     }
 
-    /// More than were looked up once: then all of them were missing, this node among them.
+    /// More hosts than were looked up in an earlier version, which reported all of them as missing, including this
+    /// node.
     #[test]
-    fn of_hundreds_of_hosts_known_by_address_nobody_is_wrongly_missing() {
+    fn a_present_host_is_never_missing_among_hundreds() {
         let many: Vec<_> = (0..200).map(|number| format!("no-such-host-{number}.invalid")).collect();
-        let expected = ExpectedHosts::named([&["localhost".into(), "127.0.1.1".into()][..], &many].concat());
-        // Whose the second is, is not known: it may be one of the many.
-        let here = [NodeDesc::new("127.0.0.1", 1, 0), NodeDesc::new("127.0.2.9", 1, 0)];
-        let missing = || expected.missing(here.iter());
+        let expected =
+            ExpectedHosts::from_names([&["localhost".into(), "127.0.1.1".into()][..], &many].concat());
+        // The second address may belong to any of the unresolved hosts.
+        let present = [NodeDesc::new("127.0.0.1", 1, 0), NodeDesc::new("127.0.2.9", 1, 0)];
+        let missing = || expected.missing(present.iter());
         let is_complete = || {
             let missing = missing();
             assert!(many.iter().all(|host| !missing.names.contains(host)), "{missing:?}");
-            *missing.names == ["127.0.1.1"] && missing.untold.len() == 200
+            *missing.names == ["127.0.1.1"] && missing.uncertain.len() == 200
         };
         eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), is_complete);
-        // Without it, all of them are missing.
-        let missing = || expected.missing(here[..1].iter());
+        // Without the second node, all unresolved hosts are certainly missing.
+        let missing = || expected.missing(present[..1].iter());
         eventually_or(WAIT_TIMEOUT, || format!("{:?}", missing()), || missing().names.len() == 201);
     }
 
     #[test]
-    fn a_crowd_of_missing_hosts_is_counted() {
-        let all = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
-        let of = |names: &[&str], untold: &[&str]| MissingHosts { names: all(names), untold: all(untold) };
-        assert_eq!(of(&[], &[]).describe(2), "");
-        assert_eq!(of(&["a", "b"], &[]).describe(2), "; not here: a, b");
-        assert_eq!(of(&["a", "b", "c", "d"], &[]).describe(2), "; not here: a, b and 2 more");
-        let untold = "; not here: a; perhaps not here: b, c and 1 more (addresses not known)";
-        assert_eq!(of(&["a"], &["b", "c", "d"]).describe(2), untold);
+    fn missing_hosts_beyond_the_limit_are_counted() {
+        let boxed = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        let missing = |names: &[&str], uncertain: &[&str]| MissingHosts {
+            names: boxed(names),
+            uncertain: boxed(uncertain),
+        };
+        assert_eq!(missing(&[], &[]).describe(2), "");
+        assert_eq!(missing(&["a", "b"], &[]).describe(2), "; missing hosts: a, b");
+        assert_eq!(missing(&["a", "b", "c", "d"], &[]).describe(2), "; missing hosts: a, b and 2 more");
+        let text = "; missing hosts: a; possibly missing hosts: b, c and 1 more (addresses unknown)";
+        assert_eq!(missing(&["a"], &["b", "c", "d"]).describe(2), text);
     }
 }

@@ -1,18 +1,11 @@
-//! Elastic rendezvous: the nodes of a training job find each other, get ranks, and re-form when some come or go, in one
-//! job with nodes that run torch's own `torch.distributed.elastic.rendezvous`.
+//! Elastic rendezvous: the nodes of a training job agree on members and ranks, and re-form when a node joins or leaves.
 //!
-//! A [`RendezvousHandler`] is one node's part in it. [`RendezvousHandlerRegistry::create_handler`] makes one from
-//! [`RendezvousParameters`]; there are two kinds:
-//!
-//! | backend | nodes | ranks |
-//! |---|---|---|
-//! | `c10d` ([`DynamicRendezvousHandler`]) | between a minimum and a maximum, coming and going | given by each round |
-//! | `static` ([`StaticRendezvousHandler`]) | a fixed number | given by the user |
+//! Nodes of this crate and nodes that run torch's own `torch.distributed.elastic.rendezvous` can be in the same job.
 //!
 //! ```
 //! use rallypoint_rendezvous::{RendezvousHandler, RendezvousParameters, rendezvous_handler_registry};
 //!
-//! // One node, so it need not wait for others. The endpoint is this machine's, so this node hosts the store.
+//! // A job of one node. The endpoint is an address of this machine, so this node hosts the store.
 //! let parameters = RendezvousParameters::new("c10d", "localhost:0", "my-job", 1, 1)?;
 //! let handler = rendezvous_handler_registry().create_handler(&parameters)?;
 //! let round = handler.next_rendezvous()?;
@@ -22,15 +15,26 @@
 //! # Ok::<(), rallypoint_rendezvous::RendezvousError>(())
 //! ```
 //!
-//! Errors ([`RendezvousError`]) have torch's kinds and say what torch leaves out: who joined, how many were needed, who
-//! closed it, which setting bounds it.
+//! # Handlers
 //!
-//! # Without a rendezvous
+//! A [`RendezvousHandler`] represents one node. [`RendezvousHandlerRegistry::create_handler`] creates it from
+//! [`RendezvousParameters`]. There are two backends:
 //!
-//! Torch's elastic helpers around a store: [`create_c10d_store`] makes the store of a job, [`synchronize`] and [`get_all`] exchange
-//! data between ranks, [`barrier()`] waits for all ranks and says which are missing, [`reserve_port`] holds a free port.
+//! | backend | nodes | ranks |
+//! |---|---|---|
+//! | `c10d` ([`DynamicRendezvousHandler`]) | between a minimum and a maximum; nodes join and leave | assigned in each round |
+//! | `static` ([`StaticRendezvousHandler`]) | a fixed number | chosen by the user |
 //!
-//! The processes of a job exchange their addresses: one serves the store, each sets its address, all read those of the others.
+//! Errors ([`RendezvousError`]) have torch's kinds and add details: which nodes joined, how many are required, which
+//! node closed the rendezvous, and which setting bounds the wait.
+//!
+//! # Helpers for a store
+//!
+//! Torch's elastic helpers work without a rendezvous: [`create_c10d_store`] creates the store of a job, [`synchronize`]
+//! and [`get_all`] exchange data between ranks, [`barrier()`] waits for all ranks and reports the missing ones, and
+//! [`reserve_port`] reserves a free port.
+//!
+//! In this example, three processes exchange their addresses. Rank 0 serves the store.
 //!
 //! ```
 //! use std::time::Duration;
@@ -44,11 +48,11 @@
 //!     let timeout = Duration::from_secs(60);
 //!     let options = C10dStoreOptions::new("127.0.0.1", port).is_server(rank == 0).world_size(WORLD_SIZE);
 //!     let store = create_c10d_store(&options)?;
-//!     let own = format!("node{rank}:{}", 5000 + rank);
+//!     let address = format!("node{rank}:{}", 5000 + rank);
 //!     // Rank 0 returns last, so the server outlives every read. A timeout would name the missing ranks.
-//!     let all = synchronize(&store, own.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;
-//!     let all: Vec<_> = all.iter().map(|address| String::from_utf8_lossy(address)).collect();
-//!     assert_eq!(all, ["node0:5000", "node1:5001", "node2:5002"]);
+//!     let addresses = synchronize(&store, address.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;
+//!     let addresses: Vec<_> = addresses.iter().map(|address| String::from_utf8_lossy(address)).collect();
+//!     assert_eq!(addresses, ["node0:5000", "node1:5001", "node2:5002"]);
 //!     Ok(())
 //! }
 //!
@@ -61,20 +65,21 @@
 
 mod backend;
 mod c10d;
-mod create;
+mod collectives;
 mod departure;
 mod dynamic;
 mod endpoint;
 mod error;
 mod exit_barrier;
 mod fixed;
-mod gather;
 mod handler;
 mod hosts;
+mod job_store;
+mod key_wait;
 mod machine;
 mod observer;
+mod options;
 mod parameters;
-mod patience;
 mod port;
 mod ranks;
 mod registry;
@@ -83,25 +88,26 @@ mod store_info;
 
 pub use backend::{RendezvousBackend, Token, Written};
 pub use c10d::{C10dBackend, C10dStore, TcpC10dStore, create_store, create_tcp_store};
-pub use create::{C10dStoreOptions, create_c10d_store};
+pub use collectives::{Barrier, barrier, get_all, synchronize};
 pub use departure::Departure;
 pub use dynamic::{DynamicRendezvousHandler, WallClock, create_dynamic_handler};
 pub use endpoint::{parse_rendezvous_endpoint, split_rendezvous_endpoint};
 pub use error::{RendezvousError, Result};
 pub use exit_barrier::{
-    ExitBarrier, RoundEnd, count_as_idle, has_said_that_it_ended, ours_that_ended, say_that_it_ended,
+    ExitBarrier, RoundEnd, count_as_idle, count_reported_ended, has_reported_ended, report_ended,
 };
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
-pub use gather::{Barrier, barrier, get_all, synchronize};
 pub use handler::{RendezvousHandler, RendezvousInfo};
 pub use hosts::MissingHosts;
-pub use machine::{is_address_of_another, is_loopback, is_this_machine};
-pub use observer::{Connecting, Gathering, Observer, Waiting};
+pub use job_store::{C10dStoreOptions, create_c10d_store};
+pub use key_wait::KeyWait;
+pub use machine::{is_loopback, is_remote_address, is_this_machine};
+pub use observer::{Connecting, Observer, StaticWaiting, Waiting};
+pub use options::{C10D_OPTIONS, RendezvousOption, STATIC_OPTIONS};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
     unknown_c10d_options,
 };
-pub use patience::PatientWait;
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use rallypoint_core::rendezvous::{
     Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State, StateError,

@@ -1,94 +1,100 @@
-//! "Is this host me?", answered by the addresses of this machine. A name is only a way to an address: what another
-//! machine calls this one, or what this one calls itself, decides nothing.
+//! Decides whether a host is this machine by comparing addresses. Names are only resolved, never compared: other
+//! machines may use other names for this one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use rallypoint_store::Endpoint;
 
-/// How long a name server may take before a name counts as unknown.
-const RESOLVE: Duration = Duration::from_secs(10);
+/// How long resolving a name may take. After that, the name counts as unknown.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether `host` is this machine under a name that means it on every machine.
+/// Returns whether `host` is `localhost` or a loopback address, which every machine uses for itself.
 pub fn is_loopback(host: &str) -> bool {
-    let address = bare(host).parse::<IpAddr>();
+    let address = strip_brackets(host).parse::<IpAddr>();
     host.eq_ignore_ascii_case("localhost")
         || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-/// Whether one of the addresses of `host` is one of this machine. A host without addresses is not.
+/// Returns whether one of the addresses of `host` is an address of this machine.
 pub fn is_this_machine(host: &str) -> bool {
     addresses(host).into_iter().any(is_local)
 }
 
-/// The addresses of a host; none if it can't be resolved in time.
+/// Resolves a host. Returns no addresses if that fails or takes longer than 10 s.
 pub(crate) fn addresses(host: &str) -> Vec<IpAddr> {
-    let resolved = Endpoint::new(host, 0).resolve_within(RESOLVE);
-    resolved.map(|all| all.iter().map(SocketAddr::ip).collect()).unwrap_or_default()
+    let resolved = Endpoint::new(host, 0).resolve_within(RESOLVE_TIMEOUT);
+    resolved.map(|addresses| addresses.iter().map(SocketAddr::ip).collect()).unwrap_or_default()
 }
 
-/// Whether this machine has that address, at one of its interfaces. That it can be bound is not enough: with
-/// `net.ipv4.ip_nonlocal_bind=1`, as machines in front of others have it, any can.
+/// Returns whether an interface of this machine has this address.
+///
+/// Binding the address is not a sufficient test: with `net.ipv4.ip_nonlocal_bind=1`, which load balancers use, every
+/// address can be bound.
 fn is_local(address: IpAddr) -> bool {
     let is_bindable = || TcpListener::bind((address, 0)).is_ok();
     !address.is_unspecified()
-        && (address.is_loopback() || (is_bindable() && source_towards(address) == Some(address)))
+        && (address.is_loopback() || (is_bindable() && source_address(address) == Some(address)))
 }
 
-/// The address with which this machine would send something there: for one of its own, that same one. Nothing is sent.
-fn source_towards(address: IpAddr) -> Option<IpAddr> {
+/// Returns the source address of packets that this machine sends to `address`. For an address of this machine, that is
+/// the same address. No packet is sent.
+fn source_address(address: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Port 9 is that of the service that throws everything away.
+    // Port 9 is the discard service.
     socket.connect((address, 9)).ok()?;
     socket.local_addr().ok().map(|from| from.ip())
 }
 
-/// Whether `host` is an address, not a name, and one that this machine does not have. Of a name that can't be said: what it
-/// means may not be known here yet.
-pub fn is_address_of_another(host: &str) -> bool {
-    let address = bare(host).parse::<IpAddr>();
+/// Returns whether `host` is an IP address that this machine does not have. Returns `false` for a name, because it may
+/// not resolve yet.
+pub fn is_remote_address(host: &str) -> bool {
+    let address = strip_brackets(host).parse::<IpAddr>();
     address.is_ok_and(|address| !address.is_unspecified() && !is_local(address.to_canonical()))
 }
 
-/// Without the brackets of an IPv6 address in an endpoint.
-fn bare(host: &str) -> &str {
+/// Removes the brackets around an IPv6 address.
+fn strip_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Where to listen so that others reach this machine as `host`: exactly there, if it names addresses of this machine; on
-/// all, if it is a name that only this machine takes for a loopback address, as Debian's `/etc/hosts` has it.
-pub(crate) fn place_to_listen(host: &str) -> String {
-    let only_loopback =
+/// Returns the host to listen on, so that other nodes reach this machine as `host`.
+///
+/// That is `host` itself if it resolves to addresses of this machine. It is empty, for all addresses, if `host` is a
+/// name that resolves to a loopback address on this machine only, as in Debian's `/etc/hosts`.
+pub(crate) fn listen_host(host: &str) -> String {
+    let is_only_loopback =
         addresses(host).into_iter().filter(|address| is_local(*address)).all(|a| a.is_loopback());
-    if !is_loopback(host) && only_loopback { String::new() } else { host.to_owned() }
+    if !is_loopback(host) && is_only_loopback { String::new() } else { host.to_owned() }
 }
 
-/// The address by which this machine reaches others, if there are any: that of the interface its default route uses, or,
-/// where there is none, one of a network that it is in.
-pub(crate) fn outward_address() -> IpAddr {
-    // Addresses of the ranges that are reserved for documentation: nobody has them, so the default route decides.
-    let elsewhere: [IpAddr; 2] = [[192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into()];
+/// Returns the address from which this machine reaches other machines: the address of the interface of its default
+/// route, or else one in a network that the machine is in, or else `127.0.0.1`.
+pub(crate) fn outbound_address() -> IpAddr {
+    // Addresses reserved for documentation. No machine has them, so the default route decides.
+    let remote: [IpAddr; 2] = [[192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into()];
     let is_useful = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified();
-    let mut found = elsewhere.into_iter().chain(neighbours()).filter_map(source_towards).filter(is_useful);
+    let mut found =
+        remote.into_iter().chain(neighbor_addresses()).filter_map(source_address).filter(is_useful);
     found.next().unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-/// For each network that this machine is in, an address there, as far as the kernel's tables tell.
-fn neighbours() -> impl Iterator<Item = IpAddr> {
+/// Returns one address in each network of this machine, according to the kernel's tables.
+fn neighbor_addresses() -> impl Iterator<Item = IpAddr> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let networks = networks(&read("/proc/net/route"));
-    // Its own addresses in all networks; those that are good everywhere have scope 0.
-    let own = own_v6(&read("/proc/net/if_inet6"));
-    networks.into_iter().map(IpAddr::V4).chain(own.into_iter().map(IpAddr::V6))
+    let in_networks = network_addresses(&read("/proc/net/route"));
+    // For IPv6, the addresses of this machine itself, if they have global scope.
+    let own_addresses = global_ipv6_addresses(&read("/proc/net/if_inet6"));
+    in_networks.into_iter().map(IpAddr::V4).chain(own_addresses.into_iter().map(IpAddr::V6))
 }
 
-/// The first address of each network of a table of IPv4 routes: interface, destination and so on, numbers in hex as they
-/// lie in memory.
-fn networks(routes: &str) -> Vec<Ipv4Addr> {
+/// Returns the first address of each network in a table of IPv4 routes (`/proc/net/route`). The second column has the
+/// destination as hexadecimal digits in native byte order.
+fn network_addresses(routes: &str) -> Vec<Ipv4Addr> {
     let destination = |line: &str| {
         let mut words = line.split_whitespace();
         let (_interface, network) = (words.next()?, words.next()?);
@@ -98,8 +104,9 @@ fn networks(routes: &str) -> Vec<Ipv4Addr> {
     routes.lines().skip(1).filter_map(destination).collect()
 }
 
-/// The addresses of scope 0 of a table of IPv6 addresses: address, index, length, scope and so on.
-fn own_v6(table: &str) -> Vec<Ipv6Addr> {
+/// Returns the addresses with global scope (0) in a table of IPv6 addresses (`/proc/net/if_inet6`). The first column
+/// has the address, the fourth the scope.
+fn global_ipv6_addresses(table: &str) -> Vec<Ipv6Addr> {
     let address = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
         let is_global = *words.get(3)? == "00";
@@ -114,35 +121,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_is_known_by_its_addresses() {
+    fn this_machine_is_recognized_by_its_addresses() {
         for host in ["localhost", "127.0.0.1", "127.9.9.9", "::1"] {
             assert!(is_this_machine(host), "{host}");
         }
-        assert!(is_this_machine(&outward_address().to_string()));
+        assert!(is_this_machine(&outbound_address().to_string()));
         for host in ["192.0.2.7", "0.0.0.0", "no-such-host.invalid"] {
             assert!(!is_this_machine(host), "{host}");
         }
     }
 
     #[test]
-    fn networks_and_addresses_are_read_as_the_kernel_writes_them() {
+    fn the_kernels_route_and_address_tables_are_parsed() {
         let routes = "Iface\tDestination\tGateway \tFlags\n\
                       eth0\t00000000\t0100090A\t0003\n\
                       eth0\t0000090A\t00000000\t0001\nshort\n";
-        assert_eq!(networks(routes), [Ipv4Addr::new(10, 9, 0, 1)]);
+        assert_eq!(network_addresses(routes), [Ipv4Addr::new(10, 9, 0, 1)]);
         let table = "fe800000000000000000000000000001 02 40 20 80 eth0\n\
                      fd000000000000000000000000000005 02 40 00 80 eth0\nnonsense\n";
-        assert_eq!(own_v6(table), ["fd00::5".parse::<Ipv6Addr>().unwrap()]);
+        assert_eq!(global_ipv6_addresses(table), ["fd00::5".parse::<Ipv6Addr>().unwrap()]);
     }
 
     #[test]
-    fn a_loopback_name_is_listened_at_as_it_is_and_no_wider() {
+    fn a_loopback_name_is_bound_exactly() {
         for host in ["localhost", "127.0.0.1", "::1", "127.0.0.7"] {
-            assert_eq!(place_to_listen(host), host);
+            assert_eq!(listen_host(host), host);
         }
-        let address = outward_address();
+        let address = outbound_address();
         if !address.is_loopback() {
-            assert_eq!(place_to_listen(&address.to_string()), address.to_string());
+            assert_eq!(listen_host(&address.to_string()), address.to_string());
         }
     }
 }

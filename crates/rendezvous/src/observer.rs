@@ -1,4 +1,4 @@
-//! Who wants to know what a node waits for, and what it is told: of dynamic rounds and of static ones.
+//! Observers of a node that waits in a rendezvous.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,63 +8,63 @@ use rallypoint_store::{ConnectionFault, Endpoint};
 
 use crate::hosts::MissingHosts;
 
-/// What a node that waits can tell about it.
+/// The state of a node that waits in a dynamic rendezvous.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Waiting<'a> {
-    /// What for, and what ends it.
+    /// What the node waits for.
     pub reason: &'a Reason,
-    /// The state it saw last, if there was any.
+    /// The state that the node read last, if there is one.
     pub state: Option<&'a State>,
-    /// Its settings.
+    /// The settings of the node.
     pub settings: &'a Settings,
-    /// How long it has waited.
+    /// How long the node has waited.
     pub waited: Duration,
-    /// How long until its time to join is up. A spare that is needed after all has it all again.
+    /// The time until the join timeout. It starts again for a spare that is needed after all.
     pub left: Duration,
-    /// Who was expected by name and is not here.
+    /// The expected hosts that have not joined.
     pub missing: MissingHosts,
 }
 
-/// What a node of a static rendezvous that waits can tell about it.
+/// The state of a node that waits in a static rendezvous.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Gathering<'a> {
-    /// Where rank 0 is.
+pub struct StaticWaiting<'a> {
+    /// The endpoint of rank 0.
     pub endpoint: &'a Endpoint,
-    /// How many nodes are here.
+    /// The number of nodes that have joined.
     pub joined: i64,
-    /// How many must be.
+    /// The number of nodes in the job.
     pub world_size: u64,
-    /// When this node gives up.
+    /// The time until the node gives up.
     pub left: Duration,
 }
 
-/// A node that has not reached the store of its rendezvous yet.
+/// The state of a node that has not reached the store of its rendezvous yet.
 ///
-/// Its text says what is missing and why: `no answer yet from the store at node0:29400: connection refused (…)`.
+/// Its text names the peer and the reason: `no answer yet from the store at node0:29400: connection refused (…)`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Connecting<'a> {
-    /// The peer that should answer: `the store`, or `rank 0` of a static rendezvous.
+    /// The peer that should reply: `the store`, or `rank 0` of a static rendezvous.
     pub peer: &'static str,
-    /// Where the node tries to connect.
+    /// The endpoint that the node connects to.
     pub endpoint: &'a Endpoint,
     /// Why the latest attempt failed.
     pub fault: &'a ConnectionFault,
     /// How long the node has tried.
     pub waited: Duration,
-    /// How long until the node gives up.
+    /// The time until the node gives up.
     pub left: Duration,
     /// The setting that bounds the wait.
     pub setting: &'static str,
 }
 
 impl Connecting<'_> {
-    /// How long a fault is not logged. Nodes that start together find each other within this time.
+    /// How long faults are not logged. Nodes that start together usually connect within this time.
     pub const LOG_GRACE: Duration = Duration::from_secs(1);
 
-    /// Returns when the node gives up, as the end of a log line.
+    /// Returns the end of a log line: when the node gives up.
     pub fn until(&self) -> String {
         format!("; gives up in {} s ({})", self.left.as_secs_f64().ceil(), self.setting)
     }
@@ -76,7 +76,7 @@ impl fmt::Display for Connecting<'_> {
     }
 }
 
-/// Passes connection faults on to the observer. Without an observer, it logs each fault that differs from the last one.
+/// Passes connection faults to the observer. Without an observer, it logs each fault that differs from the last one.
 pub(crate) struct ConnectReporter<'a> {
     pub(crate) run_id: &'a str,
     pub(crate) peer: &'static str,
@@ -106,19 +106,19 @@ impl ConnectReporter<'_> {
     }
 }
 
-/// Somebody who wants to know what a node waits for. Called each time it looks, which is about once a second, or oftener.
+/// Receives notifications while a node waits. A waiting node sends one about once per second or more often.
 pub trait Observer: Send + Sync {
-    /// The node goes on waiting.
+    /// The node waits in a dynamic rendezvous.
     fn waiting(&self, waiting: &Waiting<'_>);
 
     /// The node has not reached its store yet. Called after each failed attempt to connect, and once per second while a
-    /// server that accepted the connection has not answered.
+    /// server that accepted the connection has not replied.
     fn connecting(&self, connecting: &Connecting<'_>) {
         let _ = connecting;
     }
 
-    /// A node of a static rendezvous goes on waiting.
-    fn gathering(&self, gathering: &Gathering<'_>) {
-        let _ = gathering;
+    /// The node waits in a static rendezvous.
+    fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
+        let _ = waiting;
     }
 }

@@ -1,5 +1,4 @@
-//! What a rendezvous is made from: names, numbers and options as people write them. Checked here; what an option means is
-//! the business of whoever reads it.
+//! The parameters of a rendezvous. This module parses and checks them. Each backend interprets its own options.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +12,13 @@ use crate::store_info::is_address;
 pub enum ConfigValue {
     /// Python's `None`.
     None,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// Another number.
+    /// A floating-point number.
     Float(f64),
-    /// A text; what comes from a command line is always one.
+    /// A string. Values from a command line are always strings.
     Text(String),
 }
 
@@ -56,27 +55,32 @@ impl std::fmt::Display for ConfigValue {
 /// The options of a rendezvous, by name.
 pub type Config = BTreeMap<String, ConfigValue>;
 
-/// What to make a [`RendezvousHandler`](crate::RendezvousHandler) from.
+/// The parameters from which a [`RendezvousHandler`](crate::RendezvousHandler) is created.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RendezvousParameters {
     /// The name of the backend.
     pub backend: String,
-    /// Where the nodes meet; what that means is the backend's business.
+    /// The address of the store. Each backend has its own format.
     pub endpoint: String,
-    /// Which job.
+    /// The run id.
     pub run_id: String,
-    /// A round needs at least so many nodes.
+    /// The minimum number of nodes in a round.
     pub min_nodes: u64,
-    /// And has at most so many.
+    /// The maximum number of nodes in a round.
     pub max_nodes: u64,
-    /// Under which address the others reach this node; found out if it isn't given.
+    /// The address at which other nodes reach this node. If it is `None`, the backend determines it.
     pub local_addr: Option<String>,
     /// Further options.
     pub config: Config,
 }
 
 impl RendezvousParameters {
-    /// Checks what every backend asks for: a name, and numbers of nodes that fit together.
+    /// Creates parameters without options.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if the name of the backend is empty or the numbers of nodes are
+    /// inconsistent.
     pub fn new(
         backend: &str,
         endpoint: &str,
@@ -84,23 +88,23 @@ impl RendezvousParameters {
         min_nodes: u64,
         max_nodes: u64,
     ) -> Result<RendezvousParameters> {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         if backend.is_empty() {
-            wrong.push(EMPTY_BACKEND.to_owned());
+            errors.push(EMPTY_BACKEND.to_owned());
         }
         if min_nodes < 1 {
-            wrong.push(format!(
+            errors.push(format!(
                 "The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero."
             ));
         }
         if max_nodes < min_nodes {
-            wrong.push(format!(
+            errors.push(format!(
                 "The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the minimum \
                  number of rendezvous nodes ({min_nodes})."
             ));
         }
-        if !wrong.is_empty() {
-            return Err(RendezvousError::Parameters(wrong));
+        if !errors.is_empty() {
+            return Err(RendezvousError::Parameters(errors));
         }
         Ok(RendezvousParameters {
             backend: backend.into(),
@@ -113,7 +117,7 @@ impl RendezvousParameters {
         })
     }
 
-    /// All that is wrong with these parameters for the backend they name, if it is one of ours.
+    /// Returns a message for each problem, if the backend is `c10d` or `static`.
     pub fn check(&self) -> Vec<String> {
         let checked = match self.backend.as_str() {
             "c10d" => crate::settings::settings(self).err(),
@@ -123,51 +127,59 @@ impl RendezvousParameters {
         checked.map(|error| error.to_string().lines().map(String::from).collect()).unwrap_or_default()
     }
 
-    /// What is wrong with the names in them, for a backend whose nodes meet in a store.
+    /// Returns a message for each problem with the run id and the local address.
     pub(crate) fn check_names(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        // Keys are made of it, with something before it and behind it.
-        let longest = Limits::default().key_len - 256;
-        if self.run_id.len() > longest {
-            wrong.push(format!("the run id has {} bytes; the most is {longest}", self.run_id.len()));
+        let mut errors = Vec::new();
+        // Keys contain the run id with a prefix and a suffix.
+        let max_len = Limits::default().key_len - 256;
+        if self.run_id.len() > max_len {
+            errors.push(format!("the run id has {} bytes; the maximum is {max_len}", self.run_id.len()));
         }
         if let Some(addr) = self.local_addr.as_deref().filter(|addr| !is_address(addr)) {
             let shown: String = addr.chars().take(64).collect();
-            wrong.push(format!(
-                "the local address {shown:?} is neither a host name nor an address: it has blanks or more than 255 bytes"
+            errors.push(format!(
+                "the local address {shown:?} is neither a host name nor an address: it has whitespace or more than 255 bytes"
             ));
         }
-        wrong
+        errors
     }
 
-    /// The same with these options. One that is named like a parameter is refused, as it would be in Python.
+    /// Sets the options.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if an option has the name of a parameter, as in Python.
     pub fn with_config(mut self, config: Config) -> Result<RendezvousParameters> {
         const NAMES: [&str; 7] =
             ["self", "backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"];
-        let wrong: Vec<_> = config
+        let errors: Vec<_> = config
             .keys()
             .filter(|key| NAMES.contains(&key.as_str()))
             .map(|key| format!("got multiple values for keyword argument '{key}'"))
             .collect();
-        if !wrong.is_empty() {
-            return Err(RendezvousError::Parameters(wrong));
+        if !errors.is_empty() {
+            return Err(RendezvousError::Parameters(errors));
         }
         self.config = config;
         Ok(self)
     }
 
-    /// The same with this address of this node.
+    /// Sets the address at which other nodes reach this node. An empty address is ignored.
     pub fn with_local_addr(mut self, local_addr: Option<String>) -> RendezvousParameters {
         self.local_addr = local_addr.filter(|addr| !addr.is_empty());
         self
     }
 
-    /// An option as it was given.
+    /// Returns an option.
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         self.config.get(key)
     }
 
-    /// An option that is a truth value; `None` if it isn't given.
+    /// Returns an option as a boolean, or `None` if it is not set.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if the value is not a boolean.
     pub fn get_as_bool(&self, key: &str) -> Result<Option<bool>> {
         let value = match self.get(key) {
             None | Some(ConfigValue::None) => return Ok(None),
@@ -181,10 +193,14 @@ impl RendezvousParameters {
             },
             Some(_) => None,
         };
-        value.map(Some).ok_or_else(|| wrong_value(key, "boolean"))
+        value.map(Some).ok_or_else(|| value_error(key, "boolean"))
     }
 
-    /// An option that is a whole number, read as Python's `int()` reads it; `None` if it isn't given.
+    /// Returns an option as an integer, parsed as Python's `int()` does, or `None` if it is not set.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if the value is not an integer.
     pub fn get_as_int(&self, key: &str) -> Result<Option<i64>> {
         let value = match self.get(key) {
             None | Some(ConfigValue::None) => return Ok(None),
@@ -193,19 +209,20 @@ impl RendezvousParameters {
             Some(ConfigValue::Float(number)) => number.is_finite().then_some(number.trunc() as i64),
             Some(ConfigValue::Text(text)) => python_int(text),
         };
-        value.map(Some).ok_or_else(|| wrong_value(key, "integer"))
+        value.map(Some).ok_or_else(|| value_error(key, "integer"))
     }
 }
 
 pub(crate) const EMPTY_BACKEND: &str = "The rendezvous backend name must be a non-empty string.";
 
-fn wrong_value(key: &str, kind: &str) -> RendezvousError {
+fn value_error(key: &str, kind: &str) -> RendezvousError {
     RendezvousError::parameter(format!(
         "The rendezvous configuration option '{key}' does not represent a valid {kind} value."
     ))
 }
 
-/// As Python's `int(text)`: blanks around it, a sign, and single underscores between digits.
+/// Parses an integer as Python's `int(text)`: surrounding whitespace, a sign, and single underscores between digits are
+/// allowed.
 pub(crate) fn python_int(text: &str) -> Option<i64> {
     let text = text.trim();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -215,18 +232,23 @@ pub(crate) fn python_int(text: &str) -> Option<i64> {
     well_formed.then(|| plain.parse().ok()).flatten()
 }
 
-/// Options as a command line has them: `key=value,key=value`. Blanks around keys and values don't count, and the last of
-/// two equal keys wins.
+/// Parses options in the form of a command line: `key=value,key=value`. Whitespace around keys and values is removed.
+/// If a key occurs twice, the last value counts.
+///
+/// # Errors
+///
+/// Fails with [`RendezvousError::Parameters`] if an option is malformed.
 pub fn parse_rendezvous_config(text: &str) -> Result<Config> {
-    let (config, wrong) = read_rendezvous_config(text);
-    if wrong.is_empty() { Ok(config) } else { Err(RendezvousError::Parameters(wrong)) }
+    let (config, errors) = read_rendezvous_config(text);
+    if errors.is_empty() { Ok(config) } else { Err(RendezvousError::Parameters(errors)) }
 }
 
-/// The same, but returns the options that are well-formed, and a message for each of the others.
+/// Parses options like [`parse_rendezvous_config`]. Returns the well-formed options and a message for each malformed
+/// one.
 pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
-    let (mut config, mut wrong) = (Config::new(), Vec::new());
+    let (mut config, mut errors) = (Config::new(), Vec::new());
     if text.trim().is_empty() {
-        return (config, wrong);
+        return (config, errors);
     }
     for piece in text.trim().split(',') {
         let (key, value) = piece.split_once('=').map_or((piece, None), |(key, value)| (key, Some(value)));
@@ -234,26 +256,27 @@ pub fn read_rendezvous_config(text: &str) -> (Config, Vec<String>) {
         if key.is_empty() {
             let form =
                 "The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.";
-            if !wrong.iter().any(|said| said == form) {
-                wrong.push(form.to_owned());
+            if !errors.iter().any(|error| error == form) {
+                errors.push(form.to_owned());
             }
             continue;
         }
         match value.map(str::trim).filter(|value| !value.is_empty()) {
             Some(value) => drop(config.insert(key.into(), value.into())),
-            None => wrong
+            None => errors
                 .push(format!("The rendezvous configuration option '{key}' must have a value specified.")),
         }
     }
-    (config, wrong)
+    (config, errors)
 }
 
-/// Returns a message for each of these options that the `c10d` backend doesn't know, with the nearest known option.
+/// Returns a message for each option that the `c10d` backend doesn't have. The message suggests the most similar
+/// option.
 pub fn unknown_c10d_options<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<String> {
-    unknown_options(names, &crate::settings::KNOWN)
+    unknown_options(names, &crate::options::C10D_OPTIONS.map(|option| option.name))
 }
 
-/// Returns a message for each of these options that is not among the known ones, with the nearest known option.
+/// Returns a message for each option that is not in `known`. The message suggests the most similar option.
 pub(crate) fn unknown_options<'a>(
     names: impl IntoIterator<Item = &'a String>,
     known: &[&str],
@@ -262,22 +285,25 @@ pub(crate) fn unknown_options<'a>(
         .into_iter()
         .filter(|key| !known.contains(&key.as_str()))
         .map(|key| {
-            let nearest = known.iter().min_by_key(|name| distance(key, name));
-            let nearest = nearest.filter(|name| distance(key, name) <= 2 + key.len() / 3);
+            let nearest = known.iter().min_by_key(|name| edit_distance(key, name));
+            let nearest = nearest.filter(|name| edit_distance(key, name) <= 2 + key.len() / 3);
             match nearest {
                 Some(name) => {
                     format!("unknown rendezvous configuration option '{key}'; did you mean '{name}'?")
                 }
                 None => {
-                    format!("unknown rendezvous configuration option '{key}'; known are {}", known.join(", "))
+                    format!(
+                        "unknown rendezvous configuration option '{key}'; known options: {}",
+                        known.join(", ")
+                    )
                 }
             }
         })
         .collect()
 }
 
-/// How many letters must be put in, taken out or replaced to make one word of the other.
-fn distance(from: &str, to: &str) -> usize {
+/// Returns the Levenshtein distance: how many characters to insert, delete or replace.
+fn edit_distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (i, a) in from.chars().enumerate() {
@@ -302,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_said_at_once_in_torchs_words() {
+    fn one_error_lists_every_problem_in_torchs_words() {
         let error = RendezvousParameters::new("", "", "", 0, 0).unwrap_err().to_string();
         assert_eq!(error.lines().count(), 2, "{error}");
         assert!(error.contains("backend name must be a non-empty string."), "{error}");
@@ -325,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_values_are_read_as_torch_reads_them() {
+    fn booleans_are_parsed_as_torch_parses_them() {
         for (value, read) in [
             ("1".into(), Some(true)),
             ("TRUE".into(), Some(true)),
@@ -360,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_are_read_as_pythons_int_reads_them() {
+    fn integers_are_parsed_as_pythons_int_parses_them() {
         for (value, read) in [
             (" 12 ".into(), Some(12)),
             ("+1".into(), Some(1)),
@@ -385,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_from_a_line() {
+    fn options_are_parsed_from_a_string() {
         let config = parse_rendezvous_config(" a = 1 ,b=x=y, a=2 ").unwrap();
         assert_eq!(config.len(), 2);
         assert_eq!((&config["a"], &config["b"]), (&"2".into(), &"x=y".into()));
@@ -399,12 +425,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_named_with_what_was_meant() {
+    fn an_unknown_option_is_reported_with_the_nearest_known_one() {
         let known = ["join_timeout", "last_call_timeout", "is_host"];
         let config = parse_rendezvous_config("jion_timeout=1,isHost=1,colour=red,is_host=1").unwrap();
         let unknown = unknown_options(config.keys(), &known);
         assert_eq!(unknown.len(), 3, "{unknown:?}");
-        assert!(unknown[0].contains("'colour'; known are join_timeout, last"), "{unknown:?}");
+        assert!(unknown[0].contains("'colour'; known options: join_timeout, last"), "{unknown:?}");
         assert!(unknown[1].contains("'isHost'; did you mean 'is_host'?"), "{unknown:?}");
         assert!(unknown[2].contains("'jion_timeout'; did you mean 'join_timeout'?"), "{unknown:?}");
     }

@@ -1,60 +1,72 @@
-//! Ranks of workers: every node of a round says how many it runs, rank 0 counts through, every node reads where its own
-//! begin. The keys and texts are those of torch's agents, who may be at the other end.
+//! The ranks of workers. Every node of a round publishes how many workers it runs, rank 0 assigns the ranks, and every
+//! node reads its own.
+//!
+//! The keys and the JSON are those of torch's agents, which may be in the same round.
 
 use rallypoint_store::{Result, Store, StoreError};
 use serde::Deserialize;
 
-/// What a node contributes to a round.
+/// What a node publishes about its workers.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RoleInfo {
-    /// What its workers do; `default` where all do the same.
+    /// The role of the workers. `default` if the user names none.
     pub role: String,
-    /// Its own rank.
+    /// The group rank of the node.
     pub rank: u64,
-    /// How many workers it runs.
+    /// The number of workers of the node.
     pub local_world_size: u64,
 }
 
-/// Where the ranks of a node's workers begin, among all and among those of the same role.
+/// The ranks of a node's workers. The first worker has the ranks below, and the others follow consecutively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssignedRanks {
-    /// The global rank of its first worker.
+    /// The rank of the first worker.
     pub first: u64,
-    /// All workers of the round.
+    /// The number of workers in the round.
     pub world_size: u64,
-    /// The role rank of its first worker.
+    /// The rank of the first worker among the workers of its role.
     pub role_first: u64,
-    /// All workers of that role.
+    /// The number of workers of that role in the round.
     pub role_world_size: u64,
 }
 
-/// A number of workers beyond which something is wrong.
-const MOST: u64 = 1 << 32;
+/// The upper bound for the number of workers of a node. A larger number is refused as malformed.
+const MAX_WORKERS: u64 = 1 << 32;
 
-/// Says what this node contributes and learns its ranks. Waits for the others as long as the store does.
-pub fn assign_ranks(store: &dyn Store, mine: &RoleInfo, world_size: u64) -> Result<AssignedRanks> {
-    store.set(&format!("torchelastic/role_info/{}", mine.rank), mine.to_json().as_bytes())?;
-    if mine.rank == 0 {
+/// Publishes the workers of this node and returns their ranks. Waits for the other nodes up to the timeout of the
+/// store.
+///
+/// # Errors
+///
+/// Fails if the store can't be used, if other nodes publish nothing in time, or if a node has published malformed JSON.
+pub fn assign_ranks(store: &dyn Store, own: &RoleInfo, world_size: u64) -> Result<AssignedRanks> {
+    store.set(&format!("torchelastic/role_info/{}", own.rank), own.to_json().as_bytes())?;
+    if own.rank == 0 {
         let infos = role_infos(store, world_size)?;
         let assigned: Vec<_> = (0..)
-            .zip(count_through(&infos))
+            .zip(assign_to_nodes(&infos))
             .map(|(rank, ranks): (u64, _)| (format!("torchelastic/assigned_ranks/{rank}"), ranks.to_json()))
             .collect();
         let pairs: Vec<_> = assigned.iter().map(|(key, json)| (key.as_str(), json.as_bytes())).collect();
         store.multi_set(&pairs)?;
     }
-    AssignedRanks::read(&store.get(&format!("torchelastic/assigned_ranks/{}", mine.rank))?)
+    AssignedRanks::read(&store.get(&format!("torchelastic/assigned_ranks/{}", own.rank))?)
 }
 
-/// What every node contributes, in the order of their ranks. Waits for them as long as the store does.
+/// Returns what every node has published, in the order of group ranks. Waits for the nodes up to the timeout of the
+/// store.
+///
+/// # Errors
+///
+/// Fails if the store can't be used, if a node publishes nothing in time, or if a node has published malformed JSON.
 pub fn role_infos(store: &dyn Store, world_size: u64) -> Result<Vec<RoleInfo>> {
     let keys: Vec<_> = (0..world_size).map(|rank| format!("torchelastic/role_info/{rank}")).collect();
     let infos = store.multi_get(&keys.iter().map(String::as_str).collect::<Vec<_>>())?;
     infos.iter().zip(0..).map(|(json, rank)| RoleInfo::read(json, rank)).collect()
 }
 
-/// The ranks of every node, in the order of the nodes.
-fn count_through(infos: &[RoleInfo]) -> Vec<AssignedRanks> {
+/// Assigns consecutive ranks to the workers of all nodes, in the order of the nodes.
+fn assign_to_nodes(infos: &[RoleInfo]) -> Vec<AssignedRanks> {
     let total = |role: Option<&str>| -> u64 {
         infos
             .iter()
@@ -80,7 +92,7 @@ fn count_through(infos: &[RoleInfo]) -> Vec<AssignedRanks> {
     assigned
 }
 
-fn strange(what: &str, found: &[u8]) -> StoreError {
+fn malformed(what: &str, found: &[u8]) -> StoreError {
     let found: String = String::from_utf8_lossy(found).chars().take(100).collect();
     StoreError::InvalidArgument(format!("a peer wrote {found:?} as {what}"))
 }
@@ -89,11 +101,11 @@ impl RoleInfo {
     fn read(json: &[u8], rank: u64) -> Result<RoleInfo> {
         serde_json::from_slice::<RoleInfo>(json)
             .ok()
-            .filter(|info| info.local_world_size < MOST)
-            .ok_or_else(|| strange(&format!("the role info of node {rank}"), json))
+            .filter(|info| info.local_world_size < MAX_WORKERS)
+            .ok_or_else(|| malformed(&format!("the role info of node {rank}"), json))
     }
 
-    /// As Python's `json.dumps` writes it.
+    /// Returns the JSON that Python's `json.dumps` writes.
     pub fn to_json(&self) -> String {
         let RoleInfo { role, rank, local_world_size } = self;
         let role = ascii(&serde_json::Value::from(role.as_str()).to_string());
@@ -107,7 +119,7 @@ impl AssignedRanks {
             Ok([first, world_size, role_first, role_world_size]) => {
                 Ok(AssignedRanks { first, world_size, role_first, role_world_size })
             }
-            Err(_) => Err(strange("this node's ranks", json)),
+            Err(_) => Err(malformed("this node's ranks", json)),
         }
     }
 
@@ -117,14 +129,14 @@ impl AssignedRanks {
     }
 }
 
-/// JSON with everything beyond ASCII escaped.
+/// Escapes all characters beyond ASCII.
 fn ascii(json: &str) -> String {
     let mut text = String::new();
-    for letter in json.chars() {
-        match letter {
-            letter if letter.is_ascii() => text.push(letter),
-            letter => {
-                for unit in letter.encode_utf16(&mut [0; 2]) {
+    for c in json.chars() {
+        match c {
+            c if c.is_ascii() => text.push(c),
+            c => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
                     text.push_str(&format!("\\u{unit:04x}"));
                 }
             }
@@ -144,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_counted_through_all_nodes_and_through_each_role() {
-        let assigned = count_through(&[info("y", 0, 1), info("x", 1, 2), info("x", 2, 1), info("x", 3, 0)]);
+    fn ranks_are_consecutive_over_all_nodes_and_within_each_role() {
+        let assigned = assign_to_nodes(&[info("y", 0, 1), info("x", 1, 2), info("x", 2, 1), info("x", 3, 0)]);
         let numbers: Vec<_> = assigned.iter().map(|ranks| ranks.to_json()).collect();
         assert_eq!(numbers, ["[0, 4, 0, 1]", "[1, 4, 0, 3]", "[3, 4, 2, 3]", "[4, 4, 3, 3]"]);
     }
 
     #[test]
-    fn all_nodes_learn_their_ranks_over_one_store() {
+    fn every_node_gets_its_ranks_over_one_store() {
         let store = HashStore::new();
         std::thread::scope(|scope| {
             let nodes: Vec<_> = (0..3)
@@ -167,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_written_as_python_writes_them() {
+    fn json_is_written_as_python_writes_it() {
         assert_eq!(
             info("default", 0, 2).to_json(),
             r#"{"role": "default", "rank": 0, "local_world_size": 2}"#
@@ -181,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_wrote_wrongly_is_named() {
+    fn an_error_names_the_malformed_role_info() {
         let store = HashStore::new();
         store.set("torchelastic/role_info/1", b"{}").unwrap();
         let error = assign_ranks(&store, &info("default", 0, 1), 2).unwrap_err().to_string();

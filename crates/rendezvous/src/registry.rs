@@ -1,4 +1,4 @@
-//! Which backends there are, by name. It makes handlers and knows nothing else of them.
+//! The registry of backends, which creates handlers by the name of a backend.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -9,22 +9,26 @@ use crate::fixed::create_static_handler;
 use crate::handler::RendezvousHandler;
 use crate::parameters::{EMPTY_BACKEND, RendezvousParameters};
 
-/// Makes a handler of one backend.
+/// A function that creates a handler of one backend.
 pub type RendezvousHandlerCreator =
     Arc<dyn Fn(&RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> + Send + Sync>;
 
-/// The backends there are. [`RendezvousHandlerRegistry::default`] has ours; others may be added.
+/// A registry of backends. [`RendezvousHandlerRegistry::default`] contains `c10d` and `static`.
 pub struct RendezvousHandlerRegistry {
     creators: RwLock<BTreeMap<String, RendezvousHandlerCreator>>,
 }
 
 impl RendezvousHandlerRegistry {
-    /// One without any backend.
+    /// Creates a registry without backends.
     pub fn empty() -> RendezvousHandlerRegistry {
         RendezvousHandlerRegistry { creators: RwLock::default() }
     }
 
-    /// Adds a backend. Adding the same creator again changes nothing; another one for the same name is refused.
+    /// Adds a backend. Registering the same creator again has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if the name is empty or has another creator.
     pub fn register(&self, backend: &str, creator: RendezvousHandlerCreator) -> Result<()> {
         if backend.is_empty() {
             return Err(RendezvousError::parameter(EMPTY_BACKEND));
@@ -42,16 +46,21 @@ impl RendezvousHandlerRegistry {
         }
     }
 
-    /// Makes a handler.
+    /// Creates a handler of the backend that `parameters` name.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`] if the backend is not registered, with `BackendMismatch` if the
+    /// handler belongs to another backend, and with any error of the creator.
     pub fn create_handler(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
         let creator = {
             let creators = self.creators.read().unwrap_or_else(PoisonError::into_inner);
             creators.get(&parameters.backend).cloned().ok_or_else(|| {
-                let known: Vec<_> = creators.keys().map(String::as_str).collect();
+                let registered: Vec<_> = creators.keys().map(String::as_str).collect();
                 RendezvousError::parameter(format!(
                     "The rendezvous backend '{}' is not registered. Did you forget to call `register`? Registered are: {}",
                     parameters.backend,
-                    known.join(", ")
+                    registered.join(", ")
                 ))
             })?
         };
@@ -65,13 +74,13 @@ impl RendezvousHandlerRegistry {
         }
     }
 
-    /// The names of all backends.
+    /// Returns the names of all backends.
     pub fn backends(&self) -> Vec<String> {
         self.creators.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 }
 
-/// With our own backends, `c10d` and `static`.
+/// Creates a registry with the backends `c10d` and `static`.
 impl Default for RendezvousHandlerRegistry {
     fn default() -> RendezvousHandlerRegistry {
         let registry = RendezvousHandlerRegistry::empty();
@@ -85,7 +94,7 @@ impl Default for RendezvousHandlerRegistry {
     }
 }
 
-/// The backends of this process.
+/// Returns the registry of this process.
 pub fn rendezvous_handler_registry() -> &'static RendezvousHandlerRegistry {
     static REGISTRY: LazyLock<RendezvousHandlerRegistry> = LazyLock::new(RendezvousHandlerRegistry::default);
     &REGISTRY
@@ -124,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_of_somebody_else_can_be_registered_and_used() {
+    fn a_third_party_backend_can_be_registered_and_used() {
         let registry = RendezvousHandlerRegistry::default();
         registry.register("nothing", creator()).unwrap();
         assert_eq!(registry.backends(), ["c10d", "nothing", "static"]);
@@ -132,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_creator_of_one_name_is_refused_and_the_same_again_is_not() {
+    fn a_second_creator_for_a_name_is_refused_and_the_same_creator_is_accepted() {
         let registry = RendezvousHandlerRegistry::empty();
         let first = creator();
         registry.register("x", Arc::clone(&first)).unwrap();
@@ -143,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_backend_says_which_there_are() {
+    fn the_error_for_an_unknown_backend_lists_the_registered_ones() {
         let error = RendezvousHandlerRegistry::default().create_handler(&parameters("etcd")).err().unwrap();
         assert!(error.to_string().contains("'etcd' is not registered"), "{error}");
         assert!(error.to_string().contains("c10d, static"), "{error}");

@@ -1,4 +1,4 @@
-//! The dynamic rendezvous' settings out of its parameters, all checked at once.
+//! Converts parameters to the settings of the dynamic rendezvous, and reports all problems together.
 
 use std::time::Duration;
 
@@ -9,31 +9,11 @@ use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_c10d_options};
 
-/// What `--rdzv-conf` may say to the `c10d` backend. The last but two are for others: torch's launcher puts `timeout` and
-/// `rank` in for every backend.
-pub(crate) const KNOWN: [&str; 15] = [
-    "join_timeout",
-    "last_call_timeout",
-    "reform_last_call_timeout",
-    "store_outage_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "cas_backoff_max_seconds",
-    "store_type",
-    "is_host",
-    "read_timeout",
-    "expected_hosts",
-    "timeout",
-    "rank",
-];
-
-/// The settings that `parameters` ask for; everything that is wrong with them, if anything is.
+/// Converts the parameters. Fails with one error that lists every problem.
 pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     let mut settings = Settings::new(&parameters.run_id, parameters.min_nodes, parameters.max_nodes);
-    let mut wrong = unknown_c10d_options(parameters.config.keys());
-    for (key, place, must_be_positive) in [
+    let mut errors = unknown_c10d_options(parameters.config.keys());
+    for (key, setting, must_be_positive) in [
         ("join_timeout", &mut settings.join_timeout, true),
         ("last_call_timeout", &mut settings.last_call_timeout, true),
         ("reform_last_call_timeout", &mut settings.reform_last_call_timeout, true),
@@ -45,59 +25,59 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
         match parameters.get_as_int(key) {
             Ok(None) => {}
             Ok(Some(seconds)) => match u64::try_from(seconds).ok().filter(|s| *s > 0) {
-                Some(seconds) => *place = Duration::from_secs(seconds),
+                Some(seconds) => *setting = Duration::from_secs(seconds),
                 None if must_be_positive => {
                     let name = key.trim_end_matches("_timeout");
-                    wrong.push(format!("The {name} timeout ({}) must be positive.", timedelta(seconds)));
+                    errors.push(format!("The {name} timeout ({}) must be positive.", timedelta(seconds)));
                 }
-                // Torch accepts it and takes everybody for dead.
-                None => wrong.push(format!("{key} ({seconds}) must be positive.")),
+                // Torch accepts this value and then removes every node as dead.
+                None => errors.push(format!("{key} ({seconds}) must be positive.")),
             },
-            Err(error) => wrong.push(error.to_string()),
+            Err(error) => errors.push(error.to_string()),
         }
     }
     match parameters.get_as_int("keep_alive_max_attempt") {
         Ok(None) => {}
         Ok(Some(attempts)) => match u32::try_from(attempts).ok().filter(|attempts| *attempts > 0) {
             Some(attempts) => settings.keep_alive_max_attempt = attempts,
-            None => wrong.push(format!("keep_alive_max_attempt ({attempts}) must be positive.")),
+            None => errors.push(format!("keep_alive_max_attempt ({attempts}) must be positive.")),
         },
-        Err(error) => wrong.push(error.to_string()),
+        Err(error) => errors.push(error.to_string()),
     }
-    wrong.extend(parameters.check_names());
-    wrong.extend(check_backoff(parameters));
-    wrong.extend(check_store(parameters));
-    wrong.extend(ExpectedHosts::of(parameters).err().map(|error| error.to_string()));
-    wrong.extend(settings.check());
-    if wrong.is_empty() { Ok(settings) } else { Err(RendezvousError::Parameters(wrong)) }
+    errors.extend(parameters.check_names());
+    errors.extend(check_backoff(parameters));
+    errors.extend(check_store(parameters));
+    errors.extend(ExpectedHosts::from_parameters(parameters).err().map(|error| error.to_string()));
+    errors.extend(settings.check());
+    if errors.is_empty() { Ok(settings) } else { Err(RendezvousError::Parameters(errors)) }
 }
 
-/// What is wrong with what is said of the store.
+/// Returns a message for each problem with the options of the store.
 fn check_store(parameters: &RendezvousParameters) -> Vec<String> {
-    let mut wrong: Vec<RendezvousError> = Vec::new();
-    wrong.extend(parameters.get_as_bool("is_host").err());
-    wrong.extend(read_timeout(parameters).err());
+    let mut errors: Vec<RendezvousError> = Vec::new();
+    errors.extend(parameters.get_as_bool("is_host").err());
+    errors.extend(read_timeout(parameters).err());
     match store_type(parameters) {
         Ok(StoreType::Tcp) => match parse_rendezvous_endpoint(&parameters.endpoint, 0) {
-            Ok(endpoint) => wrong.extend(check_reachable(&endpoint).map(RendezvousError::parameter)),
-            Err(error) => wrong.push(error),
+            Ok(endpoint) => errors.extend(check_reachable(&endpoint).map(RendezvousError::parameter)),
+            Err(error) => errors.push(error),
         },
         Ok(StoreType::File) => {}
-        Err(error) => wrong.push(error),
+        Err(error) => errors.push(error),
     }
-    wrong.iter().map(RendezvousError::to_string).collect()
+    errors.iter().map(RendezvousError::to_string).collect()
 }
 
-/// Where the state lies.
+/// The kind of store that contains the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreType {
-    /// With a server.
+    /// A TCPStore.
     Tcp,
-    /// In a file.
+    /// A FileStore.
     File,
 }
 
-/// The option `store_type`.
+/// Returns the option `store_type`.
 pub(crate) fn store_type(parameters: &RendezvousParameters) -> Result<StoreType> {
     let given = parameters.get("store_type").map_or_else(|| "tcp".to_owned(), ConfigValue::to_string);
     match given.trim().to_lowercase().as_str() {
@@ -109,20 +89,20 @@ pub(crate) fn store_type(parameters: &RendezvousParameters) -> Result<StoreType>
     }
 }
 
-/// The option `read_timeout`: how long the store waits for anything.
+/// Returns the option `read_timeout`: the timeout of calls to the store.
 pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration> {
     let seconds = parameters.get_as_int("read_timeout")?.unwrap_or(60);
     let time = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
     match time {
         None => Err(RendezvousError::parameter("The read timeout must be a positive integer.")),
-        Some(time) if time > Settings::LONGEST => Err(RendezvousError::parameter(format!(
+        Some(time) if time > Settings::MAX_TIMEOUT => Err(RendezvousError::parameter(format!(
             "The read timeout ({seconds}s) is longer than a century."
         ))),
         Some(time) => Ok(time),
     }
 }
 
-/// Ours backs off by itself, so the value is checked as torch checks it, and that is all.
+/// Checks the option as torch does. Our nodes compute their own backoff and ignore its value.
 fn check_backoff(parameters: &RendezvousParameters) -> Option<String> {
     let key = "cas_backoff_max_seconds";
     let (shown, seconds) = match parameters.get(key)? {
@@ -140,7 +120,7 @@ fn check_backoff(parameters: &RendezvousParameters) -> Option<String> {
     }
 }
 
-/// So many seconds as Python prints a `timedelta`.
+/// Formats a number of seconds as Python formats a `timedelta`.
 fn timedelta(seconds: i64) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let time = format!("{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
@@ -162,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_torchs_unless_told_otherwise() {
+    fn settings_default_to_torchs_values() {
         assert_eq!(read("").unwrap(), Settings::new("run", 1, 2));
         let settings = read(
             "join_timeout=7,last_call_timeout=1,close_timeout=2,heartbeat_timeout=3,keep_alive_interval=4,\
@@ -174,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_said_at_once() {
+    fn one_error_lists_every_problem() {
         let error = read(
             "join_timeout=0,close_timeout=-1,heartbeat_timeout=x,last_cal_timeout=3,keep_alive_interval=0,is_host=x,\
              read_timeout=0,store_type=x,expected_hosts=n[",
@@ -189,7 +169,7 @@ mod tests {
             "'is_host' does not represent a valid boolean value.",
             "The read timeout must be a positive integer.",
             "Invalid store type given. Currently only supports file and tcp.",
-            "expected_hosts=n[ is no list of hosts",
+            "expected_hosts=n[ is not a list of hosts",
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }

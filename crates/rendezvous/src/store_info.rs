@@ -1,4 +1,4 @@
-//! Where the workers' store is: rank 0 says so in the store of the round, the others read it.
+//! The address of the workers' store. Rank 0 publishes it in the store of the round, and the other nodes read it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::port::free_port;
 /// The address and port of the store that the workers of a round use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RendezvousStoreInfo {
-    /// The host, as the workers are to reach it.
+    /// The host name or address at which workers reach the store.
     pub master_addr: String,
     /// The port.
     pub master_port: u16,
@@ -18,11 +18,17 @@ pub struct RendezvousStoreInfo {
 impl RendezvousStoreInfo {
     /// The key under which rank 0 publishes the address.
     pub const MASTER_ADDR_KEY: &str = "MASTER_ADDR";
-    /// The key under which it publishes the port.
+    /// The key under which rank 0 publishes the port.
     pub const MASTER_PORT_KEY: &str = "MASTER_PORT";
 
-    /// Rank 0 publishes its address and port (a free one if none is given); everybody reads both, waiting for them as
-    /// long as the store does.
+    /// Publishes the address and port if `rank` is 0, and then reads what rank 0 has published.
+    ///
+    /// Rank 0 chooses a free port if `server_port` is `None` or 0.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used, if rank 0 publishes nothing within the timeout of the store, or if it has
+    /// published a malformed address or port.
     pub fn build(
         rank: u64,
         store: &dyn Store,
@@ -36,36 +42,46 @@ impl RendezvousStoreInfo {
         RendezvousStoreInfo::read(store, store.timeout())
     }
 
-    /// Says to all who share `store` that this is it.
+    /// Publishes this address and port in `store`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used.
     pub fn publish(&self, store: &dyn Store) -> Result<()> {
-        // The address first, as torch does: who finds the port must find the address.
+        // The address first, as torch does: a node that finds the port must also find the address.
         store.set(Self::MASTER_ADDR_KEY, self.master_addr.as_bytes())?;
         store.set(Self::MASTER_PORT_KEY, self.master_port.to_string().as_bytes())
     }
 
-    /// What was published, waiting for it at most for so long.
+    /// Waits up to `timeout` for rank 0 to publish, and returns what it has published.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store can't be used, if rank 0 publishes nothing in time, or if it has published a malformed
+    /// address or port.
     pub fn read(store: &dyn Store, timeout: impl Into<Option<Duration>>) -> Result<RendezvousStoreInfo> {
         let store = store.with_timeout(timeout.into());
         let addr = store.get(Self::MASTER_ADDR_KEY)?;
         let port = store.get(Self::MASTER_PORT_KEY)?;
-        let wrong = |what: &str, found: &[u8]| {
+        let malformed = |what: &str, found: &[u8]| {
             let found: String = String::from_utf8_lossy(found).chars().take(64).collect();
             StoreError::InvalidArgument(format!("rank 0 published {found:?} as its {what}"))
         };
-        // It goes into the environment of processes, so it must be what it is said to be.
+        // The values become environment variables of processes, so they are checked first.
         let master_addr = std::str::from_utf8(&addr)
             .ok()
             .filter(|addr| is_address(addr))
-            .ok_or_else(|| wrong("address", &addr))?;
+            .ok_or_else(|| malformed("address", &addr))?;
         let master_port = std::str::from_utf8(&port)
             .ok()
             .and_then(|port| port.trim().parse().ok())
-            .ok_or_else(|| wrong("port", &port))?;
+            .ok_or_else(|| malformed("port", &port))?;
         Ok(RendezvousStoreInfo { master_addr: master_addr.into(), master_port })
     }
 }
 
-/// Whether this can be the address of a node: others put it into their environment and their state.
+/// Returns whether `text` can be the address of a node. Other nodes store it in their state and pass it to their
+/// workers.
 pub(crate) fn is_address(text: &str) -> bool {
     !text.is_empty() && text.len() <= 255 && text.chars().all(|c| !c.is_whitespace() && !c.is_control())
 }
@@ -77,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_0_publishes_and_all_read_the_same() {
+    fn every_rank_reads_what_rank_0_published() {
         let store = HashStore::new();
         let first = RendezvousStoreInfo::build(0, &store, "10.0.0.1", Some(29500)).unwrap();
         let second = RendezvousStoreInfo::build(1, &store, "10.0.0.2", None).unwrap();
@@ -87,13 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_found_where_none_is_given() {
+    fn rank_0_chooses_a_free_port_if_none_is_given() {
         let store = HashStore::new();
         assert_ne!(RendezvousStoreInfo::build(0, &store, "h", None).unwrap().master_port, 0);
     }
 
     #[test]
-    fn what_is_no_address_or_port_is_refused() {
+    fn a_malformed_address_or_port_is_refused() {
         for (addr, port) in [("", "1"), ("a b", "1"), ("a\n", "1"), ("h", "x"), ("h", "65536"), ("h", "")] {
             let store = HashStore::new();
             store.set("MASTER_ADDR", addr.as_bytes()).unwrap();

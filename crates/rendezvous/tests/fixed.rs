@@ -1,4 +1,4 @@
-//! The static rendezvous: ranks as given, and contradictions told instead of waited out.
+//! The static rendezvous: ranks are those that the user chose, and contradictions are reported before the timeout.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use rallypoint_rendezvous::{
     StaticRendezvousHandler, parse_rendezvous_config,
 };
 use rallypoint_store::{Store, TcpStoreServer};
-use rallypoint_testkit::held_port;
+use rallypoint_testkit::reserve_port;
 
-/// Nodes of one job.
+/// A job whose nodes run in this process.
 struct Job {
     port: u16,
 }
 
 impl Job {
     fn new() -> Job {
-        Job { port: held_port() }
+        Job { port: reserve_port() }
     }
 
     fn parameters(&self, rank: &str, nodes: u64) -> RendezvousParameters {
@@ -34,7 +34,7 @@ impl Job {
         let node = self.node(rank, nodes);
         std::thread::spawn(move || {
             let joined = node.next_rendezvous();
-            // The store goes with the node that hosts it.
+            // The store must outlive the node that hosts it.
             if joined.is_ok() {
                 std::mem::forget(node);
             }
@@ -61,7 +61,7 @@ fn nodes_get_the_ranks_they_were_given_and_share_a_store() {
 }
 
 #[test]
-fn a_rank_given_twice_is_an_error_that_names_both() {
+fn the_error_for_a_duplicate_rank_names_both_nodes() {
     let job = Job::new();
     let start = Instant::now();
     let nodes = [0, 1, 1].map(|rank| job.join(rank, 3));
@@ -77,7 +77,7 @@ fn a_rank_given_twice_is_an_error_that_names_both() {
 }
 
 #[test]
-fn numbers_of_nodes_that_differ_are_an_error_that_names_both() {
+fn the_error_for_different_world_sizes_names_both_nodes() {
     let job = Job::new();
     for error in [job.join(0, 3), job.join(1, 2)].map(|node| joined(node).unwrap_err().to_string()) {
         assert!(error.contains(" nodes, but 127.0.0.1 (pid"), "{error}");
@@ -85,8 +85,8 @@ fn numbers_of_nodes_that_differ_are_an_error_that_names_both() {
     }
 }
 
-/// What a rank 0 says that runs in a process of its own.
-fn another_rank_0(job: &Job) -> String {
+/// Runs another rank 0 in its own process and returns its output.
+fn run_second_rank_0(job: &Job) -> String {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
         .env("PORT", job.port.to_string())
@@ -96,35 +96,35 @@ fn another_rank_0(job: &Job) -> String {
 }
 
 #[test]
-fn a_second_rank_0_is_told_apart_from_a_port_that_is_taken() {
+fn a_second_rank_0_is_distinguished_from_a_port_in_use() {
     let job = Job::new();
     let host = job.join(0, 2);
-    // Once the first one has written down who it is.
+    // The first rank 0 has stored its claim by now.
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
     client.wait_for(&["rallypoint.static/job/rank/0"], Some(Duration::from_secs(10))).unwrap();
-    let said = another_rank_0(&job);
-    assert!(said.contains("node rank 0 was given twice"), "{said}");
+    let output = run_second_rank_0(&job);
+    assert!(output.contains("node rank 0 was given twice"), "{output}");
     assert!(joined(host).unwrap_err().to_string().contains("given twice"));
 }
 
 #[test]
-#[ignore = "is another process of the test above"]
+#[ignore = "runs in a process of its own for the tests above"]
 fn rank_0_in_a_process_of_its_own() {
     let Some(port) = std::env::var("PORT").ok().and_then(|port| port.parse().ok()) else { return };
     println!("{}", Job { port }.node(0, 2).next_rendezvous().unwrap_err());
 }
 
 #[test]
-fn a_port_that_is_taken_by_something_else_says_so() {
+fn a_port_used_by_another_server_is_reported_as_in_use() {
     let job = Job::new();
     let _other = TcpStoreServer::bind("127.0.0.1", job.port).unwrap();
-    // Not through the server that the stores of one process share.
-    let said = another_rank_0(&job);
-    assert!(said.contains("address already in use"), "{said}");
+    // In another process, because the stores of one process share a server.
+    let output = run_second_rank_0(&job);
+    assert!(output.contains("address already in use"), "{output}");
 }
 
 #[test]
-fn who_waits_in_vain_says_which_ranks_are_missing() {
+fn a_timeout_names_the_missing_ranks() {
     let job = Job::new();
     let mut parameters = job.parameters("0", 4);
     parameters.config.insert("timeout".into(), 1.into());
@@ -133,24 +133,24 @@ fn who_waits_in_vain_says_which_ranks_are_missing() {
     let _second = job.join(2, 4);
     let error = joined(host).unwrap_err().to_string();
     assert!(error.contains("2 of 4 nodes joined within 1 s"), "{error}");
-    assert!(error.contains("has rank 1, 3"), "{error}");
+    assert!(error.contains("reported rank 1, 3"), "{error}");
 }
 
 #[test]
-fn a_node_that_was_restarted_after_all_have_met_takes_its_place_again() {
+fn a_node_that_restarts_after_the_rendezvous_gets_its_rank_back() {
     let job = Job::new();
     let host = job.join(0, 2);
     joined(job.join(1, 2)).unwrap();
     joined(host).unwrap();
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
     client.wait_for(&["rallypoint.static/job/met"], Some(Duration::from_secs(10))).unwrap();
-    // As if by another process.
+    // The claim of another process.
     client.set("rallypoint.static/job/rank/1", b"0\nelsewhere (pid 1)").unwrap();
     assert_eq!(joined(job.join(1, 2)).unwrap().rank, 1);
 }
 
 #[test]
-fn who_comes_after_all_have_met_with_another_number_of_nodes_is_told_and_nobody_else() {
+fn a_node_that_joins_later_with_another_world_size_is_refused_and_the_others_are_not() {
     let job = Job::new();
     let host = job.node(0, 1);
     host.next_rendezvous().unwrap();
@@ -166,7 +166,7 @@ fn who_comes_after_all_have_met_with_another_number_of_nodes_is_told_and_nobody_
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_said_at_once() {
+fn one_error_lists_every_missing_or_invalid_parameter() {
     let job = Job::new();
     let parameters = RendezvousParameters::new("static", "h", "job", 1, 2).unwrap();
     let error = StaticRendezvousHandler::create(&parameters).err().unwrap().to_string();

@@ -1,63 +1,64 @@
-//! What a run is like, drawn from its seed, and what it came to.
+//! The configuration of a run, which follows from its seed, and the summary of a run.
 
 use std::time::Duration;
 
 use crate::random::Random;
 
-/// What a run is like. [`Config::of`] draws one from a seed.
+/// The configuration of a run. [`Config::of`] derives it from a seed.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where all randomness comes from.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// How many nodes there are at first.
+    /// The number of nodes of each job at the start.
     pub nodes: u64,
-    /// A round needs at least so many.
+    /// The minimum number of nodes of a round.
     pub min_nodes: u64,
-    /// And has at most so many.
+    /// The maximum number of nodes of a round.
     pub max_nodes: u64,
-    /// How long a node tries to join.
+    /// The join timeout of every node.
     pub join_timeout: Duration,
-    /// How long faults happen.
-    pub trouble: Duration,
-    /// How long a message may take, in microseconds, most of the time.
-    pub latency: u64,
-    /// One message in so many is much later; 0 for none.
-    pub late: u64,
-    /// One message in so many is lost; 0 for none.
-    pub lost: u64,
-    /// One fault on a node in so many milliseconds; 0 for none.
-    pub fault_every: u64,
-    /// Whether all that happens is that nodes come, and leave again soon after.
+    /// How long faults happen, from the start of the run.
+    pub fault_duration: Duration,
+    /// The maximum latency of a message that is not late, in microseconds.
+    pub max_latency_us: u64,
+    /// One message in this number is late by up to 1.4 s or 4 s. 0 means none.
+    pub late_one_in: u64,
+    /// One message in this number is lost. 0 means none.
+    pub lost_one_in: u64,
+    /// The average time between two faults, in milliseconds. 0 means no faults.
+    pub fault_interval_ms: u64,
+    /// Whether the only faults are nodes that join, and nodes that leave shortly after they announced themselves.
     pub churn: bool,
-    /// How far wall clocks may be off, in seconds.
-    pub skew: u64,
-    /// Whether somebody closes the rendezvous.
-    pub closes: bool,
-    /// Whether a store that was away comes back empty.
-    pub empties: bool,
-    /// One node in so many does as torch's do; 0 for none. They bear neither lost messages nor clocks far apart.
-    pub torch: u64,
-    /// How many rendezvous there are on the store, each with its own nodes.
+    /// The maximum error of wall clocks, in seconds.
+    pub max_skew_s: u64,
+    /// Whether nodes may close the rendezvous.
+    pub may_close: bool,
+    /// Whether the store is empty after an outage.
+    pub outages_empty_store: bool,
+    /// One node in this number behaves like torch's. 0 means none. Such nodes tolerate neither lost messages nor a
+    /// large skew.
+    pub torch_one_in: u64,
+    /// The number of rendezvous on the store, each with its own nodes.
     pub jobs: usize,
-    /// Whether the register holds bytes, written and read by the codec, rather than the states themselves.
-    pub codec: bool,
-    /// Whether nodes hear who else has announced itself. Otherwise each has to write for itself, as over a backend that
-    /// knows no announcements.
-    pub helped: bool,
-    /// Whether every write is checked. Too slow for thousands of nodes.
-    pub thorough: bool,
-    /// How long all must stay well once they are, for the run to end.
-    pub steady: Duration,
-    /// How often, once all are well, the workers of one node fail, so that all start over.
+    /// Whether the store contains bytes of the codec instead of the states themselves.
+    pub uses_codec: bool,
+    /// Whether nodes can read announcements. If not, each node has to write for itself, as with a backend without
+    /// announcements.
+    pub has_announcements: bool,
+    /// Whether every write is checked, which is too slow for thousands of nodes.
+    pub checks_writes: bool,
+    /// How long the nodes must stay in one stable round for the run to end.
+    pub stable_time: Duration,
+    /// The number of times that the workers of one node fail after a stable round, so that all nodes rejoin.
     pub restarts: u64,
-    /// How many compare-and-sets there may be until all are well.
-    pub most_writes: u64,
+    /// The maximum number of compare-and-sets until the first stable round.
+    pub max_writes: u64,
     /// Whether to print every event.
     pub trace: bool,
 }
 
 impl Config {
-    /// What this seed is like.
+    /// Derives the configuration from a seed.
     pub fn of(seed: u64) -> Config {
         let mut random = Random::new(seed);
         let nodes = random.between(1, 9);
@@ -68,43 +69,52 @@ impl Config {
             min_nodes,
             max_nodes: random.between(min_nodes, nodes + 2),
             join_timeout: Duration::from_secs([600, 600, 600, 60, 25][random.between(0, 5) as usize]),
-            trouble: Duration::from_secs(random.between(0, 200)),
-            latency: [200, 2_000, 50_000][random.between(0, 3) as usize],
-            late: [0, 0, 50, 10][random.between(0, 4) as usize],
-            lost: [0, 0, 100, 20][random.between(0, 4) as usize],
-            fault_every: [0, 30_000, 10_000, 3_000][random.between(0, 4) as usize],
+            fault_duration: Duration::from_secs(random.between(0, 200)),
+            max_latency_us: [200, 2_000, 50_000][random.between(0, 3) as usize],
+            late_one_in: [0, 0, 50, 10][random.between(0, 4) as usize],
+            lost_one_in: [0, 0, 100, 20][random.between(0, 4) as usize],
+            fault_interval_ms: [0, 30_000, 10_000, 3_000][random.between(0, 4) as usize],
             churn: false,
-            skew: [0, 20, 3_600][random.between(0, 3) as usize],
-            closes: random.one_in(10),
-            empties: false,
-            torch: 0,
+            max_skew_s: [0, 20, 3_600][random.between(0, 3) as usize],
+            may_close: random.one_in(10),
+            outages_empty_store: false,
+            torch_one_in: 0,
             jobs: if random.one_in(10) { 2 } else { 1 },
-            codec: random.one_in(4),
-            helped: true,
-            thorough: true,
-            steady: Duration::from_secs(20),
+            uses_codec: random.one_in(4),
+            has_announcements: true,
+            checks_writes: true,
+            stable_time: Duration::from_secs(20),
             restarts: 0,
-            most_writes: u64::MAX,
+            max_writes: u64::MAX,
             trace: false,
         };
         let config = match random.one_in(4) {
-            true => Config { torch: random.between(2, 5), lost: 0, skew: 4, ..config },
+            true => Config { torch_one_in: random.between(2, 5), lost_one_in: 0, max_skew_s: 4, ..config },
             false => config,
         };
         let config = match random.one_in(16) {
             true => {
-                let trouble = Duration::from_secs(random.between(2, 20));
+                let fault_duration = Duration::from_secs(random.between(2, 20));
                 let (min_nodes, max_nodes) =
                     if random.one_in(2) { (min_nodes, config.max_nodes) } else { (16, 16) };
-                let (fault_every, late) = (random.between(10, 200), 5);
-                Config { churn: true, min_nodes, max_nodes, trouble, fault_every, late, lost: 0, ..config }
+                let (fault_interval_ms, late_one_in) = (random.between(10, 200), 5);
+                Config {
+                    churn: true,
+                    min_nodes,
+                    max_nodes,
+                    fault_duration,
+                    fault_interval_ms,
+                    late_one_in,
+                    lost_one_in: 0,
+                    ..config
+                }
             }
             false => config,
         };
-        Config { empties: random.one_in(2), ..config }
+        Config { outages_empty_store: random.one_in(2), ..config }
     }
 
-    /// A quiet run in which so many nodes come at once, all of whom are needed.
+    /// Returns a run without faults in which `nodes` nodes join within 300 ms. The round needs all of them.
     pub fn burst(seed: u64, nodes: u64) -> Config {
         Config {
             seed,
@@ -112,54 +122,54 @@ impl Config {
             min_nodes: nodes,
             max_nodes: nodes,
             join_timeout: Duration::from_secs(600),
-            trouble: Duration::ZERO,
-            latency: 2_000,
-            late: 0,
-            lost: 0,
-            fault_every: 0,
+            fault_duration: Duration::ZERO,
+            max_latency_us: 2_000,
+            late_one_in: 0,
+            lost_one_in: 0,
+            fault_interval_ms: 0,
             churn: false,
-            skew: 3_600,
-            closes: false,
-            empties: false,
-            torch: 0,
+            max_skew_s: 3_600,
+            may_close: false,
+            outages_empty_store: false,
+            torch_one_in: 0,
             jobs: 1,
-            codec: false,
-            helped: true,
-            thorough: nodes <= 1_000,
-            steady: Duration::ZERO,
+            uses_codec: false,
+            has_announcements: true,
+            checks_writes: nodes <= 1_000,
+            stable_time: Duration::ZERO,
             restarts: 0,
-            most_writes: 3 * nodes,
+            max_writes: 3 * nodes,
             trace: false,
         }
     }
 
-    /// The same with nodes that can't help each other, so that each write is in the way of all others.
+    /// Returns the same run without announcements, so that each node has to write for itself.
     pub fn burst_alone(seed: u64, nodes: u64) -> Config {
-        Config { helped: false, most_writes: u64::MAX, ..Config::burst(seed, nodes) }
+        Config { has_announcements: false, max_writes: u64::MAX, ..Config::burst(seed, nodes) }
     }
 }
 
-/// What a run came to.
+/// The summary of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Rounds that were completed.
+    /// The number of completed rounds.
     pub rounds: u64,
-    /// Times a node returned from a round.
+    /// The number of times that a node joined a round.
     pub joins: u64,
-    /// Times a node gave up joining.
+    /// The number of joins that ended with a timeout or an outage.
     pub timeouts: u64,
-    /// Compare-and-sets.
+    /// The number of compare-and-sets.
     pub writes: u64,
-    /// Those that lost.
-    pub losses: u64,
-    /// When the first round was complete.
-    pub first_round: Option<Duration>,
-    /// Compare-and-sets until (for the last time) everybody who can be was in one round after the faults had ended.
-    pub writes_to_heal: u64,
-    /// When that was.
-    pub healed: Option<Duration>,
-    /// How often somebody alive was put out because others had been quicker than each of its heartbeats.
+    /// The number of compare-and-sets that were lost.
+    pub lost_writes: u64,
+    /// When the first round was completed.
+    pub first_round_at: Option<Duration>,
+    /// The number of compare-and-sets until `recovered_at`.
+    pub writes_to_recover: u64,
+    /// When all nodes were in one stable round after the faults had ended, for the last time.
+    pub recovered_at: Option<Duration>,
+    /// The number of live nodes that were removed because all of their heartbeats were lost writes.
     pub excused: u64,
-    /// How often each timed check looked at something that it could have found wrong, R9 to R13 and R17 in this order.
-    pub looked: [u64; 6],
+    /// How often each timed check was applied to something that could break its rule: R9, R10, R11, R12, R13, R17.
+    pub timed_checks: [u64; 6],
 }

@@ -1,4 +1,4 @@
-//! Chance: how long messages take, which are lost, and what happens to the nodes.
+//! The random part of a run: latencies, lost messages, and the faults of nodes and the store.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,71 +6,81 @@ use std::time::Duration;
 use rallypoint_core::rendezvous::NodeDesc;
 
 use crate::check::Violation;
-use crate::node::{Behavior, Clocks, Life, Node, Stage};
+use crate::node::{Behavior, Clocks, Context, Node, Stage};
 use crate::ours::Ours;
 use crate::torch::Torch;
 use crate::world::{Event, World};
 
-/// How long after the store is back a node may not have noticed it.
-const AFTER: Duration = Duration::from_secs(4);
+/// How long after an outage a node may not have noticed that the store answers again.
+const OUTAGE_NOTICE_GRACE: Duration = Duration::from_secs(4);
 
 impl World {
-    /// Whether messages are lost or late now.
-    pub(crate) fn is_troubled(&self) -> bool {
-        self.now < self.config.trouble
+    /// Returns whether messages may be lost or late now.
+    pub(crate) fn is_fault_time(&self) -> bool {
+        self.now < self.config.fault_duration
     }
 
-    fn is_away(&self) -> bool {
-        self.away.last().is_some_and(|away| away.contains(&self.now))
+    fn is_store_down(&self) -> bool {
+        self.outages.last().is_some_and(|outage| outage.contains(&self.now))
     }
 
-    pub(crate) fn is_lost(&mut self) -> bool {
-        self.is_away() || self.config.lost > 0 && self.is_troubled() && self.random.one_in(self.config.lost)
+    pub(crate) fn loses_message(&mut self) -> bool {
+        self.is_store_down()
+            || self.config.lost_one_in > 0
+                && self.is_fault_time()
+                && self.random.one_in(self.config.lost_one_in)
     }
 
-    pub(crate) fn latency(&mut self) -> Duration {
-        let late = self.config.late > 0 && self.is_troubled() && self.random.one_in(self.config.late);
-        let most = match late {
-            false => self.config.latency,
-            // Where messages are lost anyway, they may also come when nobody waits for them any more.
-            true if self.config.lost > 0 && self.random.one_in(4) => 4_000_000,
+    pub(crate) fn draw_latency(&mut self) -> Duration {
+        let is_late = self.config.late_one_in > 0
+            && self.is_fault_time()
+            && self.random.one_in(self.config.late_one_in);
+        let max = match is_late {
+            false => self.config.max_latency_us,
+            // If messages may be lost, they may also arrive after the request timeout.
+            true if self.config.lost_one_in > 0 && self.random.one_in(4) => 4_000_000,
             true => 1_400_000,
         };
-        Duration::from_micros(self.random.between(most / 4, most))
+        Duration::from_micros(self.random.between(max / 4, max))
     }
 
     pub(crate) fn add_node(&mut self, job: usize, delay: Duration) {
         self.next_pid += 1;
-        let skew = self.config.skew as i64 * 1_000_000;
+        let skew = self.config.max_skew_s as i64 * 1_000_000;
         let offset = if skew == 0 { 0 } else { self.random.between(0, 2 * skew as u64) as i64 - skew };
         let clocks = Clocks { offset, drift: self.random.between(0, 20_001) as i64 - 10_000 };
         let host = format!("host{}", self.random.between(0, 4));
-        let is_torch = self.config.torch > 0 && self.random.one_in(self.config.torch);
+        let is_torch = self.config.torch_one_in > 0 && self.random.one_in(self.config.torch_one_in);
         let me = NodeDesc::new(host, self.next_pid, 0);
         let node = Node {
             behavior: self.behavior(job, me.clone(), is_torch),
             me,
             job,
             is_torch,
-            life: Life { clocks, stage: Stage::Gone, pausing: None, ended: None },
-            waiting_for: 0,
-            asking: false,
+            context: Context { clocks, stage: Stage::Ended, wake_phase: None, ended_phase: None },
+            awaited_number: 0,
+            awaits_reply: false,
             paused_until: None,
-            resumed: None,
-            trouble: self.away.last().map_or(self.now, |away| away.end + AFTER).max(self.now) + delay,
-            died: None,
-            exiting: false,
-            working: None,
-            joining: self.now + delay,
+            resumed_at: None,
+            last_fault_at: self
+                .outages
+                .last()
+                .map_or(self.now, |outage| outage.end + OUTAGE_NOTICE_GRACE)
+                .max(self.now)
+                + delay,
+            died_at: None,
+            was_exiting: false,
+            working_since: None,
+            joining_since: self.now + delay,
             was_spare: false,
-            left: false,
-            overtaken: false,
-            lost: 0,
-            attempts: VecDeque::new(),
+            has_left: false,
+            has_stray_request: false,
+            lost_writes: 0,
+            write_attempts: VecDeque::new(),
         };
         self.nodes.push(node);
-        self.peace = self.peace.max(self.now + delay);
-        self.plan(delay, Event::Start { node: self.nodes.len() - 1 });
+        self.faults_end = self.faults_end.max(self.now + delay);
+        self.schedule(delay, Event::Start { node: self.nodes.len() - 1 });
     }
 
     fn behavior(&self, job: usize, me: NodeDesc, is_torch: bool) -> Box<dyn Behavior> {
@@ -81,22 +91,22 @@ impl World {
         }
     }
 
-    pub(crate) fn plan_fault(&mut self) {
-        let after = Duration::from_millis(self.random.between(1, 2 * self.config.fault_every));
-        if self.now + after < self.config.trouble {
-            self.plan(after, Event::Fault);
+    pub(crate) fn schedule_fault(&mut self) {
+        let after = Duration::from_millis(self.random.between(1, 2 * self.config.fault_interval_ms));
+        if self.now + after < self.config.fault_duration {
+            self.schedule(after, Event::Fault);
         }
     }
 
-    pub(crate) fn fault(&mut self) -> Result<(), Violation> {
-        self.plan_fault();
+    pub(crate) fn cause_fault(&mut self) -> Result<(), Violation> {
+        self.schedule_fault();
         let node = self.random.between(0, self.nodes.len() as u64) as usize;
-        let node = if self.config.churn { self.outside().unwrap_or(node) } else { node };
+        let node = if self.config.churn { self.pick_outsider().unwrap_or(node) } else { node };
         let what = match self.config.churn {
             true => [4, 6][self.random.between(0, 2) as usize],
             false => self.random.between(0, 9),
         };
-        let most = if self.config.churn { 80 } else { 24 };
+        let max_nodes = if self.config.churn { 80 } else { 24 };
         if !self.nodes[node].is_up() {
             return Ok(());
         }
@@ -112,82 +122,84 @@ impl World {
             }
             1 => {
                 let pause = Duration::from_millis(self.random.between(100, 40_000));
-                let known = &mut self.nodes[node];
-                known.paused_until = known.paused_until.max(Some(self.now + pause));
-                known.trouble = known.trouble.max(self.now + pause);
-                self.peace = self.peace.max(self.now + pause);
-                self.plan(pause, Event::Resume { node });
+                let target = &mut self.nodes[node];
+                target.paused_until = target.paused_until.max(Some(self.now + pause));
+                target.last_fault_at = target.last_fault_at.max(self.now + pause);
+                self.faults_end = self.faults_end.max(self.now + pause);
+                self.schedule(pause, Event::Resume { node });
             }
-            2 if self.config.torch == 0 => {
+            2 if self.config.torch_one_in == 0 => {
                 let jump = self.random.between(0, 7_200_000_000) as i64 - 3_600_000_000;
-                self.nodes[node].life.clocks.offset += jump;
+                self.nodes[node].context.clocks.offset += jump;
             }
-            // Its workers failed: it wants another round.
-            3 if matches!(self.nodes[node].life.stage, Stage::Working { .. }) => {
+            // The workers of the node fail, so it rejoins.
+            3 if matches!(self.nodes[node].context.stage, Stage::Working { .. }) => {
                 return self.start_join(node);
             }
             4 if up > self.config.min_nodes || self.config.churn => {
-                let known = &mut self.nodes[node];
-                // What it was about may still happen after it has left.
-                known.overtaken |= known.asking;
-                match known.behavior.leave(&mut known.life, self.now) {
-                    Some(next) => return self.grant(node, next),
+                let target = &mut self.nodes[node];
+                // A pending request may reach the store after the node has left.
+                target.has_stray_request |= target.awaits_reply;
+                match target.behavior.leave(&mut target.context, self.now) {
+                    Some(next) => return self.execute(node, next),
                     None => self.kill(node),
                 }
             }
-            5 if self.config.closes && self.random.one_in(8) => {
-                let known = &mut self.nodes[node];
-                let next = known.behavior.close(&mut known.life, self.now);
-                return self.grant(node, next);
+            5 if self.config.may_close && self.random.one_in(8) => {
+                let target = &mut self.nodes[node];
+                let next = target.behavior.close(&mut target.context, self.now);
+                return self.execute(node, next);
             }
-            6 if self.nodes.len() < most => self.add_node(job, Duration::ZERO),
+            6 if self.nodes.len() < max_nodes => self.add_node(job, Duration::ZERO),
             7 => self.restart(node),
-            8 if self.config.torch == 0 && !self.is_away() && self.random.one_in(4) => self.leave_store(),
+            8 if self.config.torch_one_in == 0 && !self.is_store_down() && self.random.one_in(4) => {
+                self.start_outage()
+            }
             _ => {}
         }
         Ok(())
     }
 
-    /// A node that has asked to be let in, isn't yet, and does nothing at the moment: whoever lets it in may be under way.
-    fn outside(&mut self) -> Option<usize> {
-        let outside = |node: &Node| {
-            node.life.stage == Stage::Joining && !node.asking && !self.state(node.job).has(&node.me)
+    /// Returns a random node that joins, is in no list and awaits no reply. Another node may be about to admit it.
+    fn pick_outsider(&mut self) -> Option<usize> {
+        let is_outside = |node: &Node| {
+            node.context.stage == Stage::Joining && !node.awaits_reply && !self.state(node.job).has(&node.me)
         };
-        let found: Vec<_> = (0..self.nodes.len()).filter(|node| outside(&self.nodes[*node])).collect();
+        let found: Vec<_> = (0..self.nodes.len()).filter(|node| is_outside(&self.nodes[*node])).collect();
         (!found.is_empty()).then(|| found[self.random.between(0, found.len() as u64) as usize])
     }
 
-    /// The store can't be reached for a while. Nobody can show that it lives, and nobody can see it.
-    fn leave_store(&mut self) {
+    /// Starts an outage of the store, of 2 s to 30 s. Nodes can neither write nor observe heartbeats.
+    fn start_outage(&mut self) {
         let end = self.now + Duration::from_millis(self.random.between(2_000, 30_000));
-        self.away.push(self.now..end);
+        self.outages.push(self.now..end);
         for node in &mut self.nodes {
-            node.trouble = node.trouble.max(end + AFTER);
+            node.last_fault_at = node.last_fault_at.max(end + OUTAGE_NOTICE_GRACE);
         }
-        self.peace = self.peace.max(end + AFTER);
-        if self.config.empties {
-            self.plan(end - self.now, Event::StoreEmptied);
+        self.faults_end = self.faults_end.max(end + OUTAGE_NOTICE_GRACE);
+        if self.config.outages_empty_store {
+            self.schedule(end - self.now, Event::StoreEmptied);
         }
     }
 
     fn kill(&mut self, node: usize) {
-        let (known, died) = (&mut self.nodes[node], self.now);
-        known.life.stage = Stage::Gone;
-        known.died = Some(died);
-        self.plan_look_for_dead(node, died);
+        let (target, died) = (&mut self.nodes[node], self.now);
+        target.context.stage = Stage::Ended;
+        target.died_at = Some(died);
+        self.schedule_dead_check(node, died);
     }
 
-    /// A node's process ends and starts again under the same name, as in a container whose process id is always 1.
+    /// Restarts the process of a node under the same name, as in a container whose process id is always 1.
     fn restart(&mut self, node: usize) {
         let delay = Duration::from_millis(self.random.between(0, 3_000));
         let Node { job, is_torch, ref me, .. } = self.nodes[node];
         let behavior = self.behavior(job, me.clone(), is_torch);
-        let known = &mut self.nodes[node];
-        (known.life.stage, known.life.pausing, known.behavior) = (Stage::Gone, None, behavior);
-        (known.waiting_for, known.overtaken) = (0, true);
-        known.trouble = known.trouble.max(self.now + delay);
-        (known.exiting, known.working, known.paused_until) = (false, None, None);
-        self.peace = self.peace.max(self.now + delay);
-        self.plan(delay, Event::Start { node });
+        let target = &mut self.nodes[node];
+        (target.context.stage, target.context.wake_phase, target.behavior) = (Stage::Ended, None, behavior);
+        (target.awaited_number, target.has_stray_request) = (0, true);
+        target.last_fault_at = target.last_fault_at.max(self.now + delay);
+        (target.was_exiting, target.working_since, target.paused_until) = (false, None, None);
+        self.faults_end = self.faults_end.max(self.now + delay);
+        self.schedule(delay, Event::Start { node });
     }
 }

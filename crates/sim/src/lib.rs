@@ -1,14 +1,18 @@
-//! Many nodes, virtual time, one shared register, and everything that can go wrong between them. One seed is one run.
+//! Simulates rendezvous with many nodes, virtual time, one store and faults. Each seed is one deterministic run.
 //!
-//! The nodes are the real ones: [`rallypoint_core::rendezvous::Pursuit`] with its decisions and its codec, and
-//! [`rallypoint_core::supervise::Supervisor`]. What is simulated is the store, the workers and the world: messages that are late or lost, compare-and-sets lost, nodes that crash, pause,
-//! come back or leave, and clocks that are an hour off, jump and drift; in some runs also nodes that do as torch's do, and
-//! a second rendezvous on the same store. After each step the invariants are checked; then the faults end, and the nodes
-//! must find together again.
+//! The nodes run the real [`Pursuit`](rallypoint_core::rendezvous::Pursuit) with its decisions and its codec, and the
+//! real [`Supervisor`](rallypoint_core::supervise::Supervisor). The store, the network, the clocks and the workers are
+//! simulated. Messages are late or lost, nodes crash, pause, restart or leave, the store has outages, and clocks are
+//! wrong, jump and drift. Some runs have nodes that behave like torch's, or a second rendezvous on the same store.
+//! Every write is checked against numbered rules. After the faults end, the nodes must form a stable round again.
 //!
-//! An operation on the store takes three seconds here at most, or has failed: a heartbeat takes two, and a third if another
-//! write comes in between, so slower ones could not be told from a dead node's. Where the workers of a round meet (a part of
-//! R1), and the static rendezvous, are not simulated: the tests of `crates/rendezvous` have them.
+//! `docs/internals/simulator.md` lists the rules and the faults, and explains the trace.
+//!
+//! A request to the store takes at most 3 s, or has failed. A heartbeat takes two requests, and a third one after a
+//! lost write. With slower requests, the heartbeats of a live node could not be distinguished from those of a dead one.
+//!
+//! The simulator does not cover the exchange of `MASTER_ADDR` in a round (a part of R1), nor the static rendezvous. The
+//! tests of `crates/rendezvous` do.
 
 mod check;
 mod config;

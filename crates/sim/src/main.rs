@@ -1,6 +1,9 @@
-//! `rallypoint-sim FROM TO`: runs the seeds from FROM up to TO, on all processors. `rallypoint-sim SEED` runs one and prints
-//! every event. `rallypoint-sim burst NODES [RESTARTS]` lets so many come at once, and start over so often; `rallypoint-sim alone
-//! NODES` lets so many come at once who can't help each other.
+//! The command line of the simulator.
+//!
+//! - `rallypoint-sim SEED` runs one seed and prints every event.
+//! - `rallypoint-sim FROM TO` runs the seeds from FROM to TO, excluding TO, on all processors.
+//! - `rallypoint-sim burst NODES [RESTARTS]` runs NODES nodes that join together, and rejoin together RESTARTS times.
+//! - `rallypoint-sim alone NODES` runs NODES nodes that join together without announcements.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -13,12 +16,12 @@ fn main() -> ExitCode {
     let number = |text: &String| text.parse::<u64>().ok();
     let violations = match &args[..] {
         [seed] if number(seed).is_some() => {
-            show(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
+            run_one(&Config { trace: true, ..Config::of(number(seed).unwrap_or(0)) })
         }
-        [word, nodes] if word == "alone" => show(&Config::burst_alone(1, number(nodes).unwrap_or(256))),
+        [word, nodes] if word == "alone" => run_one(&Config::burst_alone(1, number(nodes).unwrap_or(256))),
         [word, nodes, restarts @ ..] if word == "burst" => {
             let restarts = restarts.first().and_then(number).unwrap_or(0);
-            show(&Config { restarts, ..Config::burst(1, number(nodes).unwrap_or(1_000)) })
+            run_one(&Config { restarts, ..Config::burst(1, number(nodes).unwrap_or(1_000)) })
         }
         [from, to] => match (number(from), number(to)) {
             (Some(from), Some(to)) => run_all(from, to),
@@ -36,8 +39,8 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// One run, with all that is to be said of it; how many violations.
-fn show(config: &Config) -> u64 {
+/// Runs one configuration, and prints it with its result. Returns the number of violations, which is 0 or 1.
+fn run_one(config: &Config) -> u64 {
     let result = run(config);
     println!("{config:?}");
     match &result {
@@ -47,7 +50,7 @@ fn show(config: &Config) -> u64 {
     u64::from(result.is_err())
 }
 
-/// All seeds of a range; how many violations.
+/// Runs a range of seeds, and prints each violation and a summary. Returns the number of violations.
 fn run_all(from: u64, to: u64) -> u64 {
     let (next, failed, total) = (AtomicU64::new(from), AtomicU64::new(0), Mutex::new(Summary::default()));
     let work = || {
@@ -65,7 +68,7 @@ fn run_all(from: u64, to: u64) -> u64 {
                 }
             }
         }
-        add(&mut total.lock().expect("nobody panics with it"), &sum);
+        add(&mut total.lock().expect("no thread panics with the lock"), &sum);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -73,24 +76,24 @@ fn run_all(from: u64, to: u64) -> u64 {
             scope.spawn(work);
         }
     });
-    let (failed, sum) = (failed.into_inner(), total.into_inner().expect("nobody panics with it"));
-    let Summary { rounds, joins, timeouts, writes, losses, looked, excused, .. } = sum;
+    let (failed, sum) = (failed.into_inner(), total.into_inner().expect("no thread panics with the lock"));
+    let Summary { rounds, joins, timeouts, writes, lost_writes, timed_checks, excused, .. } = sum;
     println!(
-        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} given up, {writes} writes, {losses} of them lost, \
-         {looked:?} looks of R9 to R13 and R17, {excused} put out whose heartbeats all lost, {failed} violations",
+        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} join timeouts, {writes} writes, {lost_writes} of them lost, \
+         {timed_checks:?} timed checks of R9 to R13 and R17, {excused} excused removals, {failed} violations",
         to - from
     );
     failed
 }
 
-fn add(sum: &mut Summary, one: &Summary) {
-    sum.rounds += one.rounds;
-    sum.joins += one.joins;
-    sum.timeouts += one.timeouts;
-    sum.writes += one.writes;
-    sum.losses += one.losses;
-    sum.excused += one.excused;
-    sum.looked.iter_mut().zip(one.looked).for_each(|(sum, one)| *sum += one);
+fn add(sum: &mut Summary, run: &Summary) {
+    sum.rounds += run.rounds;
+    sum.joins += run.joins;
+    sum.timeouts += run.timeouts;
+    sum.writes += run.writes;
+    sum.lost_writes += run.lost_writes;
+    sum.excused += run.excused;
+    sum.timed_checks.iter_mut().zip(run.timed_checks).for_each(|(sum, run)| *sum += run);
 }
 
 fn report(seed: u64, violation: &Violation) {

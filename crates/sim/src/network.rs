@@ -1,5 +1,4 @@
-//! The store: values under names, with compare-and-set, and lists of announcements. It knows what lies where and nothing
-//! of what it means.
+//! The simulated store: states with compare-and-set, and lists of announcements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,19 +8,19 @@ use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{Cell, NodeDesc, State, pickle};
 
 /// A key of the store.
-pub(crate) type Name = Arc<str>;
+pub(crate) type Key = Arc<str>;
 
-/// What a node asks of the store.
+/// A request of a node to the store.
 #[derive(Debug, Clone)]
 pub(crate) enum Request {
-    Read { key: Name },
-    Write { key: Name, token: Bytes, state: Arc<State> },
-    Announce { key: Name, node: NodeDesc },
-    Retract { key: Name, nodes: Vec<NodeDesc> },
-    ReadAnnounced { key: Name },
+    Read { key: Key },
+    Write { key: Key, token: Bytes, state: Arc<State> },
+    Announce { key: Key, node: NodeDesc },
+    Retract { key: Key, nodes: Vec<NodeDesc> },
+    ReadAnnounced { key: Key },
 }
 
-/// What the store answers.
+/// A reply of the store.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Cell(Cell),
@@ -30,84 +29,87 @@ pub(crate) enum Reply {
     Announced(Arc<[NodeDesc]>),
 }
 
-/// A write that was won: under which key, what was there and what is now.
-pub(crate) type Changed = (Name, Option<Arc<State>>, Arc<State>);
+/// A write that won: the key, the state before it, and the state after it.
+pub(crate) type Change = (Key, Option<Arc<State>>, Arc<State>);
 
-/// The store.
+/// The simulated store.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    registers: BTreeMap<Name, Cell>,
-    announced: BTreeMap<Name, Arc<[NodeDesc]>>,
-    /// Who was taken back: nobody comes again to the same list.
-    retracted: BTreeMap<Name, BTreeSet<NodeDesc>>,
-    codec: bool,
-    helped: bool,
-    /// Compare-and-sets so far, and those that lost.
+    cells: BTreeMap<Key, Cell>,
+    announcements: BTreeMap<Key, Arc<[NodeDesc]>>,
+    /// The nodes whose announcements were retracted. They can't be announced again under the same key.
+    retracted: BTreeMap<Key, BTreeSet<NodeDesc>>,
+    uses_codec: bool,
+    has_announcements: bool,
+    /// The number of compare-and-sets.
     pub(crate) writes: u64,
-    pub(crate) losses: u64,
+    /// The number of compare-and-sets that were lost.
+    pub(crate) lost_writes: u64,
 }
 
 impl Store {
-    pub(crate) fn new(codec: bool, helped: bool) -> Store {
-        Store { codec, helped, ..Store::default() }
+    pub(crate) fn new(uses_codec: bool, has_announcements: bool) -> Store {
+        Store { uses_codec, has_announcements, ..Store::default() }
     }
 
-    /// Loses everything, as a server does that is restarted.
-    pub(crate) fn lose_everything(&mut self) {
-        self.registers.clear();
-        self.announced.clear();
+    /// Deletes everything, like a restart of the server.
+    pub(crate) fn clear(&mut self) {
+        self.cells.clear();
+        self.announcements.clear();
         self.retracted.clear();
     }
 
-    pub(crate) fn state(&self, key: &Name) -> Option<&Arc<State>> {
-        self.registers.get(key).and_then(|cell| cell.state.as_ref())
+    pub(crate) fn state(&self, key: &Key) -> Option<&Arc<State>> {
+        self.cells.get(key).and_then(|cell| cell.state.as_ref())
     }
 
-    fn cell(&self, key: &Name) -> Cell {
-        self.registers.get(key).cloned().unwrap_or(Cell { state: None, token: Bytes::new() })
+    fn cell(&self, key: &Key) -> Cell {
+        self.cells.get(key).cloned().unwrap_or(Cell { state: None, token: Bytes::new() })
     }
 
-    /// Carries out a request, and says what it has changed.
-    pub(crate) fn handle(&mut self, request: Request) -> (Reply, Option<Changed>) {
+    /// Carries out a request. Returns the reply, and the change if a write won.
+    pub(crate) fn handle(&mut self, request: Request) -> (Reply, Option<Change>) {
         match request {
             Request::Read { key } => (Reply::Cell(self.cell(&key)), None),
             Request::Write { key, token, state } => {
                 self.writes += 1;
                 let before = self.cell(&key);
                 if token != before.token {
-                    self.losses += 1;
+                    self.lost_writes += 1;
                     return (Reply::Written { won: false, cell: before }, None);
                 }
-                let cell = self.next(&before, state.clone());
-                self.registers.insert(key.clone(), cell.clone());
+                let cell = self.next_cell(&before, state.clone());
+                self.cells.insert(key.clone(), cell.clone());
                 (Reply::Written { won: true, cell }, Some((key, before.state, state)))
             }
             Request::Announce { key, node } => {
-                let is_gone = self.retracted.get(&key).is_some_and(|gone| gone.contains(&node));
-                let list = self.announced.entry(key).or_default();
-                if !is_gone && !list.contains(&node) {
+                let is_retracted = self.retracted.get(&key).is_some_and(|nodes| nodes.contains(&node));
+                let list = self.announcements.entry(key).or_default();
+                if !is_retracted && !list.contains(&node) {
                     *list = list.iter().cloned().chain([node]).collect();
                 }
                 (Reply::Done, None)
             }
             Request::Retract { key, nodes } => {
-                let list = self.announced.entry(key.clone()).or_default();
+                let list = self.announcements.entry(key.clone()).or_default();
                 *list = list.iter().filter(|node| !nodes.contains(node)).cloned().collect();
                 self.retracted.entry(key).or_default().extend(nodes);
                 (Reply::Done, None)
             }
             Request::ReadAnnounced { key } => {
-                let announced = self.announced.get(&key).filter(|_| self.helped);
-                (Reply::Announced(announced.cloned().unwrap_or_default()), None)
+                let announcements = self.announcements.get(&key).filter(|_| self.has_announcements);
+                (Reply::Announced(announcements.cloned().unwrap_or_default()), None)
             }
         }
     }
 
-    /// The real token is what was written, so the same state has the same token; and what can't be read back must never
-    /// have been written. Without the codec, a number stands for the bytes.
-    fn next(&self, before: &Cell, state: Arc<State>) -> Cell {
-        let token = if self.codec {
-            Bytes::from(pickle::encode(&state, &Limits::default()).expect("what we write reads the same"))
+    /// Returns the cell after a write. The token is the encoded state, so equal states have equal tokens. Without the
+    /// codec, a number takes the place of the bytes.
+    fn next_cell(&self, before: &Cell, state: Arc<State>) -> Cell {
+        let token = if self.uses_codec {
+            Bytes::from(
+                pickle::encode(&state, &Limits::default()).expect("every written state can be encoded"),
+            )
         } else if before.state.as_ref() == Some(&state) {
             before.token.clone()
         } else {

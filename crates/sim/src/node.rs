@@ -1,5 +1,6 @@
-//! One simulated node: its clocks, its stage, and what is remembered of it for the checks. How it decides is its behavior's
-//! business, of which there are two kinds.
+//! One simulated node: its clocks, its stage, and its history as far as the checks need it.
+//!
+//! The trait [`Behavior`] has two implementations: nodes of ours, and nodes that behave like torch's.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,29 +11,29 @@ use rallypoint_core::rendezvous::{MonoTime, NodeDesc, Phase, State, WallTime};
 
 use crate::network::{Reply, Request};
 
-/// What a node is doing.
+/// The current activity of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// On its way into a round: out of the old one first, then into the next.
+    /// The node leaves its last round, before it joins the next.
     Exiting,
     Joining,
-    /// In a round, working.
+    /// The node is in a round, and its worker runs.
     Working {
         round: u64,
     },
-    /// On its way out for good.
+    /// The node leaves the rendezvous.
     Leaving,
     Closing,
-    /// Gone: crashed, left, timed out or finished.
-    Gone,
+    /// The node crashed, left, timed out or finished.
+    Ended,
 }
 
-/// A node's clocks. The real time of the world is not for its eyes.
+/// The clocks of a node, which differ from the virtual time.
 #[derive(Debug, Clone)]
 pub(crate) struct Clocks {
-    /// How far its wall clock is off, in microseconds.
+    /// The error of the wall clock, in microseconds.
     pub(crate) offset: i64,
-    /// How fast its own clock runs, in parts of a million off.
+    /// The drift of the monotonic clock, in parts per million.
     pub(crate) drift: i64,
 }
 
@@ -47,13 +48,13 @@ impl Clocks {
     pub(crate) fn wall(&self, now: Duration) -> WallTime {
         const START: i64 = 1_800_000_000_000_000;
         WallTime::from_micros(START + now.as_micros() as i64 + self.offset)
-            .expect("within the years that count")
+            .expect("the time is within the range of WallTime")
     }
 }
 
-/// What a node wants of the world next.
+/// What a node does next.
 #[derive(Debug)]
-pub(crate) enum Want {
+pub(crate) enum Command {
     Send(Request),
     Sleep(Duration),
     Nothing,
@@ -65,109 +66,110 @@ pub(crate) enum Report {
     Joined {
         state: Arc<State>,
     },
-    /// It gave up joining; whether it had the time to take back all that it had said.
+    /// The join ended with a timeout or an outage.
     TimedOut {
-        cleanly: bool,
+        /// Whether the node had time to withdraw and to retract its announcement.
+        is_clean: bool,
     },
-    /// It has left, and nobody counts on it.
+    /// The node has left, and its withdrawal is written.
     Left,
-    /// Something that its behavior should not have done.
-    Broken {
+    /// The node itself has broken a rule.
+    RuleBroken {
         rule: &'static str,
         what: String,
     },
 }
 
-/// What a node wants, and what it has to report.
-pub(crate) type Next = (Want, Option<Report>);
+/// What a node does next, and its report.
+pub(crate) type Step = (Command, Option<Report>);
 
-/// What a behavior and the world both see of a node.
+/// The part of a node that its behavior and the world share.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct Context {
     pub(crate) clocks: Clocks,
     pub(crate) stage: Stage,
-    /// In which phase it pauses, for a wake-up.
-    pub(crate) pausing: Option<Phase>,
-    /// A phase it has ended and must tell of.
-    pub(crate) ended: Option<Phase>,
+    /// The phase whose end ends the current pause.
+    pub(crate) wake_phase: Option<Phase>,
+    /// A phase that the node has ended. The world sends the signal.
+    pub(crate) ended_phase: Option<Phase>,
 }
 
-/// How a node decides.
+/// The behavior of a node.
 pub(crate) trait Behavior: fmt::Debug {
-    /// Starts towards the next round.
-    fn join(&mut self, life: &mut Life, now: Duration) -> Next;
-    /// Starts to leave for good; `None` if it just goes.
-    fn leave(&mut self, life: &mut Life, now: Duration) -> Option<Next>;
+    /// Starts to join the next round.
+    fn join(&mut self, context: &mut Context, now: Duration) -> Step;
+    /// Starts to leave the rendezvous. Returns `None` if the node exits without a request.
+    fn leave(&mut self, context: &mut Context, now: Duration) -> Option<Step>;
     /// Starts to close the rendezvous.
-    fn close(&mut self, life: &mut Life, now: Duration) -> Next;
-    /// An answer came.
-    fn handle_reply(&mut self, life: &mut Life, reply: Reply, random: u64, now: Duration) -> Next;
-    /// No answer came in time.
-    fn handle_no_reply(&mut self, life: &mut Life, now: Duration) -> Next;
-    /// The store has lost everything, and the node's client has noticed.
+    fn close(&mut self, context: &mut Context, now: Duration) -> Step;
+    /// Handles a reply.
+    fn handle_reply(&mut self, context: &mut Context, reply: Reply, random: u64, now: Duration) -> Step;
+    /// Handles the timeout of a request.
+    fn handle_no_reply(&mut self, context: &mut Context, now: Duration) -> Step;
+    /// Handles a store that was emptied, as reported by the client of the node.
     fn handle_store_emptied(&mut self) {}
-    /// A pause is over; `is_woken` if a signal ended it.
-    fn handle_timer(&mut self, life: &mut Life, is_woken: bool, now: Duration) -> Next;
+    /// Handles the end of a pause. `is_woken` means that a signal ended it.
+    fn handle_timer(&mut self, context: &mut Context, is_woken: bool, now: Duration) -> Step;
 }
 
-/// A node.
+/// A simulated node.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) me: NodeDesc,
-    /// Which rendezvous it is for.
+    /// The index of its rendezvous.
     pub(crate) job: usize,
     pub(crate) is_torch: bool,
-    pub(crate) life: Life,
+    pub(crate) context: Context,
     pub(crate) behavior: Box<dyn Behavior>,
-    /// The number of the message it waits for an answer to, or of the timer; older ones mean nothing.
-    pub(crate) waiting_for: u64,
-    /// Whether that is a message.
-    pub(crate) asking: bool,
+    /// The number of the pending request or timer. Events with another number are ignored.
+    pub(crate) awaited_number: u64,
+    /// Whether a request is pending.
+    pub(crate) awaits_reply: bool,
     pub(crate) paused_until: Option<Duration>,
-    /// When it last went on after a pause.
-    pub(crate) resumed: Option<Duration>,
-    /// When it started, was last cut off, paused or delayed beyond what it may bear.
-    pub(crate) trouble: Duration,
-    pub(crate) died: Option<Duration>,
-    pub(crate) exiting: bool,
-    /// Since when it has been working in a round, if it is.
-    pub(crate) working: Option<Duration>,
-    /// Since when it has been on its way into a round.
-    pub(crate) joining: Duration,
-    /// Whether it was a spare since then, which has all its time again.
+    /// When the node last resumed after a pause.
+    pub(crate) resumed_at: Option<Duration>,
+    /// When the node started, or when its last fault (pause, outage, request timeout) ended.
+    pub(crate) last_fault_at: Duration,
+    pub(crate) died_at: Option<Duration>,
+    pub(crate) was_exiting: bool,
+    /// Since when the worker of the node runs, if it does.
+    pub(crate) working_since: Option<Duration>,
+    /// When the last join started.
+    pub(crate) joining_since: Duration,
+    /// Whether the node was a spare since then, which extends its join timeout.
     pub(crate) was_spare: bool,
-    /// Whether it went cleanly, so that nobody may count on it any more.
-    pub(crate) left: bool,
-    /// Whether something it said may still be under way although it has said other things since.
-    pub(crate) overtaken: bool,
-    /// How many of its writes were lost, one after the other.
-    pub(crate) lost: u32,
-    /// When it tried to write, in the last second.
-    pub(crate) attempts: VecDeque<Duration>,
+    /// Whether the node has withdrawn cleanly, so that no node may admit it again.
+    pub(crate) has_left: bool,
+    /// Whether an abandoned request may still reach the store.
+    pub(crate) has_stray_request: bool,
+    /// The number of consecutive lost writes.
+    pub(crate) lost_writes: u32,
+    /// The times of its writes within the last second.
+    pub(crate) write_attempts: VecDeque<Duration>,
 }
 
 impl Node {
     pub(crate) fn is_up(&self) -> bool {
-        self.life.stage != Stage::Gone
+        self.context.stage != Stage::Ended
     }
 
-    /// Takes note of what it wants next, under a number; whether that is to join.
-    pub(crate) fn note(&mut self, want: &Want, number: u64, now: Duration) -> bool {
-        self.waiting_for = number;
-        self.asking = matches!(want, Want::Send(_));
-        let exiting = self.life.stage == Stage::Exiting;
-        let starts = exiting && !self.exiting;
+    /// Records the next command of the node under a number. Returns whether the node starts to join.
+    pub(crate) fn record(&mut self, command: &Command, number: u64, now: Duration) -> bool {
+        self.awaited_number = number;
+        self.awaits_reply = matches!(command, Command::Send(_));
+        let exiting = self.context.stage == Stage::Exiting;
+        let starts = exiting && !self.was_exiting;
         if starts {
-            (self.joining, self.was_spare) = (now, false);
+            (self.joining_since, self.was_spare) = (now, false);
         }
-        self.exiting = exiting;
-        let is_working = matches!(self.life.stage, Stage::Working { .. });
-        self.working = is_working.then(|| self.working.unwrap_or(now));
+        self.was_exiting = exiting;
+        let is_working = matches!(self.context.stage, Stage::Working { .. });
+        self.working_since = is_working.then(|| self.working_since.unwrap_or(now));
         starts
     }
 
-    /// Whether it is about to be or to stay in a round.
-    pub(crate) fn is_steady(&self) -> bool {
-        matches!(self.life.stage, Stage::Exiting | Stage::Joining | Stage::Working { .. })
+    /// Returns whether the node joins a round or is in one.
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.context.stage, Stage::Exiting | Stage::Joining | Stage::Working { .. })
     }
 }

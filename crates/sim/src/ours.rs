@@ -1,30 +1,30 @@
-//! A node of ours: executes the operations of a `Pursuit` one message at a time, as the shipped driver does, and hands what it
-//! sees of the other nodes to the `Supervisor`, as the shipped agent does.
+//! A node of ours. It executes the operations of a `Pursuit` with one request at a time, like the shipped driver, and
+//! passes the membership to a `Supervisor`, like the shipped agent.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{
-    Cell, End, Fault, Goal, Member, Moment, MonoTime, NodeDesc, Operation, Outcome, Pursuit, ROLLBACK,
-    Reason, Settings, Signal, State, keys,
+    Cell, End, Fault, Goal, Member, Moment, MonoTime, NodeDesc, Operation, Outcome, Pursuit, Reason,
+    Settings, Signal, State, WITHDRAW_GRACE, keys,
 };
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reports, Supervisor};
 
-use crate::network::{Name, Reply, Request};
-use crate::node::{Behavior, Life, Next, Report, Stage, Want};
+use crate::network::{Key, Reply, Request};
+use crate::node::{Behavior, Command, Context, Report, Stage, Step};
 
-/// A behavior of ours.
+/// The behavior of a node of ours.
 #[derive(Debug)]
 pub(crate) struct Ours {
     member: Member,
-    key: Name,
+    key: Key,
     supervisor: Supervisor,
     pursuit: Option<Pursuit>,
-    /// The signals to send if the write under way wins.
+    /// The signals to send if the pending write wins.
     signals: Vec<Signal>,
 }
 
-/// Its only worker, which ends as soon as it is told to.
+/// The only worker of the node, which exits as soon as it gets a signal.
 const WORKER: LocalRank = LocalRank(0);
 
 impl Ours {
@@ -42,110 +42,121 @@ impl Ours {
         Ours { member, key, supervisor, pursuit: None, signals: Vec::new() }
     }
 
-    fn start(&mut self, life: &mut Life, goal: Goal, now: Duration) -> Next {
-        let (pursuit, operation) = Pursuit::start(goal, &mut self.member, life.clocks.mono(now));
+    fn start(&mut self, context: &mut Context, goal: Goal, now: Duration) -> Step {
+        let (pursuit, operation) = Pursuit::start(goal, &mut self.member, context.clocks.mono(now));
         self.pursuit = Some(pursuit);
-        self.execute(life, operation, now)
+        self.execute(context, operation, now)
     }
 
-    fn announced(&self, round: u64) -> Name {
-        keys::announced(&self.member.settings.run_id, round).into()
+    fn announcements_key(&self, round: u64) -> Key {
+        keys::announcements(&self.member.settings.run_id, round).into()
     }
 
-    /// Hands an outcome to the pursuit under way, and executes what comes next.
-    fn handle(&mut self, life: &mut Life, outcome: Outcome, random: u64, now: Duration) -> Next {
+    /// Passes an outcome to the current pursuit, and executes the next operation.
+    fn handle(&mut self, context: &mut Context, outcome: Outcome, random: u64, now: Duration) -> Step {
         let Some(pursuit) = &mut self.pursuit else { return idle() };
-        let moment = Moment { mono: life.clocks.mono(now), wall: life.clocks.wall(now), random };
+        let moment = Moment { mono: context.clocks.mono(now), wall: context.clocks.wall(now), random };
         let operation = pursuit.handle(&mut self.member, outcome, moment);
         while pursuit.poll_notice().is_some() {}
-        // A heartbeat that collides with other writes does not keep the agent from looking at the membership.
-        if matches!(life.stage, Stage::Working { .. })
+        // The agent also observes the membership while the writes of a heartbeat are lost.
+        if matches!(context.stage, Stage::Working { .. })
             && let Some(state) = pursuit.state().cloned()
-            && let Some(next) = self.look(life, &self.member.current(Some(&state)), now)
+            && let Some(next) = self.observe_membership(context, &self.member.current(Some(&state)), now)
         {
             return next;
         }
-        self.execute(life, operation, now)
+        self.execute(context, operation, now)
     }
 
-    fn execute(&mut self, life: &mut Life, operation: Operation, now: Duration) -> Next {
-        life.pausing = None;
+    fn execute(&mut self, context: &mut Context, operation: Operation, now: Duration) -> Step {
+        context.wake_phase = None;
         match self.pursuit.as_ref().map(Pursuit::goal) {
-            Some(Goal::Exit) => life.stage = Stage::Exiting,
-            Some(Goal::Join) => life.stage = Stage::Joining,
+            Some(Goal::Exit) => context.stage = Stage::Exiting,
+            Some(Goal::Join) => context.stage = Stage::Joining,
             _ => {}
         }
         let request = match operation {
             Operation::Read => Request::Read { key: self.key.clone() },
             Operation::Announce { round } => {
-                Request::Announce { key: self.announced(round), node: self.member.me.clone() }
+                Request::Announce { key: self.announcements_key(round), node: self.member.me.clone() }
             }
-            Operation::ReadAnnounced { round } => Request::ReadAnnounced { key: self.announced(round) },
-            Operation::Retract { round, nodes } => Request::Retract { key: self.announced(round), nodes },
+            Operation::ReadAnnounced { round } => {
+                Request::ReadAnnounced { key: self.announcements_key(round) }
+            }
+            Operation::Retract { round, nodes } => {
+                Request::Retract { key: self.announcements_key(round), nodes }
+            }
             Operation::Write { token, state, signals } => {
                 self.signals = signals;
                 Request::Write { key: self.key.clone(), token, state }
             }
-            // The simulated store comes back where it was.
-            Operation::Host => return self.handle(life, Outcome::Done, 0, now),
-            Operation::Pause { most, wake } => {
-                life.pausing = wake;
-                return (Want::Sleep(most), None);
+            // The simulated store always stays on the same host.
+            Operation::Host => return self.handle(context, Outcome::Done, 0, now),
+            Operation::Pause { timeout, wake } => {
+                context.wake_phase = wake;
+                return (Command::Sleep(timeout), None);
             }
-            Operation::End(end) => return self.ended(life, end, now),
+            Operation::End(end) => return self.handle_end(context, end, now),
         };
-        (Want::Send(request), None)
+        (Command::Send(request), None)
     }
 
-    fn ended(&mut self, life: &mut Life, end: End, now: Duration) -> Next {
+    fn handle_end(&mut self, context: &mut Context, end: End, now: Duration) -> Step {
         let deadline = self.pursuit.take().map_or(MonoTime::default(), |pursuit| pursuit.deadline());
-        let report = match (end, life.stage) {
+        let report = match (end, context.stage) {
             (End::Reached { state, .. }, Stage::Joining) => {
                 let nodes = state.participants.keys().cloned().collect();
-                self.supervisor.handle_event(Event::Formed { restarts: 0, nodes, are_all_ours: true });
-                life.stage = Stage::Working { round: state.round };
-                let _ = self.obey(life, now);
+                self.supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours: true });
+                context.stage = Stage::Working { round: state.round };
+                let _ = self.carry_out_orders(context, now);
                 return (idle().0, Some(Report::Joined { state }));
             }
             (End::Reached { state, .. }, Stage::Working { .. }) => {
-                return self.look(life, &state, now).unwrap_or_else(idle);
+                return self.observe_membership(context, &state, now).unwrap_or_else(idle);
             }
-            // A heartbeat that failed is tried again.
+            // A failed heartbeat is repeated.
             (_, Stage::Working { .. }) => return idle(),
             (End::Reached { .. }, Stage::Leaving) => Some(Report::Left),
-            // A node that leaves and can't say so in time is gone all the same; the others will notice.
+            // A node that can't write its withdrawal in time exits without it, and the other nodes find it dead.
             (End::Failed(reason), Stage::Joining) if reason.is_join_timeout() => {
-                let cleanly = life.clocks.mono(now).since(deadline) <= ROLLBACK;
-                Some(Report::TimedOut { cleanly })
+                let is_clean = context.clocks.mono(now).since(deadline) <= WITHDRAW_GRACE;
+                Some(Report::TimedOut { is_clean })
             }
-            (End::Error | End::Outage(_) | End::Failed(Reason::TooLong), Stage::Joining | Stage::Exiting) => {
-                Some(Report::TimedOut { cleanly: false })
-            }
+            (
+                End::Error | End::Outage(_) | End::Failed(Reason::OperationTimeout),
+                Stage::Joining | Stage::Exiting,
+            ) => Some(Report::TimedOut { is_clean: false }),
             _ => None,
         };
-        life.stage = Stage::Gone;
-        (Want::Nothing, report)
+        context.stage = Stage::Ended;
+        (Command::Nothing, report)
     }
 
-    /// Looks at the membership as the agent does while its worker runs; what it does about it, if anything.
-    fn look(&mut self, life: &mut Life, state: &Arc<State>, now: Duration) -> Option<Next> {
+    /// Passes the membership to the supervisor, as the agent does while its worker runs. Returns the next step if there
+    /// is an order.
+    fn observe_membership(
+        &mut self,
+        context: &mut Context,
+        state: &Arc<State>,
+        now: Duration,
+    ) -> Option<Step> {
         let seen = self.member.membership(self.member.joined.as_deref(), state);
-        self.supervisor.handle_membership(&seen, Some(&Reports::default()), life.clocks.mono(now));
-        self.obey(life, now)
+        self.supervisor.handle_membership(&seen, Some(&Reports::default()), context.clocks.mono(now));
+        self.carry_out_orders(context, now)
     }
 
-    /// Does what the supervisor orders; what it wants of the world then, if anything.
-    fn obey(&mut self, life: &mut Life, now: Duration) -> Option<Next> {
-        while let Some(order) = self.supervisor.poll_order(life.clocks.mono(now)) {
+    /// Carries out the orders of the supervisor. Returns the next step if an order determines it.
+    fn carry_out_orders(&mut self, context: &mut Context, now: Duration) -> Option<Step> {
+        while let Some(order) = self.supervisor.poll_order(context.clocks.mono(now)) {
             match order {
-                Order::Join(_) => return Some(self.start(life, Goal::Join, now)),
+                Order::Join(_) => return Some(self.start(context, Goal::Join, now)),
                 Order::Send(_, signal) => {
                     self.supervisor.handle_event(Event::Exited(WORKER, Exit::Signal(signal)));
-                    self.supervisor.handle_event(Event::Alone);
+                    self.supervisor.handle_event(Event::AllProcessesExited);
                 }
                 Order::End { .. } => {
-                    life.stage = Stage::Gone;
-                    return Some((Want::Nothing, None));
+                    context.stage = Stage::Ended;
+                    return Some((Command::Nothing, None));
                 }
                 _ => {}
             }
@@ -153,99 +164,100 @@ impl Ours {
         None
     }
 
-    /// R8: a lost compare-and-set changes nothing here but what was seen.
-    fn lost(&self, before: Member, cell: &Cell, mono: MonoTime) -> Option<Report> {
-        let mut wanted = before;
-        wanted.observe(cell.state.as_ref(), mono);
-        // What the winner wrote may be the round that it wants to be in.
-        wanted.round.clone_from(&self.member.round);
-        wanted.joined.clone_from(&self.member.joined);
-        wanted.is_ahead = self.member.is_ahead;
-        wanted.outage = self.member.outage.clone();
-        // In that round it has no announcement any more. What it wants next it may announce.
+    /// Checks R8: a lost write changes only the observations of the node.
+    fn check_lost_write(&self, before: Member, cell: &Cell, mono: MonoTime) -> Option<Report> {
+        let mut expected = before;
+        expected.observe(cell.state.as_ref(), mono);
+        // The node may have joined the round that the other node completed.
+        expected.round.clone_from(&self.member.round);
+        expected.joined.clone_from(&self.member.joined);
+        expected.is_state_lost = self.member.is_state_lost;
+        expected.outage = self.member.outage.clone();
+        // A node that has joined has no announcement any more. A node that has not may announce itself next.
         let has_joined = self.member.joined.is_some();
-        wanted.announcement = self.member.announcement.or(wanted.announcement.filter(|_| !has_joined));
-        (wanted != self.member).then(|| Report::Broken {
+        expected.announcement = self.member.announcement.or(expected.announcement.filter(|_| !has_joined));
+        (expected != self.member).then(|| Report::RuleBroken {
             rule: "R8",
-            what: format!("a lost write left {:?} instead of {wanted:?}", self.member),
+            what: format!("a lost write left {:?} instead of {expected:?}", self.member),
         })
     }
 
-    /// The state that the agent has asked for, once a second. If there is something to write, the keep-alive thread does it.
-    fn monitor(&mut self, life: &mut Life, cell: Cell, random: u64, now: Duration) -> Next {
-        let mono = life.clocks.mono(now);
+    /// Handles the state that the agent reads once a second. If something is to be written, the keep-alive pursuit
+    /// starts.
+    fn monitor(&mut self, context: &mut Context, cell: Cell, random: u64, now: Duration) -> Step {
+        let mono = context.clocks.mono(now);
         self.member.observe(cell.state.as_ref(), mono);
         let state = self.member.current(cell.state.as_ref());
-        if !self.member.until_duty(mono).is_zero() {
-            return self.look(life, &state, now).unwrap_or_else(idle);
+        if !self.member.until_keep_alive(mono).is_zero() {
+            return self.observe_membership(context, &state, now).unwrap_or_else(idle);
         }
         let (pursuit, _) = Pursuit::start(Goal::KeepAlive, &mut self.member, mono);
         self.pursuit = Some(pursuit);
-        self.handle(life, Outcome::Cell(cell), random, now)
+        self.handle(context, Outcome::Cell(cell), random, now)
     }
 }
 
-fn idle() -> Next {
-    (Want::Sleep(Duration::from_secs(1)), None)
+fn idle() -> Step {
+    (Command::Sleep(Duration::from_secs(1)), None)
 }
 
 impl Behavior for Ours {
-    fn join(&mut self, life: &mut Life, now: Duration) -> Next {
+    fn join(&mut self, context: &mut Context, now: Duration) -> Step {
         if self.supervisor.is_running() {
             self.supervisor.handle_event(Event::Exited(WORKER, Exit::Code(1)));
-            self.supervisor.handle_event(Event::Alone);
+            self.supervisor.handle_event(Event::AllProcessesExited);
         }
-        self.obey(life, now).expect("it joins")
+        self.carry_out_orders(context, now).expect("the supervisor orders a join")
     }
 
-    fn leave(&mut self, life: &mut Life, now: Duration) -> Option<Next> {
-        life.stage = Stage::Leaving;
-        Some(self.start(life, Goal::Leave, now))
+    fn leave(&mut self, context: &mut Context, now: Duration) -> Option<Step> {
+        context.stage = Stage::Leaving;
+        Some(self.start(context, Goal::Leave, now))
     }
 
-    fn close(&mut self, life: &mut Life, now: Duration) -> Next {
-        life.stage = Stage::Closing;
-        self.start(life, Goal::Close, now)
+    fn close(&mut self, context: &mut Context, now: Duration) -> Step {
+        context.stage = Stage::Closing;
+        self.start(context, Goal::Close, now)
     }
 
-    fn handle_reply(&mut self, life: &mut Life, reply: Reply, random: u64, now: Duration) -> Next {
+    fn handle_reply(&mut self, context: &mut Context, reply: Reply, random: u64, now: Duration) -> Step {
         let outcome = match reply {
-            Reply::Cell(cell) if self.pursuit.is_none() => return self.monitor(life, cell, random, now),
+            Reply::Cell(cell) if self.pursuit.is_none() => return self.monitor(context, cell, random, now),
             Reply::Cell(cell) => Outcome::Cell(cell),
             Reply::Announced(nodes) => Outcome::Nodes(nodes),
             Reply::Done => Outcome::Done,
             Reply::Written { won: true, cell } => {
                 let over = |signal: &Signal| match signal {
-                    Signal::Over(phase) => Some(*phase),
-                    Signal::Wanted { .. } => None,
+                    Signal::PhaseOver(phase) => Some(*phase),
+                    Signal::NextRoundWanted { .. } => None,
                 };
-                life.ended = self.signals.iter().find_map(over);
+                context.ended_phase = self.signals.iter().find_map(over);
                 Outcome::Written { won: true, cell }
             }
             Reply::Written { won: false, cell } => {
-                let (before, mono) = (self.member.clone(), life.clocks.mono(now));
+                let (before, mono) = (self.member.clone(), context.clocks.mono(now));
                 let outcome = Outcome::Written { won: false, cell: cell.clone() };
-                let (want, report) = self.handle(life, outcome, random, now);
-                let broken = self.lost(before, &cell, mono);
-                return (want, broken.or(report));
+                let (command, report) = self.handle(context, outcome, random, now);
+                let broken = self.check_lost_write(before, &cell, mono);
+                return (command, broken.or(report));
             }
         };
-        self.handle(life, outcome, random, now)
+        self.handle(context, outcome, random, now)
     }
 
-    fn handle_no_reply(&mut self, life: &mut Life, now: Duration) -> Next {
-        self.handle(life, Outcome::Failed(Fault::Outage), 0, now)
+    fn handle_no_reply(&mut self, context: &mut Context, now: Duration) -> Step {
+        self.handle(context, Outcome::Failed(Fault::Outage), 0, now)
     }
 
     fn handle_store_emptied(&mut self) {
         self.member.handle_store_emptied();
     }
 
-    fn handle_timer(&mut self, life: &mut Life, is_woken: bool, now: Duration) -> Next {
-        match (&self.pursuit, life.stage) {
-            (Some(_), _) => self.handle(life, Outcome::Paused { is_woken }, 0, now),
-            (None, Stage::Working { .. }) => (Want::Send(Request::Read { key: self.key.clone() }), None),
-            (None, _) => (Want::Nothing, None),
+    fn handle_timer(&mut self, context: &mut Context, is_woken: bool, now: Duration) -> Step {
+        match (&self.pursuit, context.stage) {
+            (Some(_), _) => self.handle(context, Outcome::Paused { is_woken }, 0, now),
+            (None, Stage::Working { .. }) => (Command::Send(Request::Read { key: self.key.clone() }), None),
+            (None, _) => (Command::Nothing, None),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Random numbers that are the same for the same seed, for ever: splitmix64.
+//! Random numbers by splitmix64. The same seed gives the same numbers in every version.
 
 /// A source of random numbers.
 #[derive(Debug, Clone)]
@@ -17,12 +17,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From `low` to `high`, the latter not included.
+    /// Returns a number from `low` to `high`, excluding `high`.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low).max(1)
     }
 
-    /// True once in so many times.
+    /// Returns true once in `times` calls on average.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.next().is_multiple_of(times.max(1))
     }

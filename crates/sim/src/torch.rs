@@ -1,36 +1,37 @@
-//! A node that does as torch's do: it looks once a second, takes others for dead by its wall clock, forgets what it
-//! wanted when a compare-and-set is lost, and knows of no announcements and no wake-ups. Written from what torch's nodes
-//! were seen to do, to be in one round with ours; it is not how anything should be done.
+//! A node that behaves like torch's, to share rounds with nodes of ours.
+//!
+//! It polls once a second, finds nodes dead by its wall clock, drops its change when a compare-and-set is lost, and
+//! uses neither announcements nor signals. It was written from the observed behavior of torch.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rallypoint_core::rendezvous::{
-    Cell, Extra, MonoTime, NodeDesc, ROLLBACK, Settings, State, WallTime, keys,
+    Cell, Extra, MonoTime, NodeDesc, Settings, State, WITHDRAW_GRACE, WallTime, keys,
 };
 
-use crate::network::{Name, Reply, Request};
-use crate::node::{Behavior, Life, Next, Report, Stage, Want};
+use crate::network::{Key, Reply, Request};
+use crate::node::{Behavior, Command, Context, Report, Stage, Step};
 
-/// Torch's cache of the state; its pauses are a little longer, as they are in truth.
-const CACHE: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(1_001);
+/// How long torch uses a cached state. Its pauses take a little longer, as in reality.
+const CACHE_TIMEOUT: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1_001);
 
-/// A behavior like torch's.
+/// The behavior of a torch node.
 #[derive(Debug)]
 pub(crate) struct Torch {
     me: NodeDesc,
     settings: Settings,
-    key: Name,
+    key: Key,
     state: State,
     token: Bytes,
     dirty: bool,
-    synced: Option<MonoTime>,
+    synced_at: Option<MonoTime>,
     operation: Operation,
     deadline: MonoTime,
-    /// When it last saw to its heartbeat.
-    beat: MonoTime,
+    /// When the last keep-alive operation finished.
+    last_beat: MonoTime,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +40,8 @@ enum Operation {
     Join,
     KeepAlive,
     Close,
-    /// `num_nodes_waiting`.
-    Look,
+    /// Torch's `num_nodes_waiting`.
+    CountWaiting,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,54 +70,54 @@ impl Torch {
             state: State::default(),
             token: Bytes::new(),
             dirty: false,
-            synced: None,
-            operation: Operation::Look,
+            synced_at: None,
+            operation: Operation::CountWaiting,
             deadline: MonoTime::default(),
-            beat: MonoTime::default(),
+            last_beat: MonoTime::default(),
         }
     }
 
-    fn start(&mut self, operation: Operation, life: &mut Life, now: Duration) -> Next {
+    fn start(&mut self, operation: Operation, context: &mut Context, now: Duration) -> Step {
         self.operation = operation;
-        self.sync(life, now)
+        self.sync(context, now)
     }
 
-    fn sync(&mut self, life: &mut Life, now: Duration) -> Next {
-        let mono = life.clocks.mono(now);
+    fn sync(&mut self, context: &mut Context, now: Duration) -> Step {
+        let mono = context.clocks.mono(now);
         if self.dirty {
             let (key, token, state) = (self.key.clone(), self.token.clone(), Arc::new(self.state.clone()));
-            return (Want::Send(Request::Write { key, token, state }), None);
+            return (Command::Send(Request::Write { key, token, state }), None);
         }
-        match self.synced.is_some_and(|synced| mono.since(synced) <= CACHE) {
-            true => self.act(life, now),
-            false => (Want::Send(Request::Read { key: self.key.clone() }), None),
+        match self.synced_at.is_some_and(|synced| mono.since(synced) <= CACHE_TIMEOUT) {
+            true => self.act(context, now),
+            false => (Command::Send(Request::Read { key: self.key.clone() }), None),
         }
     }
 
-    fn sanitise(&mut self, wall: WallTime) {
+    fn sanitize(&mut self, wall: WallTime) {
         let limit = self.settings.keep_alive_limit();
-        let old = |(_, heartbeat): &(&NodeDesc, &WallTime)| {
+        let is_dead = |(_, heartbeat): &(&NodeDesc, &WallTime)| {
             heartbeat.checked_add(limit).is_some_and(|end| end < wall)
         };
         let dead: Vec<_> =
-            self.state.last_heartbeats.iter().filter(old).map(|(node, _)| node.clone()).collect();
+            self.state.last_heartbeats.iter().filter(is_dead).map(|(node, _)| node.clone()).collect();
         if !dead.is_empty() {
             let before = self.state.participants.len();
-            dead.iter().for_each(|node| self.forget(node));
+            dead.iter().for_each(|node| self.remove(node));
             if self.state.participants.len() < before {
-                self.epilogue();
+                self.remove_participant_epilogue();
             }
         }
     }
 
-    fn forget(&mut self, node: &NodeDesc) {
+    fn remove(&mut self, node: &NodeDesc) {
         self.state.participants.remove(node);
         self.state.wait_list.remove(node);
         self.state.redundancy_list.remove(node);
         self.state.last_heartbeats.remove(node);
     }
 
-    fn epilogue(&mut self) {
+    fn remove_participant_epilogue(&mut self) {
         if self.state.complete && self.state.participants.is_empty() {
             self.state.complete = false;
             self.state.round += 1;
@@ -127,49 +128,56 @@ impl Torch {
     }
 
     fn decide(&self, mono: MonoTime, wall: WallTime) -> Action {
-        let late = mono > self.deadline;
-        let due = self.state.last_heartbeats.get(&self.me).is_some_and(|heartbeat| {
+        let is_late = mono > self.deadline;
+        let is_due = self.state.last_heartbeats.get(&self.me).is_some_and(|heartbeat| {
             heartbeat.checked_add(self.settings.keep_alive_interval).is_some_and(|due| due <= wall)
         });
-        let here = self.state.participants.contains_key(&self.me);
+        let is_participant = self.state.participants.contains_key(&self.me);
         match self.operation {
-            Operation::Exit if !here => Action::Finish,
-            Operation::Exit if late => Action::Timeout,
+            Operation::Exit if !is_participant => Action::Finish,
+            Operation::Exit if is_late => Action::Timeout,
             Operation::Exit => Action::RemoveFromParticipants,
-            Operation::KeepAlive if !due => Action::Finish,
+            Operation::KeepAlive if !is_due => Action::Finish,
             Operation::KeepAlive => Action::KeepAlive,
             Operation::Close if self.state.closed => Action::Finish,
             Operation::Close => Action::MarkClosed,
-            Operation::Look => Action::Finish,
-            Operation::Join => self.decide_to_join(mono, wall, late, due, here),
+            Operation::CountWaiting => Action::Finish,
+            Operation::Join => self.decide_to_join(mono, wall, is_late, is_due, is_participant),
         }
     }
 
-    /// Row by row as torch has them.
-    fn decide_to_join(&self, mono: MonoTime, wall: WallTime, late: bool, due: bool, here: bool) -> Action {
+    /// Decides like torch's join operation, in the same order of conditions.
+    fn decide_to_join(
+        &self,
+        mono: MonoTime,
+        wall: WallTime,
+        is_late: bool,
+        is_due: bool,
+        is_participant: bool,
+    ) -> Action {
         let (state, have) = (&self.state, self.state.participants.len() as u64);
         let Settings { min_nodes, max_nodes, .. } = self.settings;
         let spare = state.redundancy_list.contains(&self.me);
         let waiting = state.wait_list.contains(&self.me);
-        let may_undo = mono.since(self.deadline) <= ROLLBACK;
-        let stay = if due { Action::KeepAlive } else { Action::Sync };
+        let may_undo = mono.since(self.deadline) <= WITHDRAW_GRACE;
+        let stay = if is_due { Action::KeepAlive } else { Action::Sync };
         if state.closed {
             Action::Closed
         } else if spare {
             if have == max_nodes { stay } else { Action::RemoveFromRedundancyList }
-        } else if state.complete && here {
+        } else if state.complete && is_participant {
             Action::Finish
-        } else if late && may_undo && here {
+        } else if is_late && may_undo && is_participant {
             Action::RemoveFromParticipants
-        } else if late && may_undo && waiting {
+        } else if is_late && may_undo && waiting {
             Action::RemoveFromWaitList
-        } else if late {
+        } else if is_late {
             Action::Timeout
         } else if state.complete && have < max_nodes && !waiting {
             Action::AddToWaitList
         } else if state.complete && have >= max_nodes && !waiting {
             Action::AddToRedundancyList
-        } else if !state.complete && here {
+        } else if !state.complete && is_participant {
             let over = state.deadline.is_some_and(|deadline| deadline < wall);
             if have >= min_nodes && have <= max_nodes && over { Action::MarkComplete } else { stay }
         } else if !state.complete {
@@ -179,26 +187,26 @@ impl Torch {
         }
     }
 
-    fn act(&mut self, life: &mut Life, now: Duration) -> Next {
-        let (mono, wall) = (life.clocks.mono(now), life.clocks.wall(now));
+    fn act(&mut self, context: &mut Context, now: Duration) -> Step {
+        let (mono, wall) = (context.clocks.mono(now), context.clocks.wall(now));
         let me = self.me.clone();
         let action = self.decide(mono, wall);
         match action {
-            Action::Finish => return self.finished(life, now),
+            Action::Finish => return self.handle_finished(context, now),
             Action::Closed => {
-                life.stage = Stage::Gone;
-                return (Want::Nothing, None);
+                context.stage = Stage::Ended;
+                return (Command::Nothing, None);
             }
             Action::Timeout => {
-                life.stage = Stage::Gone;
-                return (Want::Nothing, Some(Report::TimedOut { cleanly: false }));
+                context.stage = Stage::Ended;
+                return (Command::Nothing, Some(Report::TimedOut { is_clean: false }));
             }
-            Action::Sync => return (Want::Sleep(PAUSE), None),
+            Action::Sync => return (Command::Sleep(POLL_INTERVAL), None),
             Action::KeepAlive => {}
             Action::AddToParticipants => {
                 self.state.wait_list.remove(&me);
                 self.state.participants.insert(me.clone(), 0);
-                // What a later torch might keep there; ours must carry it along.
+                // An attribute that a later torch might add, which nodes of ours must preserve.
                 self.state.extra.insert("joined_last".into(), Extra::Int(me.pid));
                 let have = self.state.participants.len() as u64;
                 if have == self.settings.min_nodes {
@@ -216,12 +224,12 @@ impl Torch {
                 self.state.redundancy_list.insert(me.clone());
             }
             Action::RemoveFromParticipants => {
-                self.forget(&me);
-                self.epilogue();
+                self.remove(&me);
+                self.remove_participant_epilogue();
             }
-            Action::RemoveFromWaitList => self.forget(&me),
+            Action::RemoveFromWaitList => self.remove(&me),
             Action::RemoveFromRedundancyList => {
-                self.forget(&me);
+                self.remove(&me);
                 self.deadline = mono.after(self.settings.join_timeout);
             }
             Action::MarkComplete => self.complete(),
@@ -232,85 +240,85 @@ impl Torch {
             self.state.last_heartbeats.insert(me, wall);
         }
         self.dirty = true;
-        self.sync(life, now)
+        self.sync(context, now)
     }
 
     fn complete(&mut self) {
         self.state.complete = true;
         self.state.deadline = None;
-        for (rank, (_, held)) in (0..).zip(self.state.participants.iter_mut()) {
-            *held = rank;
+        for (rank, (_, assigned)) in (0..).zip(self.state.participants.iter_mut()) {
+            *assigned = rank;
         }
     }
 
-    fn finished(&mut self, life: &mut Life, now: Duration) -> Next {
-        match (self.operation, life.stage) {
+    fn handle_finished(&mut self, context: &mut Context, now: Duration) -> Step {
+        match (self.operation, context.stage) {
             (Operation::Exit, _) => {
-                life.stage = Stage::Joining;
-                self.start(Operation::Join, life, now)
+                context.stage = Stage::Joining;
+                self.start(Operation::Join, context, now)
             }
             (Operation::Join, _) => {
-                life.stage = Stage::Working { round: self.state.round };
-                self.beat = life.clocks.mono(now);
-                (Want::Sleep(PAUSE), Some(Report::Joined { state: Arc::new(self.state.clone()) }))
+                context.stage = Stage::Working { round: self.state.round };
+                self.last_beat = context.clocks.mono(now);
+                (Command::Sleep(POLL_INTERVAL), Some(Report::Joined { state: Arc::new(self.state.clone()) }))
             }
             (Operation::KeepAlive, Stage::Working { .. }) => {
-                self.beat = life.clocks.mono(now);
-                self.start(Operation::Look, life, now)
+                self.last_beat = context.clocks.mono(now);
+                self.start(Operation::CountWaiting, context, now)
             }
-            (Operation::Look, Stage::Working { .. }) if !self.state.closed => {
+            (Operation::CountWaiting, Stage::Working { .. }) if !self.state.closed => {
                 match self.state.wait_list.is_empty() {
-                    true => (Want::Sleep(PAUSE), None),
-                    false => self.join(life, now),
+                    true => (Command::Sleep(POLL_INTERVAL), None),
+                    false => self.join(context, now),
                 }
             }
             _ => {
-                life.stage = Stage::Gone;
-                (Want::Nothing, None)
+                context.stage = Stage::Ended;
+                (Command::Nothing, None)
             }
         }
     }
 }
 
 impl Behavior for Torch {
-    fn join(&mut self, life: &mut Life, now: Duration) -> Next {
-        life.stage = Stage::Exiting;
-        self.deadline = life.clocks.mono(now).after(self.settings.join_timeout);
-        self.start(Operation::Exit, life, now)
+    fn join(&mut self, context: &mut Context, now: Duration) -> Step {
+        context.stage = Stage::Exiting;
+        self.deadline = context.clocks.mono(now).after(self.settings.join_timeout);
+        self.start(Operation::Exit, context, now)
     }
 
-    fn leave(&mut self, _life: &mut Life, _now: Duration) -> Option<Next> {
+    fn leave(&mut self, _life: &mut Context, _now: Duration) -> Option<Step> {
         None
     }
 
-    fn close(&mut self, life: &mut Life, now: Duration) -> Next {
-        life.stage = Stage::Closing;
-        self.start(Operation::Close, life, now)
+    fn close(&mut self, context: &mut Context, now: Duration) -> Step {
+        context.stage = Stage::Closing;
+        self.start(Operation::Close, context, now)
     }
 
-    fn handle_reply(&mut self, life: &mut Life, reply: Reply, _random: u64, now: Duration) -> Next {
+    fn handle_reply(&mut self, context: &mut Context, reply: Reply, _random: u64, now: Duration) -> Step {
         let (Reply::Cell(cell) | Reply::Written { cell, .. }) = reply else {
-            unreachable!("it asks for nothing else")
+            unreachable!("a torch node only reads and writes")
         };
         let Cell { state, token } = cell;
         (self.state, self.token, self.dirty) =
             (state.map(Arc::unwrap_or_clone).unwrap_or_default(), token, false);
-        self.synced = Some(life.clocks.mono(now));
-        self.sanitise(life.clocks.wall(now));
-        self.act(life, now)
+        self.synced_at = Some(context.clocks.mono(now));
+        self.sanitize(context.clocks.wall(now));
+        self.act(context, now)
     }
 
-    fn handle_no_reply(&mut self, life: &mut Life, now: Duration) -> Next {
-        self.sync(life, now)
+    fn handle_no_reply(&mut self, context: &mut Context, now: Duration) -> Step {
+        self.sync(context, now)
     }
 
-    fn handle_timer(&mut self, life: &mut Life, _is_woken: bool, now: Duration) -> Next {
-        let due = life.clocks.mono(now).since(self.beat) >= self.settings.keep_alive_interval;
-        match (life.stage, due) {
-            (Stage::Gone, _) => (Want::Nothing, None),
-            (Stage::Working { .. }, true) => self.start(Operation::KeepAlive, life, now),
-            (Stage::Working { .. }, false) => self.start(Operation::Look, life, now),
-            _ => self.sync(life, now),
+    fn handle_timer(&mut self, context: &mut Context, _is_woken: bool, now: Duration) -> Step {
+        let is_due = context.clocks.mono(now).since(self.last_beat) >= self.settings.keep_alive_interval;
+        match (context.stage, is_due) {
+            (Stage::Ended, _) => (Command::Nothing, None),
+            (Stage::Working { .. }, true) => self.start(Operation::KeepAlive, context, now),
+            (Stage::Working { .. }, false) => self.start(Operation::CountWaiting, context, now),
+            _ => self.sync(context, now),
         }
     }
 }

@@ -1,21 +1,23 @@
-//! R8: what one of our nodes writes follows from what it replaces. Whatever differs must be the writer's own doing, the
-//! end of somebody dead, or a node let in that had asked for it: an update of somebody else's that is lost shows here.
+//! R8: every write of a node of ours follows from the state that it replaces.
+//!
+//! A write may change the writer's own entries, remove dead nodes, and admit or move nodes that have announced
+//! themselves. Any other difference means that an update of another node was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State};
 
-use crate::check::{Checks, Violation, hold};
+use crate::check::{Checks, Violation, require};
 
-/// Which list a node is in, with its rank.
-fn place(state: &State, node: &NodeDesc) -> (Option<i64>, bool, bool) {
+/// Returns the rank of a node, if it is a participant, and whether it is on the wait list and on the redundancy list.
+fn position(state: &State, node: &NodeDesc) -> (Option<i64>, bool, bool) {
     let rank = state.participants.get(node).copied();
     (rank, state.wait_list.contains(node), state.redundancy_list.contains(node))
 }
 
-/// What others keep in the state.
-fn foreign(state: &State) -> impl Iterator<Item = (&Arc<str>, &Extra)> {
+/// Returns the attributes that our nodes must preserve.
+fn foreign_attributes(state: &State) -> impl Iterator<Item = (&Arc<str>, &Extra)> {
     state.extra.iter().filter(|(name, _)| !name.starts_with("rallypoint_"))
 }
 
@@ -28,16 +30,27 @@ impl Checks {
         at: Duration,
     ) -> Result<(), Violation> {
         let full = after.participants.len() as u64 == self.settings.max_nodes;
-        let begun = after.complete && (!before.complete || after.round > before.round);
-        let idle = !begun || !full || after.wait_list.is_empty();
-        hold!(at, "R12", idle, "{writer} completed a full round for which {:?} wait", after.wait_list);
+        let is_completed = after.complete && (!before.complete || after.round > before.round);
+        let has_no_waiters = !is_completed || !full || after.wait_list.is_empty();
+        require!(
+            at,
+            "R12",
+            has_no_waiters,
+            "{writer} completed a full round and left {:?} on the wait list",
+            after.wait_list
+        );
         let newest = before.last_heartbeats.values().max();
         for (node, heartbeat) in &after.last_heartbeats {
-            let (old, was) = (place(before, node), before.last_heartbeats.get(node));
-            let new = place(after, node);
+            let (old, old_heartbeat) = (position(before, node), before.last_heartbeats.get(node));
+            let new = position(after, node);
             if node == writer {
-                hold!(at, "R8", was < Some(heartbeat), "{writer} wrote heartbeat {heartbeat} after {was:?}");
-                hold!(
+                require!(
+                    at,
+                    "R8",
+                    old_heartbeat < Some(heartbeat),
+                    "{writer} wrote heartbeat {heartbeat} after {old_heartbeat:?}"
+                );
+                require!(
                     at,
                     "R8",
                     newest < Some(heartbeat),
@@ -45,53 +58,80 @@ impl Checks {
                 );
                 continue;
             }
-            let taken_in = old.0.is_none() && new.0.is_some();
-            let taken_out = old.0.is_some() && new == (None, true, false);
-            if taken_out {
-                let next = self.asked.get(&(before.round + 1)).is_some_and(|asked| asked.contains(node));
-                hold!(
+            let is_admitted = old.0.is_none() && new.0.is_some();
+            let is_moved_out = old.0.is_some() && new == (None, true, false);
+            if is_moved_out {
+                let has_announced =
+                    self.announced.get(&(before.round + 1)).is_some_and(|announced| announced.contains(node));
+                require!(
                     at,
                     "R8",
-                    next && before.complete,
-                    "{writer} took {node} out of round {}, which did not ask",
+                    has_announced && before.complete,
+                    "{writer} moved {node} out of round {} without an announcement",
                     before.round
                 );
-            } else if taken_in {
-                // What it asked before the store was emptied is forgotten.
-                let asked =
-                    self.is_lost || self.asked.get(&after.round).is_some_and(|asked| asked.contains(node));
-                hold!(at, "R8", asked, "{writer} let {node} into round {}, which did not ask", after.round);
+            } else if is_admitted {
+                // The record of announcements is incomplete after the store was emptied.
+                let has_announced = self.is_state_lost
+                    || self.announced.get(&after.round).is_some_and(|announced| announced.contains(node));
+                require!(
+                    at,
+                    "R8",
+                    has_announced,
+                    "{writer} admitted {node} to round {} without an announcement",
+                    after.round
+                );
             } else {
-                // Ranks are given out when the round is completed.
+                // Ranks are assigned when the round is completed.
                 let ranked = after.complete && !before.complete && old.0.is_some() && new.0.is_some();
                 let spare =
                     after.complete && full && old == (None, true, false) && new == (None, false, true);
-                hold!(
+                require!(
                     at,
                     "R8",
                     ranked || spare || old == new,
                     "{writer} moved {node} from {old:?} to {new:?}"
                 );
             }
-            let kept = if taken_in || taken_out { newest < Some(heartbeat) } else { was == Some(heartbeat) };
-            hold!(at, "R8", kept, "{writer} changed the heartbeat of {node} from {was:?} to {heartbeat}");
-        }
-        let stay = |node: &&NodeDesc| after.participants.contains_key(*node);
-        let stayed = before.participants.keys().filter(stay).count() as u64;
-        if before.deadline.is_some() && after.deadline.is_some() && before.deadline != after.deadline {
-            let min = self.settings.min_nodes;
-            hold!(
+            let is_heartbeat_valid = if is_admitted || is_moved_out {
+                newest < Some(heartbeat)
+            } else {
+                old_heartbeat == Some(heartbeat)
+            };
+            require!(
                 at,
                 "R8",
-                stayed < min,
-                "{writer} moved the end of the last call, with {stayed} nodes of {min}"
+                is_heartbeat_valid,
+                "{writer} changed the heartbeat of {node} from {old_heartbeat:?} to {heartbeat}"
             );
         }
-        let ended = after.round == before.round || stayed == 0;
-        hold!(at, "R8", ended, "{writer} ended round {} with {stayed} nodes in it", before.round);
-        let revived = before.closed && after.complete && !before.complete;
-        hold!(at, "R8", !revived, "{writer} completed a round of a closed rendezvous");
-        hold!(at, "R8", foreign(before).eq(foreign(after)), "{writer} changed what is not ours");
+        let remains = |node: &&NodeDesc| after.participants.contains_key(*node);
+        let remaining = before.participants.keys().filter(remains).count() as u64;
+        if before.deadline.is_some() && after.deadline.is_some() && before.deadline != after.deadline {
+            let min = self.settings.min_nodes;
+            require!(
+                at,
+                "R8",
+                remaining < min,
+                "{writer} moved the end of the last call while {remaining} of at least {min} nodes remained"
+            );
+        }
+        let is_round_empty = after.round == before.round || remaining == 0;
+        require!(
+            at,
+            "R8",
+            is_round_empty,
+            "{writer} ended round {} with {remaining} nodes in it",
+            before.round
+        );
+        let completes_closed = before.closed && after.complete && !before.complete;
+        require!(at, "R8", !completes_closed, "{writer} completed a round of a closed rendezvous");
+        require!(
+            at,
+            "R8",
+            foreign_attributes(before).eq(foreign_attributes(after)),
+            "{writer} changed an attribute that is not ours"
+        );
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The real clock, and pauses by it. When a call must return is decided by [`Deadline`].
+//! The real clock, and pauses that end at a [`Deadline`].
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use rallypoint_core::client::{Backoff, Cancellation, Deadline};
 
-/// The time since the machine has started, by which a [`Deadline`] is measured.
+/// Returns the monotonic time, on which every [`Deadline`] of this crate is based.
 pub fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// A timeout that several threads may read and set. It is no mutex, because a forked child reads it: another thread of the
-/// parent may have held the mutex at the fork.
+/// A timeout that several threads may read and set.
+///
+/// It uses an atomic because a forked child reads it. A mutex could be locked forever in the child if another thread of
+/// the parent held it during the fork.
 #[derive(Debug)]
 pub(crate) struct AtomicTimeout(AtomicU64);
 
@@ -39,17 +41,18 @@ impl Clone for AtomicTimeout {
     }
 }
 
-/// A timeout in microseconds, at most 500,000 years. The greatest number stands for no timeout.
+/// Converts a timeout to microseconds. `u64::MAX` means no timeout.
 fn micros(timeout: Option<Duration>) -> u64 {
     let micros = |timeout: Duration| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX).min(u64::MAX - 1);
     timeout.map_or(u64::MAX, micros)
 }
 
+/// Returns a random number.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Sleeps for `duration`, or until cancelled; whether it was not cancelled.
+/// Sleeps for `duration` or until the cancellation. Returns `false` if the sleep was cancelled.
 pub fn sleep(duration: Duration, cancellation: Option<&Arc<dyn Cancellation>>) -> bool {
     let deadline = Deadline::after(now(), Some(duration)).or_cancelled(cancellation.cloned());
     deadline.on_wait();
@@ -65,7 +68,7 @@ pub(crate) fn sleep_until(deadline: &Deadline) {
     }
 }
 
-/// Sleeps for the next pause, but not past the deadline.
+/// Sleeps for the next pause of the backoff, at most until the deadline.
 pub fn pause(backoff: &mut Backoff, deadline: &Deadline) {
     sleep_until(&deadline.or_after(now(), backoff.pause(random() as u32)));
 }

@@ -1,4 +1,4 @@
-//! `HOST:PORT` as people write it, and the addresses behind it. It opens no sockets.
+//! Endpoints in the form `HOST:PORT`, and the resolution of their addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -12,35 +12,40 @@ use rallypoint_core::client::{Backoff, Cancellation, ConnectionFault, Deadline, 
 use crate::deadline::{now, pause};
 use crate::error::{Context, Result, StoreError, StoreKind};
 
-/// A host name or address, and a port.
+/// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// A name, an IPv4 or IPv6 address without brackets, or empty for every address of this machine.
+    /// A host name, an IPv4 address, or an IPv6 address without brackets. Empty means all addresses of this machine.
     pub host: String,
     /// The port.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// An endpoint from its parts. Brackets around an IPv6 address are taken off.
+    /// Creates an endpoint. Removes the brackets around an IPv6 address and converts the host `*` to the empty host.
     pub fn new(host: &str, port: u16) -> Endpoint {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         Endpoint { host: if host == "*" { String::new() } else { host.to_owned() }, port }
     }
 
-    /// The addresses to connect to, in the resolver's order, or what went wrong within `timeout` (`None` is without end): a name
-    /// server has its own idea of time.
-    pub fn resolve_within(&self, timeout: impl Into<Option<Duration>>) -> Result<Vec<SocketAddr>> {
-        let deadline = Deadline::after(now(), timeout.into());
-        self.resolve_until(&deadline).map_err(|fault| self.unresolvable(fault))
-    }
-
-    /// Waits until the host name resolves. DNS may learn the name of a container only after its process has started.
+    /// Returns the addresses to connect to, in the order of the resolver. `None` means no timeout.
+    ///
+    /// The lookup runs on a thread of its own, because the resolver has timeouts of its own.
     ///
     /// # Errors
     ///
-    /// Fails with [`Failure::Unreachable`] if the name does not resolve before the deadline.
-    pub fn await_name(
+    /// Fails with [`Failure::Unreachable`] if the name does not resolve within `timeout`.
+    pub fn resolve_within(&self, timeout: impl Into<Option<Duration>>) -> Result<Vec<SocketAddr>> {
+        let deadline = Deadline::after(now(), timeout.into());
+        self.resolve_until(&deadline).map_err(|fault| self.unresolvable_error(fault))
+    }
+
+    /// Waits until the host name resolves. DNS may know the name of a container only after its process has started.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Unreachable`] if the name does not resolve within `timeout`.
+    pub fn wait_until_resolved(
         &self,
         timeout: impl Into<Option<Duration>>,
         cancellation: Option<Arc<dyn Cancellation>>,
@@ -49,24 +54,24 @@ impl Endpoint {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
             match self.resolve_until(&deadline) {
-                Err(fault) if deadline.has_passed(now()) => return Err(self.unresolvable(fault)),
+                Err(fault) if deadline.has_passed(now()) => return Err(self.unresolvable_error(fault)),
                 Err(_) => pause(&mut backoff, &deadline),
                 Ok(_) => return Ok(()),
             }
         }
     }
 
-    /// The addresses to connect to, or what went wrong before the deadline.
+    /// Returns the addresses to connect to.
     pub(crate) fn resolve_until(&self, deadline: &Deadline) -> Result<Vec<SocketAddr>, ConnectionFault> {
         if self.host.is_empty() || self.host.parse::<IpAddr>().is_ok() {
-            return self.look_up();
+            return self.lookup();
         }
         let endpoint = self.clone();
-        let (answer, answered) = mpsc::channel();
-        std::thread::spawn(move || answer.send(endpoint.look_up()));
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || sender.send(endpoint.lookup()));
         while !deadline.has_passed(now()) {
-            match answered.recv_timeout(deadline.slice(now()).unwrap_or(Duration::MAX)) {
-                Ok(answer) => return answer,
+            match receiver.recv_timeout(deadline.slice(now()).unwrap_or(Duration::MAX)) {
+                Ok(addresses) => return addresses,
                 Err(RecvTimeoutError::Disconnected) => return Err(self.fault("the lookup failed")),
                 Err(RecvTimeoutError::Timeout) => deadline.on_wait(),
             }
@@ -74,16 +79,16 @@ impl Endpoint {
         Err(self.fault("the name server did not answer in time"))
     }
 
-    fn look_up(&self) -> Result<Vec<SocketAddr>, ConnectionFault> {
+    fn lookup(&self) -> Result<Vec<SocketAddr>, ConnectionFault> {
         if self.host.is_empty() {
             return Ok(vec![
                 (Ipv4Addr::LOCALHOST, self.port).into(),
                 (Ipv6Addr::LOCALHOST, self.port).into(),
             ]);
         }
-        let found = (self.host.as_str(), self.port).to_socket_addrs();
-        let mut addresses: Vec<_> = found.map_err(|error| self.fault(&error.to_string()))?.collect();
-        // `localhost` may be there twice. The resolver sorts, so equal addresses follow each other.
+        let resolved = (self.host.as_str(), self.port).to_socket_addrs();
+        let mut addresses: Vec<_> = resolved.map_err(|error| self.fault(&error.to_string()))?.collect();
+        // The resolver may return `localhost` twice. It sorts, so equal addresses are adjacent.
         addresses.dedup();
         Ok(addresses)
     }
@@ -92,7 +97,7 @@ impl Endpoint {
         ConnectionFault::Unresolvable { host: self.host.clone(), reason: reason.into() }
     }
 
-    fn unresolvable(&self, fault: ConnectionFault) -> StoreError {
+    fn unresolvable_error(&self, fault: ConnectionFault) -> StoreError {
         let context = Context::new(StoreKind::Tcp, self.to_string());
         context.failed(Failure::Unreachable(vec![(String::new(), fault)]))
     }
@@ -102,19 +107,19 @@ impl FromStr for Endpoint {
     type Err = StoreError;
 
     fn from_str(text: &str) -> Result<Endpoint> {
-        let wrong = |why: &str| {
+        let invalid = |reason: &str| {
             StoreError::InvalidArgument(format!(
-                "{text:?} is not HOST:PORT: {why} (examples: node0:29400, 10.0.0.1:29400, [::1]:29400)"
+                "{text:?} is not HOST:PORT: {reason} (examples: node0:29400, 10.0.0.1:29400, [::1]:29400)"
             ))
         };
-        let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| invalid("there is no port"))?;
         if host.chars().any(|c| c.is_whitespace() || c == '/') {
-            return Err(wrong("the host has a space or a slash in it"));
+            return Err(invalid("the host has a space or a slash in it"));
         }
         if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
-            return Err(wrong("an IPv6 address needs brackets"));
+            return Err(invalid("an IPv6 address needs brackets"));
         }
-        let port = port.parse().map_err(|_| wrong("the port is not a number from 0 to 65535"))?;
+        let port = port.parse().map_err(|_| invalid("the port is not a number from 0 to 65535"))?;
         Ok(Endpoint::new(host, port))
     }
 }
@@ -133,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_read_and_print_as_people_write_them() {
+    fn endpoints_parse_and_print_as_host_and_port() {
         for text in ["node0:29400", "10.0.0.1:1", "[::1]:65535", "[fe80::1]:0", ":29400"] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
@@ -141,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_endpoint_is_refused_with_the_reason() {
-        for (text, why) in [
+    fn an_invalid_endpoint_is_refused_with_the_reason() {
+        for (text, reason) in [
             ("node0", "there is no port"),
             ("node0:x", "the port is not a number"),
             ("node0:70000", "the port is not a number"),
@@ -151,7 +156,7 @@ mod tests {
             ("a b:1", "a space or a slash"),
         ] {
             let error = text.parse::<Endpoint>().unwrap_err().to_string();
-            assert!(error.contains(why), "{text}: {error}");
+            assert!(error.contains(reason), "{text}: {error}");
         }
     }
 }

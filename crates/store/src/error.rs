@@ -1,4 +1,4 @@
-//! Why a store operation failed, split by who must act.
+//! Errors of store operations, and their messages.
 
 use std::fmt;
 use std::io;
@@ -17,63 +17,64 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum StoreError {
     /// A call failed, or a store could not be opened.
-    #[error("{}", call_failed(.context, .failure))]
+    #[error("{}", call_message(.context, .failure))]
     Call {
         /// The call.
         context: Box<Context>,
-        /// Why it failed.
+        /// The reason.
         failure: Failure,
     },
-    /// A server could not listen.
-    #[error("cannot listen on {address}: {}", not_listening(.error))]
+    /// A server cannot listen on an address.
+    #[error("cannot listen on {address}: {}", listen_message(.error))]
     Listen {
         /// The address.
         address: String,
-        /// Why not, as the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// A file can't be used.
+    /// A file cannot be used.
     #[error("{}: {fault}", .path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         fault: FileFault,
     },
-    /// A file could not be had in time.
-    #[error("{} gave up after {} on {}: {obstacle}", .context.call(), millis(.context.waited), .context.peer)]
+    /// A file could not be opened, locked or read before the timeout.
+    #[error("{} timed out after {} on {}: {obstacle}", .context.call(), millis(.context.waited), .context.peer)]
     FileTimeout {
         /// The call.
         context: Box<Context>,
-        /// Why the file could not be had.
+        /// The reason.
         obstacle: &'static str,
     },
     /// The queue has no items.
     #[error("queue {key} is empty")]
     QueueEmpty {
-        /// The queue.
+        /// The name of the queue.
         key: String,
     },
-    /// Arguments that are out of range or don't go together.
+    /// The arguments are out of range or contradict each other. Contains the message.
     #[error("{0}")]
     InvalidArgument(String),
-    /// A store that is implemented elsewhere failed, in a way of its own.
+    /// An error of a store that is implemented outside of this crate.
     #[error(transparent)]
     Foreign(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl StoreError {
-    /// Whether the call may be repeated.
+    /// Returns whether the call may be repeated.
     pub fn retry(&self) -> Retry {
         self.failure().map_or(Retry::Never, Failure::retry)
     }
 
-    /// Whether the server could not be reached or did not answer. The same call may work once the server answers.
+    /// Returns whether the error is an outage: the server was unreachable or sent no reply. The same call may succeed
+    /// once the server answers.
     pub fn is_outage(&self) -> bool {
         self.retry() != Retry::Never
     }
 
-    /// Returns the call that failed, if the error is about one.
+    /// Returns the call that failed, if the error belongs to a call.
     pub fn context(&self) -> Option<&Context> {
         match self {
             StoreError::Call { context, .. } | StoreError::FileTimeout { context, .. } => Some(context),
@@ -81,7 +82,7 @@ impl StoreError {
         }
     }
 
-    /// Returns why the call failed, if the error is about one.
+    /// Returns why the call failed, if the error is [`StoreError::Call`].
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             StoreError::Call { failure, .. } => Some(failure),
@@ -89,13 +90,13 @@ impl StoreError {
         }
     }
 
-    /// Returns why there was no connection, if that is what the error says. If several addresses failed, returns the most
-    /// telling fault.
+    /// Returns why no connection could be opened, if that is the error. If several addresses failed, returns the most
+    /// specific fault.
     pub fn connection_fault(&self) -> Option<ConnectionFault> {
         self.failure()?.connection_fault()
     }
 
-    /// Returns what did not happen in time, if the error is a timeout of a call that waited.
+    /// Returns what the call waited for, if the error is a timeout of a wait.
     pub fn awaited(&self) -> Option<&Awaited> {
         match self.failure()? {
             Failure::Timeout(awaited) => Some(awaited),
@@ -103,17 +104,18 @@ impl StoreError {
         }
     }
 
-    /// Returns the keys of the call that were not there when it timed out: all of its keys, if the server did not say.
+    /// Returns the keys that were absent when the call timed out, or all keys of the call if the server did not report
+    /// them.
     pub fn missing_keys(&self) -> Vec<&str> {
         match self {
             StoreError::Call { context, failure: Failure::Timeout(Awaited::Keys(present)) } => {
-                context.keys_that_are(false, present.as_deref())
+                context.keys_with_presence(false, present.as_deref())
             }
             _ => Vec::new(),
         }
     }
 
-    /// Whether a server could not listen because the address is taken.
+    /// Returns whether a server cannot listen because the address is in use.
     pub fn is_address_in_use(&self) -> bool {
         matches!(self, StoreError::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
     }
@@ -135,7 +137,7 @@ pub enum StoreKind {
     Hash,
     /// [`PrefixStore`](crate::PrefixStore).
     Prefix,
-    /// A store that is implemented elsewhere, by the name of its type.
+    /// A store that is implemented outside of this crate. Contains the name of its type.
     Other(&'static str),
 }
 
@@ -151,45 +153,46 @@ impl fmt::Display for StoreKind {
     }
 }
 
-/// The call that failed.
+/// The call to which an error belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Context {
     /// The kind of store.
     pub store: StoreKind,
-    /// The server's endpoint, the file's path, or the prefix of an exchange between ranks. Empty for stores that have none.
+    /// The endpoint of the server, the path of the file, or the prefix of an exchange between ranks. Empty for other
+    /// stores.
     pub peer: String,
-    /// The operation; `None` if a store was to be opened.
+    /// The operation, or `None` if the call opened a store.
     pub op: Option<Op>,
     /// The keys of the operation.
     pub keys: Vec<String>,
-    /// How long the call took until it failed. Zero if that is not known.
+    /// How long the call took until it failed. Zero if unknown.
     pub waited: Duration,
 }
 
 impl Context {
-    /// A store that is being opened.
+    /// Creates the context of a call that opens a store.
     pub fn new(store: StoreKind, peer: impl Into<String>) -> Context {
         Context { store, peer: peer.into(), op: None, keys: Vec::new(), waited: Duration::ZERO }
     }
 
-    /// The same store during this call.
-    pub(crate) fn during(self, op: impl Into<Option<Op>>, keys: Vec<String>) -> Context {
+    /// Sets the operation and its keys.
+    pub(crate) fn with_call(self, op: impl Into<Option<Op>>, keys: Vec<String>) -> Context {
         Context { op: op.into(), keys, ..self }
     }
 
-    /// The same call, which has taken this long.
+    /// Sets how long the call has taken.
     pub fn after(self, waited: Duration) -> Context {
         Context { waited, ..self }
     }
 
-    /// The error of this call.
+    /// Creates the error for this call.
     pub fn failed(self, failure: Failure) -> StoreError {
         StoreError::Call { context: Box::new(self), failure }
     }
 
-    /// The store, with its address or path.
-    pub fn place(&self) -> String {
+    /// Returns the kind of the store with its endpoint or path.
+    pub fn store_name(&self) -> String {
         match self.store {
             StoreKind::Tcp => format!("TCP store {}", self.peer),
             store if self.peer.is_empty() => store.to_string(),
@@ -201,158 +204,159 @@ impl Context {
         self.op.map_or("connect", Op::name)
     }
 
-    /// The operation and its keys.
+    /// Returns the operation and its keys as text.
     fn call(&self) -> String {
         let op = self.op();
         if self.keys.is_empty() { op.into() } else { format!("{op} of {}", first_few(&self.keys)) }
     }
 
-    /// The operation and its keys between these; nothing if a store was to be opened.
-    fn if_called(&self, before: &str, after: &str) -> String {
-        if self.op.is_none() { String::new() } else { format!("{before}{}{after}", self.call()) }
+    /// Returns the operation and its keys between `prefix` and `suffix`, or nothing if the call opened a store.
+    fn call_if_any(&self, prefix: &str, suffix: &str) -> String {
+        if self.op.is_none() { String::new() } else { format!("{prefix}{}{suffix}", self.call()) }
     }
 
-    /// The keys that were or were not there, all keys if that is not known.
-    fn keys_that_are(&self, there: bool, present: Option<&[bool]>) -> Vec<&str> {
-        let is_such = |n: usize| present.is_none_or(|present| present.get(n) == Some(&there));
-        let keys = self.keys.iter().enumerate().filter(|(n, _)| is_such(*n));
+    /// Returns the keys that were present (or absent), or all keys if that is unknown.
+    fn keys_with_presence(&self, is_present: bool, present: Option<&[bool]>) -> Vec<&str> {
+        let matches = |n: usize| present.is_none_or(|present| present.get(n) == Some(&is_present));
+        let keys = self.keys.iter().enumerate().filter(|(n, _)| matches(*n));
         keys.map(|(_, key)| key.as_str()).collect()
     }
 }
 
-/// Why a file can't be used.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileFault {
     /// A file operation failed.
     #[error("{what}: {source}")]
     System {
-        /// The operation.
+        /// The file operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file holds something that is not a record and can't be a torn one.
+    /// The file contains bytes that are neither a record nor the beginning of one.
     #[error("not a FileStore file: {what} at byte {offset}")]
     Corrupt {
-        /// The position.
+        /// The offset of the bytes in the file.
         offset: u64,
-        /// What was found.
+        /// What is wrong with them.
         what: String,
     },
-    /// The file is there, but must not be used. The text says why: other users could have written it, or it is of another run.
+    /// The file exists but must not be used, because other users can write it or because it belongs to another run.
+    /// Contains the reason.
     #[error("refused: {0}")]
     Refused(String),
 }
 
-// ---- texts ----
+// ---- messages ----
 
-fn call_failed(context: &Context, failure: &Failure) -> String {
+fn call_message(context: &Context, failure: &Failure) -> String {
     let (peer, call, waited) = (&context.peer, context.call(), millis(context.waited));
     match failure {
-        Failure::Timeout(awaited) => timed_out(context, awaited),
+        Failure::Timeout(awaited) => timeout_message(context, awaited),
         Failure::NoAnswer => format!(
             "{call} got no answer from {peer} within {waited}: the server is reachable but silent (stopped, frozen, or cut off)"
         ),
         Failure::Unreachable(tried) => match &tried[..] {
             [(_, fault @ ConnectionFault::Unresolvable { .. })] => fault.to_string(),
             tried => {
-                let during = context.if_called(" for ", "");
-                let faults = listed(tried.iter().map(|(address, fault)| format!("{address}: {fault}")), "; ");
+                let during = context.call_if_any(" for ", "");
+                let faults = join(tried.iter().map(|(address, fault)| format!("{address}: {fault}")), "; ");
                 format!("could not connect to {peer}{during} within {waited}: {faults}")
             }
         },
-        Failure::ConnectionLost(how) => format!("lost the connection to {peer} during {call}: {how}"),
-        Failure::Indeterminate(how) => format!(
-            "{call} got no answer from {peer}: {how}; it may or may not have been applied, and was not repeated"
+        Failure::ConnectionLost(reason) => format!("lost the connection to {peer} during {call}: {reason}"),
+        Failure::Indeterminate(reason) => format!(
+            "{call} got no answer from {peer}: {reason}; it may or may not have been applied, and was not repeated"
         ),
         Failure::Reset(evidence) => format!(
-            "{}the store at {peer} was restarted and has lost its contents ({evidence}); make a new client to go on with an empty store",
-            context.if_called("", " failed: ")
+            "{}the store at {peer} was restarted and has lost its contents ({evidence}); create a new client to continue with an empty store",
+            context.call_if_any("", " failed: ")
         ),
-        Failure::Protocol(stranger, error) => {
-            let (peer, during) = (stranger.as_ref().unwrap_or(peer), context.if_called(" during ", ""));
+        Failure::Protocol(address, error) => {
+            let (peer, during) = (address.as_ref().unwrap_or(peer), context.call_if_any(" during ", ""));
             match error {
                 WireError::WrongNonce { .. } => format!("{peer} {error}{during}: not a c10d store server"),
                 error => format!("{peer} broke the protocol{during}: {error}"),
             }
         }
-        Failure::TooLarge { what, len, limit } => too_large(context, *what, *len, *limit),
-        Failure::Refused(why) => format!("{call} was refused by {}: {why}", context.place()),
+        Failure::TooLarge { what, len, limit } => too_large_message(context, *what, *len, *limit),
+        Failure::Refused(reason) => format!("{call} was refused by {}: {reason}", context.store_name()),
         Failure::Unsupported(None) => format!("{} does not support {}", context.store, context.op()),
         Failure::Unsupported(Some(since)) => format!(
             "{} is not supported by the server at {peer}\nhint: torch's servers support it from {since}, rallypoint's always",
             context.op()
         ),
-        Failure::NotANumber { delta, held } => format!(
+        Failure::NotANumber { delta, value } => format!(
             "cannot add {delta} to {}: it holds {}, and the sum must be a 64-bit integer",
             first_few(&context.keys),
-            printable(held)
+            printable(value)
         ),
-        failure => format!("{call} failed on {}: {failure:?}", context.place()),
+        failure => format!("{call} failed on {}: {failure:?}", context.store_name()),
     }
 }
 
-fn timed_out(context: &Context, awaited: &Awaited) -> String {
-    let (waited, place) = (millis(context.waited), context.place());
+fn timeout_message(context: &Context, awaited: &Awaited) -> String {
+    let (waited, store) = (millis(context.waited), context.store_name());
     match awaited {
         Awaited::Keys(present) => {
             let states = key_states(context, present.as_deref());
-            format!("{} timed out after {waited} on {place}: {states}", context.op())
+            format!("{} timed out after {waited} on {store}: {states}", context.op())
         }
         Awaited::Arrivals(world_size) => {
             let key = first_few(&context.keys);
-            format!("barrier {key} timed out after {waited} on {place}: fewer than {world_size} arrived")
+            format!("barrier {key} timed out after {waited} on {store}: fewer than {world_size} arrived")
         }
         Awaited::Workers { joined, expected } => {
-            format!("timed out after {waited} waiting for workers at {place}: {joined} of {expected} joined")
+            format!("timed out after {waited} waiting for workers at {store}: {joined} of {expected} joined")
         }
         Awaited::Ranks { world_size, missing } => {
-            let came = world_size - missing.len() as u64;
+            let arrived = world_size - missing.len() as u64;
             let missing = first_few(missing);
             format!(
-                "timed out after {waited} at {:?}: {came} of {world_size} ranks came, missing: {missing}",
+                "timed out after {waited} at {:?}: {arrived} of {world_size} ranks arrived, missing: {missing}",
                 context.peer
             )
         }
-        awaited => format!("{} timed out after {waited} on {place}: {awaited:?}", context.call()),
+        awaited => format!("{} timed out after {waited} on {store}: {awaited:?}", context.call()),
     }
 }
 
 fn key_states(context: &Context, present: Option<&[bool]>) -> String {
-    let missing = context.keys_that_are(false, present);
-    let there = context.keys_that_are(true, present);
-    match (missing.is_empty(), there.is_empty()) {
+    let missing = context.keys_with_presence(false, present);
+    let found = context.keys_with_presence(true, present);
+    match (missing.is_empty(), found.is_empty()) {
         _ if present.is_none() => {
-            format!("waited for {} (the server did not say which are there)", first_few(&missing))
+            format!("waited for {} (the server did not report which are present)", first_few(&missing))
         }
         (false, true) => format!("missing {}", first_few(&missing)),
         (false, false) => {
-            let (count, all) = (there.len(), context.keys.len());
-            format!("missing {} ({count} of {all} keys there: {})", first_few(&missing), first_few(&there))
+            let (count, total) = (found.len(), context.keys.len());
+            format!("missing {} ({count} of {total} keys there: {})", first_few(&missing), first_few(&found))
         }
-        (true, _) => format!("all of {} came just after the timeout", first_few(&there)),
+        (true, _) => format!("all of {} were set just after the timeout", first_few(&found)),
     }
 }
 
-fn too_large(context: &Context, what: Oversized, len: u64, limit: usize) -> String {
+fn too_large_message(context: &Context, what: Oversized, len: u64, limit: usize) -> String {
     let key = first_few(&context.keys);
     match what {
         Oversized::Key => format!("key of {len} bytes, the limit is {limit}: {key}"),
         Oversized::Value => {
             format!("value of {len} bytes for {key}, the limit is {limit}; nothing was changed")
         }
-        Oversized::Append { held } => format!(
-            "cannot append {} to {key}: it holds {held}, and the server's limit is {limit}",
+        Oversized::Append { current_len } => format!(
+            "cannot append {} to {key}: it holds {current_len}, and the server's limit is {limit}",
             counted(len as usize, "byte")
         ),
         Oversized::Keys => format!("{len} keys in one call, the limit is {limit}; nothing was sent"),
         Oversized::Request => format!("request of {len} bytes, the limit is {limit}; nothing was sent"),
         _ => {
-            let several = context.keys.len() > 1;
-            let fewer = if several { "ask for fewer keys at a time, or " } else { "" };
+            let has_several_keys = context.keys.len() > 1;
+            let advice = if has_several_keys { "request fewer keys at a time, or " } else { "" };
             format!(
-                "the reply of {} to {} has at least {len} bytes, this client takes {limit}; {fewer}use a client with a larger `reply_len`",
+                "the reply of {} to {} has at least {len} bytes, this client accepts {limit}; {advice}use a client with a larger `reply_len`",
                 context.peer,
                 context.call()
             )
@@ -360,7 +364,7 @@ fn too_large(context: &Context, what: Oversized, len: u64, limit: usize) -> Stri
     }
 }
 
-fn not_listening(error: &io::Error) -> String {
+fn listen_message(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             "address already in use (another store server, a job that has not ended, or no free port left?)"
@@ -370,9 +374,9 @@ fn not_listening(error: &io::Error) -> String {
     }
 }
 
-/// All of these, with `separator` between them.
-pub(crate) fn listed(all: impl Iterator<Item = impl ToString>, separator: &str) -> String {
-    all.map(|one| one.to_string()).collect::<Vec<_>>().join(separator)
+/// Joins items with `separator`.
+pub(crate) fn join(items: impl Iterator<Item = impl ToString>, separator: &str) -> String {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
 }
 
 fn millis(time: Duration) -> String {
@@ -383,30 +387,30 @@ fn millis(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn waiting_for(keys: &[&str]) -> Context {
+    fn wait_context(keys: &[&str]) -> Context {
         let keys = keys.iter().map(|key| key.to_string()).collect();
-        Context::new(StoreKind::Tcp, "node0:29400").during(Op::Wait, keys).after(Duration::from_secs(1))
+        Context::new(StoreKind::Tcp, "node0:29400").with_call(Op::Wait, keys).after(Duration::from_secs(1))
     }
 
     #[test]
-    fn a_taken_address_says_who_may_have_it() {
+    fn an_address_in_use_is_reported_with_possible_causes() {
         let (address, error) = ("127.0.0.1:29400".into(), io::ErrorKind::AddrInUse.into());
-        let said = StoreError::Listen { address, error }.to_string();
+        let message = StoreError::Listen { address, error }.to_string();
         assert!(
-            said.starts_with("cannot listen on 127.0.0.1:29400: address already in use (another "),
-            "{said}"
+            message.starts_with("cannot listen on 127.0.0.1:29400: address already in use (another "),
+            "{message}"
         );
     }
 
     #[test]
-    fn only_what_a_server_may_answer_later_is_an_outage() {
+    fn only_failures_that_may_be_retried_are_outages() {
         for (failure, retry) in [
             (Failure::NoAnswer, Retry::WhenReachable),
             (Failure::Indeterminate("lost".into()), Retry::Indeterminate),
             (Failure::Timeout(Awaited::Keys(None)), Retry::WhenReachable),
             (Failure::Timeout(Awaited::Keys(Some(vec![false]))), Retry::Never),
         ] {
-            let error = waiting_for(&["k"]).failed(failure);
+            let error = wait_context(&["k"]).failed(failure);
             assert_eq!(error.retry(), retry, "{error}");
             assert_eq!(error.is_outage(), retry != Retry::Never);
         }
@@ -414,15 +418,15 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_says_how_many_of_how_many_keys_were_there() {
-        for (present, said) in [
+    fn a_timeout_reports_how_many_keys_were_present() {
+        for (present, keys) in [
             (Some(vec![false, false, false]), "missing a, b, c"),
             (Some(vec![false, true, true]), "missing a (2 of 3 keys there: b, c)"),
-            (Some(vec![true, true, true]), "all of a, b, c came just after the timeout"),
-            (None, "waited for a, b, c (the server did not say which are there)"),
+            (Some(vec![true, true, true]), "all of a, b, c were set just after the timeout"),
+            (None, "waited for a, b, c (the server did not report which are present)"),
         ] {
-            let error = waiting_for(&["a", "b", "c"]).failed(Failure::Timeout(Awaited::Keys(present)));
-            let expected = format!("wait timed out after 1000 ms on TCP store node0:29400: {said}");
+            let error = wait_context(&["a", "b", "c"]).failed(Failure::Timeout(Awaited::Keys(present)));
+            let expected = format!("wait timed out after 1000 ms on TCP store node0:29400: {keys}");
             assert_eq!(error.to_string(), expected);
         }
     }

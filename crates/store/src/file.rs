@@ -1,9 +1,8 @@
-//! A store in one file that many processes share, torch's among them. `core::record` says what the bytes mean; here they
-//! are read, locked and written.
+//! A store in one file that several processes share, including torch's. `core::record` defines the format of the file.
 //!
-//! No process serves this store, so a waiter can't be woken: `get` and `wait` poll the file.
+//! There is no server that could wake a waiter, so `get` and `wait` poll the file.
 
-mod place;
+mod lock;
 mod view;
 
 use std::fmt;
@@ -16,17 +15,17 @@ use rallypoint_core::record::{CLEANUP, REFCOUNT, RUN_ID, Record, Table, user_key
 use rallypoint_core::wire::Op;
 use rallypoint_core::{Limits, printable};
 
-use self::place::{Access, Locked, Place};
+use self::lock::{Access, Locked, StoreFile};
 use self::view::View;
 use crate::deadline::{AtomicTimeout, now, pause};
 use crate::error::{Context, FileFault, Result, StoreError, StoreKind};
 use crate::setters;
 use crate::store::{DEFAULT_TIMEOUT, Store, sum, within};
 
-/// How long dropping a store may wait for the lock; [`FileStore::close`] takes the store's timeout instead.
+/// How long dropping a store waits for the lock. [`FileStore::close`] uses the timeout of the store instead.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a [`FileStore`] may be told before it is opened.
+/// Options of a [`FileStore`].
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -49,7 +48,8 @@ pub struct FileStoreOptions {
 }
 
 impl FileStoreOptions {
-    /// A file at this path, of this user alone, that is not removed.
+    /// Creates the options for the file at this path. By default the file belongs to this user alone and is never
+    /// deleted.
     pub fn new(path: impl Into<PathBuf>) -> FileStoreOptions {
         FileStoreOptions {
             path: path.into(),
@@ -63,70 +63,80 @@ impl FileStoreOptions {
     }
 
     setters! {
-        /// How many instances must have closed the file before the last one removes it. All that share the file should say the same.
+        /// Sets how many instances must have closed the file before the last one deletes it. All instances should use
+        /// the same number. `None` means that the file is never deleted.
         num_workers: Option<u64>;
-        /// How long opening and every later operation may take; `None` for without end.
+        /// Sets the timeout of every operation, including opening. `None` means no timeout.
         timeout: Option<Duration>;
-        /// Whether to use a file that belongs to another user or that others may write to. A process that can write to it
-        /// decides what this process reads. A file that isn't there is made for this user alone (mode 0600) all the same.
+        /// Sets whether to accept a file that belongs to another user or that other users can write. Such users control
+        /// what this process reads. A new file has mode 0600 in either case.
         shared: bool;
-        /// Refuses a file that an earlier run left behind.
+        /// Sets the run id, so that a file of an earlier run is refused.
         ///
-        /// The first one to open a file without any user's keys writes the run's name into it; a file that names another
-        /// run, or that holds keys but names none, is [`FileFault::Refused`](crate::FileFault::Refused). Torch's processes
-        /// neither write nor check the name, so in a job that mixes both one of ours must come first.
+        /// The first instance that opens a file without users' keys writes the run id into it. A file with another run
+        /// id, or with keys but no run id, fails with [`FileFault::Refused`](crate::FileFault::Refused). Torch's
+        /// processes neither write nor check the run id, so in a mixed job one of our processes must open the file
+        /// first.
         run_id: Option<String>;
-        /// The longest key and value that are taken for such.
+        /// Sets the limits on the length of keys and values. A longer one in the file counts as corrupt.
         limits: Limits;
-        /// Sets what ends calls early, from opening the store on.
+        /// Sets the cancellation of all calls, including the one that opens the store.
         cancellation: Option<Arc<dyn Cancellation>>;
     }
 
-    /// Opens the store and counts it in the file.
+    /// Opens the store and counts this instance in the file.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::File`] if the file cannot be used, and with [`StoreError::FileTimeout`] if the file
+    /// could not be created, locked and read before the timeout.
     pub fn open(self) -> Result<FileStore> {
-        // The file is opened anew each time, so a change of the working directory must not matter.
+        // Each operation opens the file again, so the path must not depend on the working directory.
         let path = std::path::absolute(&self.path).map_err(|source| StoreError::File {
             path: self.path.clone(),
             fault: FileFault::System { what: "find", source },
         })?;
-        let (place, timeout) = (Place { path, shared: self.shared }, AtomicTimeout::new(self.timeout));
+        let (file, timeout) = (StoreFile { path, shared: self.shared }, AtomicTimeout::new(self.timeout));
         let store =
-            FileStore { shared: Arc::new(Shared { options: self, place, view: Mutex::default() }), timeout };
+            FileStore { shared: Arc::new(Shared { options: self, file, view: Mutex::default() }), timeout };
         let names = [REFCOUNT];
         store.shared.change(&store.call(Op::Add, &names), |table| {
             let count = store.shared.count(table, REFCOUNT, 1)?;
             Ok((vec![Record::set(REFCOUNT, count.to_string())], ()))
         })?;
-        store.shared.view().joined = true;
+        store.shared.view().is_counted = true;
         Ok(store)
     }
 }
 
-/// A [`Store`] in one file, which may be shared with torch's `FileStore`s on this machine or on any machine that sees the
-/// file and honors its locks.
+/// A [`Store`] in one file.
 ///
-/// It has what torch's has: no queues, and `append`, `multi_get` and `multi_set` although
-/// [`has_extended_api`](Store::has_extended_api) says no. `num_keys` counts the file's own bookkeeping keys, and
-/// `delete_key` always returns true, as torch's do; `list_keys` lists only the user's.
+/// Torch's `FileStore` can share the file, on this machine or on any machine that mounts the file system and supports
+/// its locks.
 ///
-/// An instance is counted in the file while it lives. The last one to go removes the file once as many have gone as the
-/// number of workers it was opened with. [`close`](FileStore::close) does so and reports errors; dropping the store does so
-/// too, and waits up to 5 s for the lock.
+/// The operations are those of torch's `FileStore`. There are no queues. `append`, `multi_get` and `multi_set` work
+/// although [`has_extended_api`](Store::has_extended_api) returns `false`. `num_keys` also counts the bookkeeping keys
+/// of the file, but `list_keys` returns only users' keys. `delete_key` always returns `true`.
+///
+/// The file contains the number of open instances and the number of closed ones. An instance deletes the file when it
+/// is the last open one and the number of closed instances has reached the number of workers.
+/// [`close`](FileStore::close) closes an instance and reports errors. Dropping an instance also closes it, waits up to
+/// 5 s for the lock, and logs errors.
 pub struct FileStore {
     shared: Arc<Shared>,
     timeout: AtomicTimeout,
 }
 
-/// What a store and its copies with other timeouts have in common. It is counted in the file.
+/// One instance, as counted in the file. Copies of a store with other timeouts share it.
 struct Shared {
     options: FileStoreOptions,
-    place: Place,
-    /// Locked after the file and only for as long as it takes to read: a thread that waits for the file's lock must not
-    /// block another thread with an earlier deadline.
+    file: StoreFile,
+    /// Locked after the file is locked, and only while reading: a thread that waits for the lock of the file must not
+    /// block a thread with an earlier deadline.
     view: Mutex<View>,
 }
 
-/// An operation under way.
+/// An operation in progress.
 struct Call<'a> {
     op: Op,
     keys: &'a [&'a str],
@@ -137,40 +147,52 @@ impl Call<'_> {
     fn context(&self, path: &Path) -> Context {
         let keys = self.keys.iter().map(|key| key.to_string()).collect();
         let waited = self.deadline.waited(now());
-        Context::new(StoreKind::File, path.display().to_string()).during(self.op, keys).after(waited)
+        Context::new(StoreKind::File, path.display().to_string()).with_call(self.op, keys).after(waited)
     }
 
-    fn gave_up(&self, path: &Path, obstacle: &'static str) -> StoreError {
+    fn timeout_error(&self, path: &Path, obstacle: &'static str) -> StoreError {
         StoreError::FileTimeout { context: Box::new(self.context(path)), obstacle }
     }
 }
 
 impl FileStore {
-    /// Opens the store at `path`, making the file if it isn't there. With a number of workers the last of them to go
-    /// removes the file; without (torch's -1) the file stays.
+    /// Opens the store at `path` and creates the file if it does not exist.
+    ///
+    /// With a number of workers, the last of them deletes the file. With `None` (torch's -1) the file stays.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`FileStoreOptions::open`].
     pub fn open(path: impl AsRef<Path>, num_workers: Option<u64>) -> Result<FileStore> {
         FileStoreOptions::new(path.as_ref()).num_workers(num_workers).open()
     }
 
-    /// The path it was opened with.
+    /// Returns the path with which the store was opened.
     pub fn path(&self) -> &Path {
         &self.shared.options.path
     }
 
-    /// Closes the store: it is no longer counted in the file, and if it was the last one, the file is removed. If the
-    /// file is gone or was replaced meanwhile there is nothing to do.
+    /// Closes the store and updates the number of open instances in the file. The last of the workers deletes the file.
+    ///
+    /// Does nothing if the file was deleted or replaced in the meantime.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::File`] or [`StoreError::FileTimeout`] if the file cannot be locked or updated.
     pub fn close(self) -> Result<()> {
-        let left = self.shared.leave(self.timeout());
-        // Dropping the store must not try again, even after a failure.
-        self.shared.view().joined = false;
-        left
+        let result = self.shared.leave(self.timeout());
+        // Even after a failure, `drop` must not try again.
+        self.shared.view().is_counted = false;
+        result
     }
 
-    /// The same file for a process that was forked from the one which opened it. It is not counted in the file, and has
-    /// nothing in common with the one it is made from: that one's locks may be held by threads which were not copied.
+    /// Returns a store on the same file for a forked child of the process that opened it.
+    ///
+    /// The new store is not counted in the file. It shares nothing with the original, whose locks may be held by
+    /// threads that do not exist in the child.
     pub fn for_child(&self, timeout: Option<Duration>) -> FileStore {
-        let Shared { options, place, .. } = &*self.shared;
-        let shared = Shared { options: options.clone(), place: place.clone(), view: Mutex::default() };
+        let Shared { options, file, .. } = &*self.shared;
+        let shared = Shared { options: options.clone(), file: file.clone(), view: Mutex::default() };
         FileStore { shared: Arc::new(shared), timeout: AtomicTimeout::new(timeout) }
     }
 
@@ -178,9 +200,9 @@ impl FileStore {
         self.shared.call(op, keys, self.timeout())
     }
 
-    /// The key as the file has it, if it may be that long.
+    /// Returns the key in its form in the file. Fails if it is too long.
     fn key(&self, key: &str) -> Result<Vec<u8>> {
-        // The slash before it, and the mark of deletion that may come before that.
+        // A slash precedes the key, and a deletion mark may precede the slash.
         let limit = self.shared.options.limits.record_key_len.saturating_sub(2);
         within(Oversized::Key, key.len(), limit)
             .map_err(|failure| self.shared.refused(&printable(key.as_bytes()), failure))?;
@@ -208,32 +230,32 @@ impl Shared {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at what the file holds now. The lock is needed only if the file has changed.
-    fn look<T>(&self, call: &Call, see: impl FnOnce(&View) -> T) -> Result<T> {
-        if let Some(metadata) = self.place.metadata()? {
+    /// Calls `read` with the current contents of the file. Takes the lock only if the file has changed.
+    fn read<T>(&self, call: &Call, read: impl FnOnce(&View) -> T) -> Result<T> {
+        if let Some(metadata) = self.file.metadata()? {
             let view = self.view();
-            if view.covers(&metadata) {
-                self.admit(&view.table)?;
-                return Ok(see(&view));
+            if view.is_current(&metadata) {
+                self.check_run(&view.table)?;
+                return Ok(read(&view));
             }
         }
         let (_locked, view, _) = self.lock(Access::Read, call)?;
-        Ok(see(&view))
+        Ok(read(&view))
     }
 
-    /// Looks until `seek` finds something, or the time is up. There is a last look at the deadline.
-    fn wait<T>(&self, call: &Call, keys: &[Vec<u8>], seek: impl Fn(&Table) -> Option<T>) -> Result<T> {
-        // Torch's pause is 10 ms always.
+    /// Polls the file until `find` returns a value. The last poll is at the deadline.
+    fn wait<T>(&self, call: &Call, keys: &[Vec<u8>], find: impl Fn(&Table) -> Option<T>) -> Result<T> {
+        // Torch polls every 10 ms.
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(10));
-        let mut sought = None;
+        let mut last_position = None;
         loop {
             let is_last = call.deadline.has_passed(now());
-            let found = self.look(call, |view| {
-                // Seeking many keys takes time, and most looks find the file unchanged.
-                let is_changed = sought.replace(view.position()) != Some(view.position());
-                match is_changed.then(|| seek(&view.table)).flatten() {
+            let found = self.read(call, |view| {
+                // `find` is slow for many keys, and most polls find the file unchanged.
+                let is_changed = last_position.replace(view.position()) != Some(view.position());
+                match is_changed.then(|| find(&view.table)).flatten() {
                     Some(found) => Ok(Some(found)),
-                    None if is_last => Err(self.timed_out(call, keys, view)),
+                    None if is_last => Err(self.key_timeout_error(call, keys, view)),
                     None => Ok(None),
                 }
             })??;
@@ -244,96 +266,99 @@ impl Shared {
         }
     }
 
-    fn timed_out(&self, call: &Call, keys: &[Vec<u8>], view: &View) -> StoreError {
-        let mut context = call.context(&self.place.path);
-        if view.torn() > 0 {
-            context.peer.push_str(&format!(" (its last {} bytes are a torn record)", view.torn()));
+    fn key_timeout_error(&self, call: &Call, keys: &[Vec<u8>], view: &View) -> StoreError {
+        let mut context = call.context(&self.file.path);
+        if view.torn_len() > 0 {
+            context.peer.push_str(&format!(" (its last {} bytes are a torn record)", view.torn_len()));
         }
         let present = keys.iter().map(|key| view.table.contains_key(key)).collect();
         context.failed(Failure::Timeout(Awaited::Keys(Some(present))))
     }
 
-    /// The error for what can't be done to this key.
+    /// Creates the error for an operation that this store refuses.
     fn refused(&self, key: &str, failure: Failure) -> StoreError {
-        let path = self.place.path.display().to_string();
-        Context::new(StoreKind::File, path).during(None, vec![key.to_owned()]).failed(failure)
+        let path = self.file.path.display().to_string();
+        Context::new(StoreKind::File, path).with_call(None, vec![key.to_owned()]).failed(failure)
     }
 
-    /// The number that `key`, which the file has as `name`, holds once `delta` is added. An empty value counts as 0: torch's
-    /// FileStore does so, although its TCPStore refuses it.
+    /// Returns the sum of `delta` and the number under `key`, which is `name` in the file.
+    ///
+    /// An empty value counts as 0, as in torch's FileStore. Torch's TCPStore refuses it.
     fn sum(&self, table: &Table, key: &str, name: &[u8], delta: i64) -> Result<i64> {
-        let held = table.get(name).map(Vec::as_slice).filter(|held| !held.is_empty());
-        sum(held, delta).map_err(|failure| self.refused(key, failure))
+        let value = table.get(name).map(Vec::as_slice).filter(|value| !value.is_empty());
+        sum(value, delta).map_err(|failure| self.refused(key, failure))
     }
 
-    /// One of the file's own counts after this change.
+    /// Returns the sum of `delta` and one of the bookkeeping counts of the file.
     fn count(&self, table: &Table, key: &str, delta: i64) -> Result<i64> {
         self.sum(table, key, key.as_bytes(), delta)
     }
 
-    /// Decides on what the file holds now, and writes the records that follow before any other process can write.
+    /// Passes the current contents to `decide` and writes the records that it returns, all under the exclusive lock.
     fn change<T>(&self, call: &Call, decide: impl FnOnce(&Table) -> Result<(Vec<Record>, T)>) -> Result<T> {
-        // Torch's delete is the one writer that waits for a missing file rather than making it.
+        // In torch, DELETE_KEY is the only writer that waits for a missing file instead of creating it.
         let access = if call.op == Op::DeleteKey { Access::Write } else { Access::Create };
         let (locked, mut view, claim) = self.lock(access, call)?;
         let (records, result) = decide(&view.table)?;
-        view.append(&locked, &self.place, claim.into_iter().chain(records).collect())?;
+        view.append(&locked, &self.file, claim.into_iter().chain(records).collect())?;
         Ok(result)
     }
 
-    /// Locks the file and reads it. Returns the record that claims it for this run, too, if that is not written yet.
+    /// Locks the file and reads it. Also returns the record that claims the file for this run, if the file lacks it.
     fn lock(&self, access: Access, call: &Call) -> Result<(Locked, MutexGuard<'_, View>, Option<Record>)> {
-        let locked = self.place.lock(access, call)?;
+        let locked = self.file.lock(access, call)?;
         let mut view = self.view();
-        view.refresh(&locked, &self.place, &self.options.limits, call)?;
-        let claim = self.admit(&view.table)?;
+        view.refresh(&locked, &self.file, &self.options.limits, call)?;
+        let claim = self.check_run(&view.table)?;
         if access != Access::Read {
-            view.cut_torn_tail(&locked, &self.place)?;
+            view.truncate_torn_record(&locked, &self.file)?;
         }
         Ok((locked, view, claim))
     }
 
-    /// Refuses a file of another run. Returns the record that claims a file which no run has used yet.
-    fn admit(&self, table: &Table) -> Result<Option<Record>> {
+    /// Refuses a file of another run. Returns the record that claims the file for this run, if no run has claimed it.
+    fn check_run(&self, table: &Table) -> Result<Option<Record>> {
         let Some(run_id) = &self.options.run_id else { return Ok(None) };
-        let found = match table.get(RUN_ID.as_bytes()) {
-            Some(found) if found == run_id.as_bytes() => return Ok(None),
-            Some(found) => format!("it belongs to run {:?}", printable(found)),
+        let reason = match table.get(RUN_ID.as_bytes()) {
+            Some(owner) if owner == run_id.as_bytes() => return Ok(None),
+            Some(owner) => format!("it belongs to run {:?}", printable(owner)),
             None if user_keys(table).next().is_none() => {
                 return Ok(Some(Record::set(RUN_ID, run_id.as_str())));
             }
-            None => "it holds keys already and names no run".into(),
+            None => "it already has keys and no run id".into(),
         };
         Err(self
-            .place
-            .refused(format!("{found}, so run {run_id:?} does not use it; remove it if its run is over")))
+            .file
+            .refused(format!("{reason}, so run {run_id:?} does not use it; delete it if its run has ended")))
     }
 
-    /// Signs out of the file. By torch's rule, the instance removes the file if no other has it open and at least as many
-    /// have closed it as there are workers. If the file is gone or is another one now, there is nothing to do.
+    /// Removes this instance from the count in the file.
+    ///
+    /// By torch's rule, the instance deletes the file if it is the last open one and the number of closed instances has
+    /// reached the number of workers. Does nothing if the file was deleted or replaced.
     fn leave(&self, timeout: Option<Duration>) -> Result<()> {
-        let is_counted_in = |metadata| {
+        let is_counted_here = |metadata| {
             let view = self.view();
-            view.joined && view.is_of(&metadata)
+            view.is_counted && view.is_same_file(&metadata)
         };
-        if !self.place.metadata()?.is_some_and(is_counted_in) {
+        if !self.file.metadata()?.is_some_and(is_counted_here) {
             return Ok(());
         }
         let call = self.call(Op::Add, &[CLEANUP, REFCOUNT], timeout);
         let (locked, mut view, _) = self.lock(Access::Write, &call)?;
-        if !view.joined {
+        if !view.is_counted {
             return Ok(());
         }
         let (closed, open) = (self.count(&view.table, CLEANUP, 1)?, self.count(&view.table, REFCOUNT, -1)?);
         let records = vec![Record::set(CLEANUP, closed.to_string()), Record::set(REFCOUNT, open.to_string())];
-        view.append(&locked, &self.place, records)?;
-        view.joined = false;
+        view.append(&locked, &self.file, records)?;
+        view.is_counted = false;
         let workers = self.options.num_workers.and_then(|workers| i64::try_from(workers).ok());
-        // Removed under the lock: a process that waits for the lock then finds the file gone.
+        // The file is deleted under the lock, so a process that waits for the lock then finds that the file is missing.
         match open == 0 && workers.is_some_and(|workers| closed >= workers) {
             true => {
-                let removed = std::fs::remove_file(&self.place.path);
-                removed.map_err(|error| self.place.failed("remove", error))
+                let removed = std::fs::remove_file(&self.file.path);
+                removed.map_err(|error| self.file.system_error("remove", error))
             }
             false => Ok(()),
         }
@@ -342,17 +367,17 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !self.view().joined {
+        if !self.view().is_counted {
             return;
         }
         if let Err(error) = self.leave(Some(DROP_TIMEOUT)) {
-            tracing::warn!(%error, "left a file without signing out of it");
+            tracing::warn!(%error, "closed a FileStore without updating the count in its file");
         }
     }
 }
 
 impl fmt::Debug for FileStore {
-    /// Without the keys and values, which don't belong in a log.
+    /// Omits the keys and values, which do not belong in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileStore").field("path", &self.path()).finish_non_exhaustive()
     }
@@ -379,7 +404,7 @@ impl Store for FileStore {
 
     fn check(&self, keys: &[&str]) -> Result<bool> {
         let names = self.keys(keys)?;
-        self.shared.look(&self.call(Op::Check, keys), |view| has_all(&view.table, &names))
+        self.shared.read(&self.call(Op::Check, keys), |view| has_all(&view.table, &names))
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
@@ -392,7 +417,7 @@ impl Store for FileStore {
         let record = self.record(key, desired)?;
         self.shared.change(&self.call(Op::CompareSet, &[key]), |table| {
             Ok(match table.get(&record.key) {
-                Some(held) if held != expected => (vec![], Exchange::Held(held.clone())),
+                Some(value) if value != expected => (vec![], Exchange::Mismatch(value.clone())),
                 None if !expected.is_empty() => (vec![], Exchange::Absent),
                 _ => (vec![record], Exchange::Stored),
             })
@@ -405,14 +430,14 @@ impl Store for FileStore {
     }
 
     fn num_keys(&self) -> Result<u64> {
-        self.shared.look(&self.call(Op::NumKeys, &[]), |view| view.table.len() as u64)
+        self.shared.read(&self.call(Op::NumKeys, &[]), |view| view.table.len() as u64)
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         let name = self.key(key)?;
         self.shared.change(&self.call(Op::Append, &[key]), |table| {
-            let held = table.get(&name).map_or(&[][..], Vec::as_slice);
-            Ok((vec![self.record(key, &[held, value].concat())?], ()))
+            let current = table.get(&name).map_or(&[][..], Vec::as_slice);
+            Ok((vec![self.record(key, &[current, value].concat())?], ()))
         })
     }
 
@@ -430,7 +455,7 @@ impl Store for FileStore {
     }
 
     fn list_keys(&self) -> Result<Vec<String>> {
-        self.shared.look(&self.call(Op::ListKeys, &[]), |view| {
+        self.shared.read(&self.call(Op::ListKeys, &[]), |view| {
             user_keys(&view.table).map(|key| String::from_utf8_lossy(key).into_owned()).collect()
         })
     }

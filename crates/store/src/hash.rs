@@ -1,4 +1,4 @@
-//! The store within one process: its contents behind one lock, and one condition variable for all waits.
+//! A store within one process: a map behind one lock, and one condition variable for all waits.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -14,12 +14,12 @@ use crate::store::{DEFAULT_TIMEOUT, Store, sum};
 
 /// A store shared by the threads of one process. Clones share its contents.
 ///
-/// A wait ends when all of its keys are present at the same time, as it does with torch's HashStore. It may miss a key that
-/// is set and deleted again at once.
+/// A wait ends when all of its keys are present at the same time, as in torch's HashStore. It may miss a key that
+/// another thread sets and immediately deletes.
 #[derive(Clone)]
 pub struct HashStore {
     shared: Arc<Shared>,
-    /// Shared with clones, except those that were given a timeout of their own.
+    /// Shared with clones, except those of [`Store::with_timeout`].
     timeout: Arc<AtomicTimeout>,
     cancellation: Option<Arc<dyn Cancellation>>,
 }
@@ -33,16 +33,16 @@ struct Shared {
 #[derive(Default)]
 struct Contents {
     values: HashMap<String, Vec<u8>>,
-    /// Queues that have items.
+    /// The queues that have items.
     queues: HashMap<String, VecDeque<Vec<u8>>>,
     /// The callers that wait at each barrier, by the barrier's key and world size.
     barriers: HashMap<(String, u64), BTreeSet<u64>>,
-    /// How many callers have come to barriers. The number of a caller follows from it.
+    /// The number of arrivals at all barriers, from which each caller gets its number.
     arrivals: u64,
 }
 
 impl Contents {
-    /// Whether `key` holds a value, or is a queue that has items.
+    /// Returns whether `key` has a value or is a queue with items.
     fn has(&self, key: &str) -> bool {
         self.values.contains_key(key) || self.queues.contains_key(key)
     }
@@ -62,7 +62,7 @@ impl Contents {
 }
 
 impl HashStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> HashStore {
         HashStore {
             shared: Arc::default(),
@@ -71,7 +71,7 @@ impl HashStore {
         }
     }
 
-    /// This store, whose calls are ended early by `cancellation`.
+    /// Returns a clone whose calls end early when `cancellation` is cancelled.
     pub fn with_cancellation(&self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> HashStore {
         HashStore { cancellation: cancellation.into(), ..self.clone() }
     }
@@ -87,59 +87,59 @@ impl HashStore {
         changed
     }
 
-    /// Looks at the contents after every change until `look` finds something.
+    /// Calls `poll` after every change until it returns a value.
     ///
     /// # Errors
     ///
-    /// Fails with [`Failure::Timeout`] when the time is up. `give_up` says what was awaited.
+    /// Fails with [`Failure::Timeout`] when the timeout passes. `on_timeout` returns what the call waited for.
     fn wait_until<T>(
         &self,
         op: Op,
         keys: &[&str],
         timeout: Option<Duration>,
-        mut look: impl FnMut(&mut Contents) -> Option<T>,
-        give_up: impl FnOnce(&mut Contents) -> Awaited,
+        mut poll: impl FnMut(&mut Contents) -> Option<T>,
+        on_timeout: impl FnOnce(&mut Contents) -> Awaited,
     ) -> Result<T> {
         let deadline = Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone());
         let mut contents = self.contents();
-        let mut asked = now();
+        let mut last_on_wait = now();
         loop {
-            if let Some(found) = look(&mut contents) {
+            if let Some(found) = poll(&mut contents) {
                 return Ok(found);
             }
             let slice = deadline.slice(now()).unwrap_or(Duration::MAX);
             if slice.is_zero() {
-                let failure = Failure::Timeout(give_up(&mut contents));
+                let failure = Failure::Timeout(on_timeout(&mut contents));
                 return Err(context(op, keys).after(deadline.waited(now())).failed(failure));
             }
             let waited = self.shared.changed.wait_timeout(contents, slice);
             (contents, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            // Counted from the last time, because changes may interrupt every wait.
-            if now() - asked >= slice {
+            // Measured since the last `on_wait`, because a change may end every wait before its slice has passed.
+            if now() - last_on_wait >= slice {
                 drop(contents);
                 deadline.on_wait();
-                asked = now();
+                last_on_wait = now();
                 contents = self.contents();
             }
         }
     }
 
-    /// Waits until `look` finds something; a timeout says which of these keys are there.
+    /// Calls `poll` after every change until it returns a value. A timeout reports which of `keys` are present.
     fn wait_for_keys<T>(
         &self,
         op: Op,
         keys: &[&str],
         timeout: Option<Duration>,
-        look: impl FnMut(&mut Contents) -> Option<T>,
+        poll: impl FnMut(&mut Contents) -> Option<T>,
     ) -> Result<T> {
-        self.wait_until(op, keys, timeout, look, |contents| {
+        self.wait_until(op, keys, timeout, poll, |contents| {
             Awaited::Keys(Some(keys.iter().map(|key| contents.has(key)).collect()))
         })
     }
 }
 
 fn context(op: Op, keys: &[&str]) -> Context {
-    Context::new(StoreKind::Hash, "").during(op, keys.iter().map(|key| key.to_string()).collect())
+    Context::new(StoreKind::Hash, "").with_call(op, keys.iter().map(|key| key.to_string()).collect())
 }
 
 impl Default for HashStore {
@@ -149,7 +149,7 @@ impl Default for HashStore {
 }
 
 impl fmt::Debug for HashStore {
-    /// Without the keys and values, which don't belong in a log.
+    /// Omits the keys and values, which do not belong in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HashStore").field("keys", &self.contents().values.len()).finish_non_exhaustive()
     }
@@ -187,7 +187,7 @@ impl Store for HashStore {
 
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
         Ok(self.change(|contents| match contents.values.get(key) {
-            Some(held) if held != expected => Exchange::Held(held.clone()),
+            Some(value) if value != expected => Exchange::Mismatch(value.clone()),
             None if !expected.is_empty() => Exchange::Absent,
             _ => {
                 contents.set(key, desired);
@@ -225,7 +225,7 @@ impl Store for HashStore {
         Ok(())
     }
 
-    /// A key of the queue's name ends the wait, as in torch.
+    /// A key with the name of the queue ends the wait, as in torch.
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let item = self.wait_for_keys(Op::QueuePop, &[key], self.timeout(), |contents| {
             contents.has(key).then(|| contents.pop(key))
@@ -309,9 +309,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Counted(AtomicU32);
+    struct CancelOnThirdWait(AtomicU32);
 
-    impl Cancellation for Counted {
+    impl Cancellation for CancelOnThirdWait {
         fn is_cancelled(&self) -> bool {
             self.0.load(Ordering::SeqCst) >= 3
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_cancelled_although_other_threads_write_all_the_time() {
+    fn a_wait_is_cancelled_while_another_thread_keeps_writing() {
         let store = HashStore::new();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -331,8 +331,8 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
-            let waits = store.with_cancellation(Some(Arc::new(Counted::default()) as _));
-            let error = waits.wait_for(&["absent"], Some(Duration::from_secs(60))).unwrap_err();
+            let waiter = store.with_cancellation(Some(Arc::new(CancelOnThirdWait::default()) as _));
+            let error = waiter.wait_for(&["absent"], Some(Duration::from_secs(60))).unwrap_err();
             is_over.store(true, Ordering::SeqCst);
             assert!(error.context().unwrap().waited < Duration::from_secs(30), "{error}");
         });

@@ -1,35 +1,43 @@
-//! The c10d store family in Rust: interchangeable with torch's, on the wire and on disk.
+//! Torch's c10d stores in Rust, compatible with torch on the wire and on disk.
 //!
-//! A *store* is what the processes of a training job meet at: keys with values, counters, queues and barriers that all of
-//! them see. All stores are used through one blocking trait, [`Store`]:
+//! A *store* is a shared map of keys to values, with counters, waits, queues and barriers. The processes of a training
+//! job use a store to find each other and to exchange small amounts of data. All stores implement one blocking trait,
+//! [`Store`]:
 //!
 //! | store | shared by | torch's name |
 //! |---|---|---|
-//! | [`TcpStore`] | everybody who can reach its server ([`TcpStoreServer`], or torch's) | `TCPStore` |
-//! | [`FileStore`] | everybody who can reach a file | `FileStore` |
+//! | [`TcpStore`] | the clients of one server ([`TcpStoreServer`], or torch's) | `TCPStore` |
+//! | [`FileStore`] | the processes that open one file | `FileStore` |
 //! | [`HashStore`] | the threads of one process | `HashStore` |
-//! | [`PrefixStore`] | a part of any of these | `PrefixStore` |
+//! | [`PrefixStore`] | the users of another store; it adds a prefix to every key | `PrefixStore` |
+//!
+//! In this example, `host` starts a server and `worker` connects to it. In a real job they are different processes, and
+//! each of them can use this crate or torch.
 //!
 //! ```
 //! use rallypoint_store::{Store, TcpStore};
 //!
-//! // One process serves …
+//! // Port 0 selects a free port.
 //! let host = TcpStore::serve("127.0.0.1", 0)?;
-//! // … and the others, written in Rust or in Python with torch, connect.
 //! let worker = TcpStore::connect("127.0.0.1", host.port())?;
+//!
 //! worker.set("greeting", b"hello")?;
 //! assert_eq!(host.get("greeting")?, b"hello");
-//! assert_eq!(host.add("ready", 1)? + worker.add("ready", 1)?, 3);
+//!
+//! // `add` returns the new value of a counter.
+//! assert_eq!(host.add("ready", 1)?, 1);
+//! assert_eq!(worker.add("ready", 1)?, 2);
 //! # Ok::<(), rallypoint_store::StoreError>(())
 //! ```
 //!
-//! The crate `rallypoint-rendezvous` has torch's helpers around a store: making the store of a job, exchanging data between its ranks,
-//! and finding free ports.
+//! The crate `rallypoint-rendezvous` contains torch's helpers around a store. They create the store of a job, exchange
+//! data between its ranks, and find free ports.
 //!
-//! # Examples
+//! # Sharing a queue
 //!
-//! A server inside a program, and workers that share a queue of tasks over it. The workers are threads here. They could be
-//! other processes, other machines, or Python with torch's `TCPStore`.
+//! [`TcpStoreServer`] is a server without a client. In this example, three workers share a queue of tasks on such a
+//! server. The workers are threads, but they could be processes on other machines, or Python programs with torch's
+//! `TCPStore`.
 //!
 //! ```
 //! use rallypoint_store::{Result, Store, StoreError, TcpStore, TcpStoreServer};
@@ -48,7 +56,7 @@
 //! }
 //!
 //! fn main() -> Result<()> {
-//!     // Port 0 is any free one. Dropping the server stops it.
+//!     // Dropping the server stops it.
 //!     let server = TcpStoreServer::bind("127.0.0.1", 0)?;
 //!     let store = TcpStore::connect("127.0.0.1", server.port())?;
 //!     let port = server.port();
@@ -67,7 +75,8 @@
 //!
 //! # Errors
 //!
-//! Errors ([`StoreError`]) say who must act, and carry what is needed for it: the peer, the keys, how many of how many.
+//! A failed operation returns a [`StoreError`], which contains the operation, its keys, and the server or file.
+//! [`StoreError::retry`] returns whether the call may be repeated.
 
 mod deadline;
 mod endpoint;
@@ -91,5 +100,5 @@ pub use rallypoint_core::client::{
     Awaited, Cancellation, ConnectionFault, Exchange, Failure, OnReset, Oversized, Retry,
 };
 pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer, raise_file_limit};
-pub use store::{DEFAULT_TIMEOUT, Store, arrive};
+pub use store::{DEFAULT_TIMEOUT, Store, arrive_at_barrier};
 pub use tcp::{TcpStore, TcpStoreOptions};

@@ -1,6 +1,6 @@
-//! Builders of options.
+//! A macro for option builders.
 
-/// Methods that set a field and return the options.
+/// Defines builder methods, each of which sets the field of its name and returns the options.
 #[macro_export]
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {

@@ -1,4 +1,4 @@
-//! A part of another store: every key gets a prefix, and nothing outside it can be reached.
+//! A store that adds a prefix to every key of another store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use rallypoint_core::client::{Cancellation, Exchange};
 use crate::error::{Result, StoreKind};
 use crate::store::Store;
 
-/// A store whose keys live under `prefix/` in another. Prefixes may be nested.
+/// A store whose keys are the keys of another store that start with `prefix/`. Prefixes may be nested.
 ///
-/// Its [`barrier`](Store::barrier) is the generic one over `add`, `set` and `wait`, at the keys where torch's
-/// PrefixStore meets it; each key serves one barrier.
+/// Its [`barrier`](Store::barrier) is the default one, which uses the keys of torch's PrefixStore. Each key can be used
+/// for one barrier only.
 #[derive(Clone)]
 pub struct PrefixStore {
     prefix: String,
@@ -19,17 +19,17 @@ pub struct PrefixStore {
 }
 
 impl PrefixStore {
-    /// The part of `store` under `prefix/`.
+    /// Creates a store for the keys of `store` that start with `prefix/`.
     pub fn new(prefix: impl Into<String>, store: Arc<dyn Store>) -> PrefixStore {
         PrefixStore { prefix: prefix.into(), store }
     }
 
-    /// What it is a part of.
+    /// Returns the underlying store.
     pub fn underlying_store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The prefix, without the slash.
+    /// Returns the prefix without the slash.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -90,7 +90,7 @@ impl Store for PrefixStore {
         self.store.delete_key(&self.key(key))
     }
 
-    /// Of the whole underlying store, as torch counts.
+    /// Returns the number of keys in the whole underlying store, as torch does.
     fn num_keys(&self) -> Result<u64> {
         self.store.num_keys()
     }
@@ -126,11 +126,11 @@ impl Store for PrefixStore {
         self.store.queue_len(&self.key(key))
     }
 
-    /// Only its own keys, without the prefix.
+    /// Returns only the keys with the prefix, and removes it from them.
     fn list_keys(&self) -> Result<Vec<String>> {
-        let own = self.key("");
-        let all = self.store.list_keys()?;
-        Ok(all.into_iter().filter_map(|key| key.strip_prefix(&own).map(str::to_owned)).collect())
+        let prefix = self.key("");
+        let keys = self.store.list_keys()?;
+        Ok(keys.into_iter().filter_map(|key| key.strip_prefix(&prefix).map(str::to_owned)).collect())
     }
 
     fn timeout(&self) -> Option<Duration> {

@@ -1,6 +1,4 @@
 //! The TCP store server: one thread that moves bytes between sockets and the [hub](rallypoint_core::hub).
-//!
-//! A server can live in any program. Dropping it stops it.
 
 mod event_loop;
 mod listen;
@@ -25,9 +23,9 @@ pub use sharing::SharedServers;
 use crate::deadline::random;
 use crate::error::{Result, StoreError};
 use crate::setters;
-use event_loop::{Call, EventLoop};
+use event_loop::{Command, EventLoop};
 
-/// How to start a [`TcpStoreServer`].
+/// Options of a [`TcpStoreServer`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
@@ -38,72 +36,84 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// A server that listens in these places.
+    /// Creates the options for a server that listens on all of these.
     pub fn new(listen: Vec<Listen>) -> ServerOptions {
         ServerOptions { listen, limits: None, is_standalone: false, expire_idle_jobs: None }
     }
 
     setters! {
-        /// Sets what peers may do; `None` for [`TcpStoreServer::default_limits`].
+        /// Sets the limits. `None` means [`TcpStoreServer::default_limits`].
         limits: Option<Limits>;
-        /// Sets whether the server belongs to no node of a job. Nodes wait for such a server to come back when it is gone,
-        /// and never take its place.
+        /// Sets whether the server is standalone instead of part of a node of a job. Nodes wait until a standalone
+        /// server is reachable again and never take over.
         is_standalone: bool;
-        /// Deletes the keys of a job after this time without a connection and without a request for one of its keys. A job is
-        /// a run id of a rendezvous; a connection belongs to the job whose key it named last. Keys outside of a rendezvous
-        /// never expire. `None` turns expiry off.
+        /// Sets the time after which the keys of an idle job are deleted. `None` disables expiry.
+        ///
+        /// A job is a run id of a rendezvous. It is idle while it has no connection and no request names one of its
+        /// keys. A connection belongs to the job whose key it named last. Keys outside of a rendezvous never expire.
         expire_idle_jobs: Option<Duration>;
     }
 }
 
-/// A running store server. Dropping it stops it and closes every connection.
+/// A running store server. Dropping it stops the server and closes every connection.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     addresses: Vec<SocketAddr>,
     instance: String,
-    calls: Sender<Call>,
+    commands: Sender<Command>,
     waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TcpStoreServer {
-    /// Starts a server. When this returns it accepts connections.
+    /// Starts a server, which accepts connections when this function returns.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::InvalidArgument`] if the limits contradict each other or there is no address to listen
+    /// on, and with [`StoreError::Listen`] if an address cannot be bound or the thread cannot be started.
     pub fn start(options: ServerOptions) -> Result<TcpStoreServer> {
         let limits = options.limits.unwrap_or_else(Self::default_limits);
         limits.check().map_err(StoreError::InvalidArgument)?;
-        let listeners = listen::open(options.listen, &limits)?;
-        let instance = random_name();
+        let listeners = listen::open_listeners(options.listen, &limits)?;
+        let instance = random_instance();
         let identity = format!(
             "version={} instance={instance} capabilities=in-order,stored{} value_len={}",
             env!("CARGO_PKG_VERSION"),
             if options.is_standalone { ",standalone" } else { "" },
             limits.value_len
         );
-        let wrong = |error| StoreError::Listen { address: "event loop".into(), error };
+        let failed = |error| StoreError::Listen { address: "event loop".into(), error };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
-        let addresses = addresses.map_err(wrong)?;
+        let addresses = addresses.map_err(failed)?;
         let hub = HubOptions {
             limits,
             seed: random(),
             identity: identity.into_bytes(),
             expire_idle_jobs: options.expire_idle_jobs,
         };
-        let (calls, called) = channel();
-        let (event_loop, waker) = EventLoop::new(listeners, hub, called).map_err(wrong)?;
+        let (commands, receiver) = channel();
+        let (event_loop, waker) = EventLoop::new(listeners, hub, receiver).map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("rallypoint-store".into())
             .spawn(move || event_loop.run())
-            .map_err(wrong)?;
-        Ok(TcpStoreServer { addresses, instance, calls, waker: Arc::new(waker), thread: Some(thread) })
+            .map_err(failed)?;
+        Ok(TcpStoreServer { addresses, instance, commands, waker: Arc::new(waker), thread: Some(thread) })
     }
 
-    /// Starts a server on one address: a name, an IP address, or empty for all addresses of this machine.
+    /// Starts a server on a host name or IP address. The empty host means all addresses of this machine.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`TcpStoreServer::start`].
     pub fn bind(host: &str, port: u16) -> Result<TcpStoreServer> {
         TcpStoreServer::start(ServerOptions::new(vec![Listen::at(host, port)]))
     }
 
-    /// Returns the limits of a server that is given none: the defaults, lowered so that everything the server holds fits into
-    /// the memory that the machine, the control groups and the resource limits leave to this process.
+    /// Returns the default limits of a server.
+    ///
+    /// They are the defaults of [`Limits`], lowered so that the server fits into the memory that the machine, the
+    /// control groups and the resource limits leave to this process.
     pub fn default_limits() -> Limits {
         let mut limits = Limits::default();
         limits.fit_memory(resources::budget());
@@ -115,43 +125,45 @@ impl TcpStoreServer {
         &self.addresses
     }
 
-    /// Returns the port that the server listens on: the first, if there are several.
+    /// Returns the port that the server listens on, or the first one if there are several.
     pub fn port(&self) -> u16 {
         self.addresses.first().map_or(0, SocketAddr::port)
     }
 
-    /// Returns the name of this run of the server. Each run has another name.
+    /// Returns the random name of this server. Every started server has a different one.
     pub fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// Returns the server in figures. The event loop answers itself; if it doesn't within a second, all figures are zero.
+    /// Returns statistics of the server. They are all zero if the event loop does not answer within 1 s.
     pub fn stats(&self) -> ServerStats {
-        self.inquiry()(Duration::from_secs(1)).unwrap_or_default()
+        self.stats_query()(Duration::from_secs(1)).unwrap_or_default()
     }
 
-    /// Returns whether the server is still serving. It stops by itself only if its sockets cannot be polled.
+    /// Returns whether the server is running. A server stops by itself only if it cannot poll its sockets.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Returns a function that any thread may call to ask for the figures. The event loop answers itself, so an answer shows
-    /// that it turns. The function returns `None` if no answer comes within the given time.
-    pub fn inquiry(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
-        let (calls, waker) = (self.calls.clone(), Arc::clone(&self.waker));
+    /// Returns a function that queries the statistics of the server from any thread.
+    ///
+    /// The event loop itself answers, so an answer shows that it runs. The function returns `None` if there is no
+    /// answer within the given time.
+    pub fn stats_query(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
+        let (commands, waker) = (self.commands.clone(), Arc::clone(&self.waker));
         move |timeout| {
-            let (reply, replied) = channel();
-            calls.send(Call::Stats(reply)).ok()?;
+            let (sender, receiver) = channel();
+            commands.send(Command::Stats(sender)).ok()?;
             waker.wake().ok()?;
-            replied.recv_timeout(timeout).ok()
+            receiver.recv_timeout(timeout).ok()
         }
     }
 
-    /// Stops the server. No request is answered once this returns.
+    /// Stops the server. No request is carried out after this function returns.
     pub fn stop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // Both fail only if the loop has ended already.
-            let _ = self.calls.send(Call::Stop);
+            // These fail only if the event loop has already ended.
+            let _ = self.commands.send(Command::Stop);
             let _ = self.waker.wake();
             let _ = thread.join();
         }
@@ -164,6 +176,7 @@ impl Drop for TcpStoreServer {
     }
 }
 
-fn random_name() -> String {
+/// Returns a random name for one run of a server.
+fn random_instance() -> String {
     format!("{:016x}{:016x}", random(), random())
 }

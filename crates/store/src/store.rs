@@ -1,4 +1,4 @@
-//! The one interface of all stores. What it does is torch's `Store`; how it says so is Rust's.
+//! The interface of all stores. It has the operations of torch's `Store`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,77 +11,91 @@ use rallypoint_core::wire::Op;
 use crate::deadline::now;
 use crate::error::{Context, Result, StoreError, StoreKind};
 
-/// How long a store waits unless told otherwise: 300 s, as torch's.
+/// The default timeout of a store, which is torch's: 300 s.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A key-value store that the processes of a job share.
 ///
-/// All methods may be called from many threads at once. Those that wait do so for the store's
-/// [`timeout`](Store::timeout); `None` means without end. Keys are text and values are bytes.
+/// All methods may be called concurrently. Methods that wait use the [`timeout`](Store::timeout) of the store. `None`
+/// means no timeout. Keys are text and values are bytes.
 ///
-/// The provided methods are torch's fallbacks for stores that have no better way. Each of
-/// [`compare_set`](Store::compare_set) and [`compare_exchange`](Store::compare_exchange) is provided by way of the other, so an
-/// implementation must have at least one of them.
+/// The provided methods are torch's fallbacks. [`compare_set`](Store::compare_set) and
+/// [`compare_exchange`](Store::compare_exchange) each have a default that calls the other one, so an implementation
+/// must define at least one of them.
+///
+/// # Errors
+///
+/// All methods fail with [`StoreError::Call`] if the server or the store fails, and [`FileStore`](crate::FileStore)
+/// also with [`StoreError::File`] and [`StoreError::FileTimeout`]. A method that waits fails with [`Failure::Timeout`]
+/// in a [`StoreError::Call`] when its timeout passes.
 pub trait Store: Send + Sync {
-    /// Stores `value` under `key`, whatever was there.
+    /// Stores `value` under `key` and replaces the previous value.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
 
-    /// The value of `key`, waiting until there is one.
+    /// Waits until `key` is present and returns its value.
     fn get(&self, key: &str) -> Result<Vec<u8>>;
 
-    /// Adds `delta` to the number that `key` holds as decimal text (an absent key counts as 0); the new number.
+    /// Adds `delta` to the number under `key` and returns the sum. The number is stored as decimal text, and an absent
+    /// key counts as 0.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::NotANumber`] if the value is not a number or the sum overflows.
     fn add(&self, key: &str, delta: i64) -> Result<i64>;
 
-    /// Whether all these keys are present. Never waits.
+    /// Returns whether all keys are present, without waiting.
     fn check(&self, keys: &[&str]) -> Result<bool>;
 
-    /// Waits until all these keys are present, at most for `timeout`.
+    /// Waits until all keys are present, at most for `timeout`.
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()>;
 
-    /// Waits until all these keys are present, at most for the store's own timeout.
+    /// Waits until all keys are present, at most for the timeout of the store.
     fn wait(&self, keys: &[&str]) -> Result<()> {
         self.wait_for(keys, self.timeout())
     }
 
-    /// Stores `desired` if `key` holds `expected`, or if it is absent and `expected` is empty. Returns what torch
-    /// returns: the value held afterwards, except that for an absent key and a non-empty `expected` (where nothing is
-    /// stored) it returns `expected`. [`compare_exchange`](Store::compare_exchange) says plainly which it was.
+    /// Stores `desired` if the value of `key` is `expected`, or if the key is absent and `expected` is empty.
+    ///
+    /// Returns the value after the operation, as torch does. There is one exception: if the key is absent and
+    /// `expected` is not empty, it returns `expected` although nothing is stored.
+    /// [`compare_exchange`](Store::compare_exchange) distinguishes these outcomes.
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         Ok(match self.compare_exchange(key, expected, desired)? {
             Exchange::Stored => desired.into(),
-            Exchange::Held(held) => held,
+            Exchange::Mismatch(value) => value,
             Exchange::Absent => expected.into(),
         })
     }
 
-    /// [`compare_set`](Store::compare_set) with a result that can't be misread.
+    /// Does the same as [`compare_set`](Store::compare_set) and returns the exact outcome.
     ///
-    /// Torch's servers answer only with a value, so with them [`Exchange::Stored`] may also mean that `desired` was held
-    /// already: give each caller a `desired` of its own there. Our stores and servers tell the two apart.
+    /// Torch's servers reply only with a value. With such a server, [`Exchange::Stored`] may also mean that `desired`
+    /// was already stored, so each caller needs a different `desired`. Our stores and servers report the exact outcome.
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
-        exchange_of(self, key, expected, desired)
+        exchange_from_compare_set(self, key, expected, desired)
     }
 
-    /// Removes `key`; whether it was there (a [`FileStore`](crate::FileStore) always says yes, as torch's does).
+    /// Deletes `key` and returns whether it was present. [`FileStore`](crate::FileStore) always returns `true`, as
+    /// torch's does.
     fn delete_key(&self, key: &str) -> Result<bool>;
 
-    /// How many keys the whole store holds.
+    /// Returns the number of keys in the whole store.
     fn num_keys(&self) -> Result<u64>;
 
-    /// Puts `value` after what `key` holds.
+    /// Appends to the value of `key`. An absent key counts as empty.
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        let mut held = Vec::new();
+        let mut current = Vec::new();
         loop {
-            let grown = [held.as_slice(), value].concat();
-            match self.compare_exchange(key, &held, &grown)? {
+            let grown = [current.as_slice(), value].concat();
+            match self.compare_exchange(key, &current, &grown)? {
                 Exchange::Stored => return Ok(()),
-                Exchange::Held(now) => held = now,
-                Exchange::Absent => held.clear(),
+                Exchange::Mismatch(value) => current = value,
+                Exchange::Absent => current.clear(),
             }
         }
     }
 
-    /// The values of these keys, waiting until all are there.
+    /// Waits until all keys are present and returns their values.
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Vec<u8>>> {
         keys.iter().map(|key| self.get(key)).collect()
     }
@@ -91,90 +105,105 @@ pub trait Store: Send + Sync {
         pairs.iter().try_for_each(|(key, value)| self.set(key, value))
     }
 
-    /// Puts an item at the end of a queue.
+    /// Appends an item to a queue.
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
         let _ = (key, value);
         Err(unsupported(self.kind(), Op::QueuePush))
     }
 
-    /// Takes the item at the head of a queue, waiting until there is one.
+    /// Waits until a queue has an item, and removes and returns the first one.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::QueueEmpty`] if a key with the name of the queue ended the wait.
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let _ = key;
         Err(unsupported(self.kind(), Op::QueuePop))
     }
 
-    /// Takes the item at the head of a queue; [`StoreError::QueueEmpty`] if there is none.
+    /// Removes and returns the first item of a queue, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::QueueEmpty`] if the queue has no items.
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let _ = key;
         Err(unsupported(self.kind(), Op::QueuePop))
     }
 
-    /// How many items a queue holds.
+    /// Returns the number of items in a queue.
     fn queue_len(&self, key: &str) -> Result<u64> {
         let _ = key;
         Err(unsupported(self.kind(), Op::QueueLen))
     }
 
-    /// The names of all keys, in no order.
+    /// Returns the names of all keys, in no particular order.
     fn list_keys(&self) -> Result<Vec<String>> {
         Err(unsupported(self.kind(), Op::ListKeys))
     }
 
-    /// Waits until `world_size` callers have come to the barrier `key`, at most for the store's timeout.
+    /// Waits until `world_size` callers have arrived at the barrier `key`, at most for the timeout of the store.
     fn barrier(&self, key: &str, world_size: u64) -> Result<()> {
         self.barrier_for(key, world_size, self.timeout())
     }
 
-    /// Waits until `world_size` callers have come to the barrier `key`, at most for `timeout`.
+    /// Waits until `world_size` callers have arrived at the barrier `key`, at most for `timeout`.
     ///
-    /// This fallback uses the keys torch's uses and, like it, each `key` once only.
+    /// The default implementation uses the same keys as torch's. As in torch, each `key` can be used for one barrier
+    /// only.
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         if world_size == 0 {
             return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
         }
         let deadline = Deadline::after(now(), timeout);
-        let last = arrive(self, world_size, key, b"1", &deadline)?;
+        let last = arrive_at_barrier(self, world_size, key, b"1", &deadline)?;
         self.wait_for(&[&last], deadline.left(now()))
     }
 
-    /// How long this store waits.
+    /// Returns the timeout of this store.
     fn timeout(&self) -> Option<Duration>;
 
-    /// Sets how long this store waits from now on; `None` for without end.
+    /// Sets the timeout of this store. `None` means no timeout.
     fn set_timeout(&self, timeout: Option<Duration>);
 
-    /// This same client with a timeout of its own, for a few calls that have less time, or more. It is meant to be
-    /// dropped before the store is.
+    /// Returns the same client with another timeout, for calls that need a shorter or longer one. Drop it before the
+    /// store.
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store>;
 
-    /// Whether `append`, `multi_get` and `multi_set` are single operations here rather than loops.
+    /// Returns whether `append`, `multi_get` and `multi_set` are single operations of this store instead of loops.
     fn has_extended_api(&self) -> bool {
         false
     }
 
-    /// An independent client of the same store.
+    /// Returns an independent client of the same store.
     fn clone_store(&self) -> Result<Box<dyn Store>>;
 
-    /// How often this client has found its server restarted and empty, and gone on ([`OnReset::Continue`]). What it
-    /// published before is lost whenever this number grows.
+    /// Returns how many times this client has continued after its server was restarted ([`OnReset::Continue`]).
+    /// Whenever the number increases, everything that the client stored before is lost.
     ///
     /// [`OnReset::Continue`]: crate::OnReset::Continue
     fn generation(&self) -> u64 {
         0
     }
 
-    /// What ends calls of this store early.
+    /// Returns the cancellation of the calls of this store.
     fn cancellation(&self) -> Option<Arc<dyn Cancellation>> {
         None
     }
 
-    /// What kind of store this is.
+    /// Returns the kind of this store.
     fn kind(&self) -> StoreKind;
 }
 
-/// Counts the caller at a barrier of torch's: the last of `world_size` callers sets the key that all of them wait for to `value`.
-/// Returns the name of that key. Each `prefix` serves one barrier.
-pub fn arrive<S: Store + ?Sized>(
+/// Counts the caller at a barrier, by torch's keys.
+///
+/// The last of `world_size` callers sets the key that all of them wait for to `value`. Returns the name of that key.
+/// Each `prefix` can be used for one barrier only.
+///
+/// # Errors
+///
+/// Fails like [`Store::add`] and [`Store::set`].
+pub fn arrive_at_barrier<S: Store + ?Sized>(
     store: &S,
     world_size: u64,
     prefix: &str,
@@ -189,38 +218,38 @@ pub fn arrive<S: Store + ?Sized>(
     Ok(last)
 }
 
-/// What the answer of [`Store::compare_set`] means, as far as it can be told.
-pub(crate) fn exchange_of<S: Store + ?Sized>(
+/// Calls [`Store::compare_set`] and derives the outcome from the returned value, as far as that is possible.
+pub(crate) fn exchange_from_compare_set<S: Store + ?Sized>(
     store: &S,
     key: &str,
     expected: &[u8],
     desired: &[u8],
 ) -> Result<Exchange> {
-    let held = store.compare_set(key, expected, desired)?;
-    Ok(if expected == desired && held == desired && !expected.is_empty() {
-        // "Stored" and "absent" read the same; but nothing changed either way, so presence tells.
+    let value = store.compare_set(key, expected, desired)?;
+    Ok(if expected == desired && value == desired && !expected.is_empty() {
+        // The value is the same for `Stored` and `Absent`. Nothing changed in either case, so a check tells them apart.
         if store.check(&[key])? { Exchange::Stored } else { Exchange::Absent }
-    } else if held == desired {
+    } else if value == desired {
         Exchange::Stored
-    } else if held == expected && !expected.is_empty() {
+    } else if value == expected && !expected.is_empty() {
         Exchange::Absent
     } else {
-        Exchange::Held(held)
+        Exchange::Mismatch(value)
     })
 }
 
-/// What a key holds once `delta` is added to it.
-pub(crate) fn sum(held: Option<&[u8]>, delta: i64) -> Result<i64, Failure> {
-    let Some(held) = held else { return Ok(delta) };
-    let sum = parse_prefix(held).and_then(|number| number.checked_add(delta));
-    sum.ok_or_else(|| Failure::NotANumber { delta, held: Value::copied(held) })
+/// Returns the sum of a stored number and `delta`.
+pub(crate) fn sum(value: Option<&[u8]>, delta: i64) -> Result<i64, Failure> {
+    let Some(value) = value else { return Ok(delta) };
+    let sum = parse_prefix(value).and_then(|number| number.checked_add(delta));
+    sum.ok_or_else(|| Failure::NotANumber { delta, value: Value::copied(value) })
 }
 
-/// Fails with [`Failure::TooLarge`] if `len` is over the limit.
+/// Fails with [`Failure::TooLarge`] if `len` exceeds the limit.
 pub(crate) fn within(what: Oversized, len: usize, limit: usize) -> Result<(), Failure> {
     if len > limit { Err(Failure::TooLarge { what, len: len as u64, limit }) } else { Ok(()) }
 }
 
 fn unsupported(store: StoreKind, op: Op) -> StoreError {
-    Context::new(store, "").during(op, Vec::new()).failed(Failure::Unsupported(None))
+    Context::new(store, "").with_call(op, Vec::new()).failed(Failure::Unsupported(None))
 }

@@ -1,5 +1,5 @@
-//! The TCP store's client. What is sent, repeated and given up is decided by [`rallypoint_core::client`]; here are the
-//! sockets, the clock, and the [`Store`](crate::Store) that the caller sees.
+//! The client of a TCP store. [`rallypoint_core::client`] decides what to send and what to repeat. This module provides
+//! the sockets, the clock, and the implementation of [`Store`](crate::Store).
 
 mod operations;
 mod sockets;
@@ -23,7 +23,7 @@ use crate::setters;
 use crate::store::{DEFAULT_TIMEOUT, Store};
 use sockets::Sockets;
 
-/// How to make a [`TcpStore`]; torch's `TCPStore(...)` arguments.
+/// Options of a [`TcpStore`], which correspond to the arguments of torch's `TCPStore`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TcpStoreOptions {
@@ -40,7 +40,7 @@ pub struct TcpStoreOptions {
 }
 
 impl TcpStoreOptions {
-    /// A client of the server at `endpoint`, with torch's defaults.
+    /// Creates the options for a client of the server at `endpoint`, with torch's defaults.
     pub fn new(endpoint: Endpoint) -> TcpStoreOptions {
         TcpStoreOptions {
             endpoint,
@@ -57,31 +57,31 @@ impl TcpStoreOptions {
     }
 
     setters! {
-        /// Sets how many workers use the store, if known.
+        /// Sets the number of workers that use the store, if known.
         world_size: Option<u64>;
-        /// Sets whether to start the server, in this process, at the endpoint. With port 0 the server takes any free port.
+        /// Sets whether to start the server at the endpoint, in this process. Port 0 selects a free port.
         is_master: bool;
-        /// Sets how long operations wait, connecting included; `None` for without end.
+        /// Sets the timeout of every operation, including the connection. `None` means no timeout.
         timeout: Option<Duration>;
-        /// Sets whether the master waits until all workers have connected.
+        /// Sets whether the master waits until all workers have joined.
         wait_for_workers: bool;
-        /// Sets whether the stores of this process with the same port share one server; see [`TcpStoreServer::shared`].
+        /// Sets whether stores of this process with the same port share one server. See [`TcpStoreServer::shared`].
         multi_tenant: bool;
-        /// Sets a socket for the server to listen on instead of opening one.
+        /// Sets where the server listens, instead of at the endpoint.
         listen: Option<Listen>;
-        /// Sets what the client accepts, and the server if it is started.
+        /// Sets the limits of the client, and those of the server if it is started.
         limits: Limits;
-        /// Sets what the client does when its server was restarted and has lost its contents.
+        /// Sets what the client does when its server was restarted and lost its data.
         on_reset: OnReset;
-        /// Sets what ends calls early, from opening the store on.
+        /// Sets the cancellation of all calls, including the one that opens the store.
         cancellation: Option<Arc<dyn Cancellation>>;
     }
 }
 
-/// A client of a TCP store server: ours or torch's.
+/// A client of a TCP store server, either ours or torch's.
 ///
-/// It may be used from many threads; a thread that waits doesn't hold up the others. A clone shares the connections, but has
-/// a timeout of its own. The server that a store started lives as long as the store and its clones.
+/// Several threads may use a store, and a thread that waits does not block the others. A clone shares the connections,
+/// but has a timeout of its own. A server that a store started runs until the store and all its clones are dropped.
 #[derive(Debug, Clone)]
 pub struct TcpStore {
     client: Arc<Client<Sockets>>,
@@ -91,23 +91,44 @@ pub struct TcpStore {
 }
 
 impl TcpStore {
-    /// Connects to a server, waiting for it to appear for as long as the default timeout.
+    /// Connects to a server. Retries for up to [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT) until the server is
+    /// reachable.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`TcpStore::open`].
     pub fn connect(host: &str, port: u16) -> Result<TcpStore> {
         TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)))
     }
 
-    /// Starts a server in this process and connects to it.
+    /// Starts a server in this process and connects to it. Port 0 selects a free port.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`TcpStore::open`].
     pub fn serve(host: &str, port: u16) -> Result<TcpStore> {
         TcpStore::open(TcpStoreOptions::new(Endpoint::new(host, port)).is_master(true))
     }
 
-    /// Makes a store as the options say.
+    /// Opens a store with these options.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::InvalidArgument`] for a world size of 0, with [`StoreError::Listen`] if the server
+    /// cannot listen, and with [`StoreError::Call`] if no connection could be opened or not all workers joined before
+    /// the timeout.
     pub fn open(options: TcpStoreOptions) -> Result<TcpStore> {
         TcpStore::open_reporting(options, &mut |_| {})
     }
 
-    /// As [`TcpStore::open`]. `report` is called after each failed attempt to connect, and once per second while a server
-    /// that accepted the connection has not answered.
+    /// Opens a store like [`TcpStore::open`] and reports why there is no connection yet.
+    ///
+    /// Calls `report` after each failed attempt to connect, and once per second while a server that accepted the
+    /// connection sends no reply.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`TcpStore::open`].
     pub fn open_reporting(
         options: TcpStoreOptions,
         report: &mut dyn FnMut(&ConnectionFault),
@@ -130,7 +151,7 @@ impl TcpStore {
                         Arc::new(TcpStoreServer::start(server)?)
                     }
                 };
-                // The client connects to the address that was bound: the name may mean others too.
+                // The client connects to the bound address, because the name may have other addresses as well.
                 let bound = server.addresses()[0];
                 let host = if bound.ip().is_unspecified() { String::new() } else { bound.ip().to_string() };
                 (Some(server), Endpoint { host, port: bound.port() })
@@ -154,72 +175,90 @@ impl TcpStore {
         Ok(store)
     }
 
-    /// Counts this process among the workers that have joined, as torch's clients do when they are made with a world size;
-    /// how many have.
+    /// Counts this process as a joined worker and returns the number of joined workers. Torch's clients do so when they
+    /// are created with a world size.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Store::add`].
     pub fn count_worker(&self) -> Result<i64> {
         self.call(Op::Add, &[], &[], async |client, _, deadline| client.count_worker(deadline).await)
     }
 
-    /// How many workers have joined.
+    /// Returns the number of workers that have joined.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::Call`] if the server does not answer.
     pub fn workers(&self) -> Result<i64> {
         self.call(Op::Get, &[], &[], async |client, _, deadline| client.workers(deadline).await)
     }
 
-    /// A clone, if the server can be reached or a connection to it is idle.
-    pub fn another(&self) -> Result<TcpStore> {
+    /// Returns a clone if a connection to the server is idle or can be opened.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::Call`] if the server is unreachable.
+    pub fn try_clone(&self) -> Result<TcpStore> {
         let deadline = self.deadline();
         let connected = ready(self.client.connect(&deadline, &mut |_| {}));
         connected.map_err(|failure| self.error(None, &[], failure, &deadline))?;
         Ok(self.clone())
     }
 
-    /// A clone whose calls are ended early by `cancellation`.
+    /// Returns a clone whose calls end early when `cancellation` is cancelled.
     pub fn with_cancellation(&self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> TcpStore {
         TcpStore { cancellation: cancellation.into(), ..self.clone() }
     }
 
-    /// The socket of an idle connection: its number, this end and the other.
+    /// Returns the file descriptor of an idle connection, its local address and its remote address.
     pub fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
-        let look = |stream: &sockets::Stream| {
+        let addresses = |stream: &sockets::Stream| {
             let (local, remote) = (stream.socket.local_addr().ok()?, stream.socket.peer_addr().ok()?);
             Some((stream.socket.as_raw_fd(), local, remote))
         };
-        self.client.inspect_idle(look).flatten()
+        self.client.inspect_idle(addresses).flatten()
     }
 
-    /// The address of this machine that an idle connection to the server has.
+    /// Returns the local address of an idle connection to the server.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.socket().map(|(_, local, _)| local)
     }
 
-    /// The server's host, as given (for a server started here: the address it is bound to).
+    /// Returns the host of the server as it was given, or the bound address if this store started the server.
     pub fn host(&self) -> &str {
         &self.endpoint().host
     }
 
-    /// The server's port.
+    /// Returns the port of the server.
     pub fn port(&self) -> u16 {
         self.endpoint().port
     }
 
-    /// The server that this store or the one it was cloned from started.
+    /// Returns the server that this store, or the one it was cloned from, started.
     pub fn server(&self) -> Option<&TcpStoreServer> {
         self.server.as_deref()
     }
 
-    /// What the server says of itself (`version=… instance=… capabilities=… value_len=…`); `None` if it is not one of ours, or
-    /// if no operation has identified it yet and it does not answer.
+    /// Returns the identity of the server: `version=… instance=… capabilities=… value_len=…`.
+    ///
+    /// Returns `None` if the server is not one of ours, or if it does not answer and no operation has identified it
+    /// before.
     pub fn server_identity(&self) -> Option<String> {
         ready(self.client.identify(&self.deadline())).ok()?;
         self.client.server().identity().map(String::from)
     }
 
-    /// Whether the server belongs to no node of a job (`rallypoint serve`), as it says.
+    /// Returns whether the server is standalone (`rallypoint serve`) instead of part of a node of a job.
     pub fn is_server_standalone(&self) -> bool {
-        self.client.server().is_capable_of("standalone")
+        self.client.server().has_capability("standalone")
     }
 
-    /// Asks the server for a sign of life; how long it took.
+    /// Sends a PING to the server and returns how long the reply took.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`StoreError::Call`] if the server does not answer.
     pub fn ping(&self) -> Result<Duration> {
         let start = now();
         self.call(Op::Ping, &[], &[], async |client, _, deadline| client.ping(deadline).await)?;
@@ -230,8 +269,8 @@ impl TcpStore {
         &self.client.io().endpoint
     }
 
-    /// A clone with this timeout.
-    fn within(&self, timeout: Option<Duration>) -> TcpStore {
+    /// Returns a clone with this timeout.
+    fn clone_with_timeout(&self, timeout: Option<Duration>) -> TcpStore {
         TcpStore { timeout: AtomicTimeout::new(timeout), ..self.clone() }
     }
 
@@ -239,7 +278,7 @@ impl TcpStore {
         Deadline::after(now(), self.timeout()).or_cancelled(self.cancellation.clone())
     }
 
-    /// The error for a call that failed. `op` is `None` if the store was being opened.
+    /// Creates the error of a call. `op` is `None` if the call opened the store.
     pub(crate) fn error(
         &self,
         op: Option<Op>,
@@ -249,6 +288,6 @@ impl TcpStore {
     ) -> StoreError {
         let context = Context::new(StoreKind::Tcp, self.endpoint().to_string());
         let keys = keys.iter().map(|key| user_key(key)).collect();
-        context.during(op, keys).after(deadline.waited(now())).failed(failure)
+        context.with_call(op, keys).after(deadline.waited(now())).failed(failure)
     }
 }

@@ -1,4 +1,4 @@
-//! A server within a program: where it listens, who shares it, and that it is gone when it is dropped.
+//! Tests of servers within a program: where they listen, how stores share them, and how they stop.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use rallypoint_store::{
 };
 use rallypoint_testkit::Port;
 
-use rallypoint_testkit::{SOON, eventually};
+use rallypoint_testkit::{CALL_TIMEOUT, eventually};
 
 fn start(listen: Vec<Listen>) -> Result<TcpStoreServer, StoreError> {
     TcpStoreServer::start(ServerOptions::new(listen))
@@ -20,77 +20,77 @@ fn has_ipv6() -> bool {
     TcpListener::bind("[::1]:0").is_ok()
 }
 
-/// Whether a store answers there.
-fn answers(host: &str, port: u16) -> bool {
+/// Returns whether a store at this address answers.
+fn is_serving(host: &str, port: u16) -> bool {
     let endpoint = Endpoint::new(host, port);
-    // A refusal is known at once; no need to wait for more.
-    let there =
+    // Without this check, the client would retry a refused connection until its timeout.
+    let is_listening =
         endpoint.resolve_within(None).unwrap().iter().any(|address| TcpStream::connect(address).is_ok());
     let options = TcpStoreOptions::new(endpoint).timeout(Duration::from_secs(2));
-    there && TcpStore::open(options).is_ok_and(|store| store.set("k", b"v").is_ok())
+    is_listening && TcpStore::open(options).is_ok_and(|store| store.set("k", b"v").is_ok())
 }
 
 #[test]
-fn port_0_is_a_free_port_and_is_told() {
+fn port_0_selects_a_free_port() {
     let (first, second) =
         (TcpStoreServer::bind("127.0.0.1", 0).unwrap(), TcpStoreServer::bind("127.0.0.1", 0).unwrap());
     assert_ne!(first.port(), 0);
     assert_ne!(first.port(), second.port());
     assert_ne!(first.instance(), second.instance());
-    assert!(answers("127.0.0.1", first.port()) && answers("127.0.0.1", second.port()));
+    assert!(is_serving("127.0.0.1", first.port()) && is_serving("127.0.0.1", second.port()));
 }
 
 #[test]
-fn a_server_binds_what_it_was_asked_to_bind_and_nothing_else() {
+fn a_server_binds_only_the_requested_address() {
     let localhost = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let four = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    assert_eq!(four.addresses(), [SocketAddr::from((localhost, four.port()))]);
-    assert!(answers("127.0.0.1", four.port()));
-    assert!(TcpStream::connect(("127.0.0.2", four.port())).is_err());
-    let all_four = TcpStoreServer::bind("0.0.0.0", 0).unwrap();
-    assert!(answers("127.0.0.2", all_four.port()));
+    let ipv4 = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    assert_eq!(ipv4.addresses(), [SocketAddr::from((localhost, ipv4.port()))]);
+    assert!(is_serving("127.0.0.1", ipv4.port()));
+    assert!(TcpStream::connect(("127.0.0.2", ipv4.port())).is_err());
+    let any_ipv4 = TcpStoreServer::bind("0.0.0.0", 0).unwrap();
+    assert!(is_serving("127.0.0.2", any_ipv4.port()));
     if !has_ipv6() {
-        return println!("skipped the rest: no IPv6 here");
+        return println!("skipped the rest: this machine has no IPv6");
     }
-    assert!(TcpStream::connect(("::1", four.port())).is_err());
-    assert!(TcpStream::connect(("::1", all_four.port())).is_err());
-    let six = TcpStoreServer::bind("::1", 0).unwrap();
-    assert_eq!(six.addresses(), [SocketAddr::from((Ipv6Addr::LOCALHOST, six.port()))]);
-    assert!(answers("::1", six.port()) && answers("[::1]", six.port()));
-    assert!(TcpStream::connect(("127.0.0.1", six.port())).is_err());
+    assert!(TcpStream::connect(("::1", ipv4.port())).is_err());
+    assert!(TcpStream::connect(("::1", any_ipv4.port())).is_err());
+    let ipv6 = TcpStoreServer::bind("::1", 0).unwrap();
+    assert_eq!(ipv6.addresses(), [SocketAddr::from((Ipv6Addr::LOCALHOST, ipv6.port()))]);
+    assert!(is_serving("::1", ipv6.port()) && is_serving("[::1]", ipv6.port()));
+    assert!(TcpStream::connect(("127.0.0.1", ipv6.port())).is_err());
 }
 
 #[test]
-fn no_host_is_every_address_of_both_kinds() {
+fn an_empty_host_means_all_ipv4_and_ipv6_addresses() {
     let server = TcpStoreServer::bind("", 0).unwrap();
     assert_eq!(server.addresses().len(), 1);
-    assert!(answers("127.0.0.1", server.port()) && answers("127.0.0.2", server.port()));
+    assert!(is_serving("127.0.0.1", server.port()) && is_serving("127.0.0.2", server.port()));
     if has_ipv6() {
-        assert!(answers("::1", server.port()));
+        assert!(is_serving("::1", server.port()));
     }
 }
 
 #[test]
-fn several_places_are_one_store() {
-    let places = vec![Listen::at("127.0.0.1", 0), Listen::at("127.0.0.2", 0)];
-    let server = start(places).unwrap();
+fn several_addresses_serve_one_store() {
+    let listen = vec![Listen::at("127.0.0.1", 0), Listen::at("127.0.0.2", 0)];
+    let server = start(listen).unwrap();
     let [first, second] = server.addresses() else { panic!("{:?}", server.addresses()) };
-    let one = TcpStore::connect(&first.ip().to_string(), first.port()).unwrap();
+    let store = TcpStore::connect(&first.ip().to_string(), first.port()).unwrap();
     let other = TcpStore::connect(&second.ip().to_string(), second.port()).unwrap();
-    one.set("k", b"v").unwrap();
+    store.set("k", b"v").unwrap();
     assert_eq!(other.get("k").unwrap(), b"v");
 }
 
 #[test]
-fn a_given_listening_socket_is_served() {
+fn a_server_can_use_a_socket_that_already_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // Whoever came before the server did is served, too.
-    let early = std::thread::spawn(move || answers("127.0.0.1", address.port()));
+    // A client that connected before the server started is served as well.
+    let early = std::thread::spawn(move || is_serving("127.0.0.1", address.port()));
     let server = start(vec![Listen::Socket(listener)]).unwrap();
     assert_eq!(server.addresses(), [address]);
     assert!(early.join().unwrap());
-    // The same by way of a store that is its own master.
+    // A store that starts its own server can use a listening socket as well.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let store = TcpStore::open(
@@ -100,33 +100,32 @@ fn a_given_listening_socket_is_served() {
     )
     .unwrap();
     assert_eq!(store.port(), port);
-    assert!(answers("127.0.0.1", port));
+    assert!(is_serving("127.0.0.1", port));
 }
 
 #[test]
-fn nowhere_to_listen_is_refused() {
+fn a_server_without_an_available_address_is_refused() {
     assert!(matches!(start(vec![]).unwrap_err(), StoreError::InvalidArgument(_)));
-    // An address that this machine doesn't have (it is for documentation).
+    // This address is reserved for documentation, so no machine has it.
     let error = TcpStoreServer::bind("192.0.2.1", 0).unwrap_err();
     assert!(matches!(error, StoreError::Listen { .. }), "{error:?}");
     assert!(error.to_string().contains("192.0.2.1"), "{error}");
 }
 
-/// All places or none: a server that could not have one of them holds none.
 #[test]
-fn a_server_that_cannot_have_all_its_places_leaves_none_taken() {
+fn a_server_that_cannot_bind_every_address_binds_none() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = Port::held();
-    let places = [place.number, taken.local_addr().unwrap().port()];
-    let error = start(places.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
+    let reserved = Port::reserve();
+    let ports = [reserved.number, taken.local_addr().unwrap().port()];
+    let error = start(ports.map(|port| Listen::at("127.0.0.1", port)).into()).unwrap_err();
     assert!(error.is_address_in_use(), "{error:?}");
-    place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
+    reserved.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
-fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
-    let place = Port::held();
-    let port = place.number;
+fn a_dropped_server_closes_every_connection_and_releases_its_port() {
+    let reserved = Port::reserve();
+    let port = reserved.number;
     let server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
     store.set_timeout(Some(Duration::from_secs(2)));
@@ -135,27 +134,27 @@ fn a_dropped_server_closes_every_connection_and_leaves_its_port() {
         store.set("k", b"v").unwrap();
         drop(server);
         let error = waiting.join().unwrap().unwrap_err();
-        // Which of them depends on whether it waited already.
+        // The failure depends on whether the request was already sent.
         assert!(
             matches!(error.failure(), Some(Failure::ConnectionLost(_) | Failure::Unreachable(_))),
             "{error:?}"
         );
     });
-    eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
-    place.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
+    eventually("the port is closed", || TcpStream::connect(("127.0.0.1", port)).is_err());
+    reserved.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
 }
 
 #[test]
-fn a_master_and_its_clones_keep_the_server_and_the_last_of_them_ends_it() {
+fn the_server_of_a_master_stops_with_its_last_clone() {
     let master = TcpStore::serve("127.0.0.1", 0).unwrap();
     let port = master.port();
     let clone = master.clone_store().unwrap();
     master.set("k", b"v").unwrap();
     drop(master);
     assert_eq!(clone.get("k").unwrap(), b"v");
-    assert!(answers("127.0.0.1", port));
+    assert!(is_serving("127.0.0.1", port));
     drop(clone);
-    eventually("nobody listens any more", || TcpStream::connect(("127.0.0.1", port)).is_err());
+    eventually("the port is closed", || TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
 fn tenant(port: u16, timeout: Duration) -> TcpStore {
@@ -172,33 +171,33 @@ fn tenant_options(port: u16) -> TcpStoreOptions {
 
 #[test]
 fn tenants_of_one_process_share_the_server_of_a_port() {
-    let place = Port::held();
-    let port = place.number;
-    let first = tenant(port, SOON);
-    let tenants: Vec<_> = (0..4).map(|_| tenant(port, SOON)).collect();
+    let reserved = Port::reserve();
+    let port = reserved.number;
+    let first = tenant(port, CALL_TIMEOUT);
+    let tenants: Vec<_> = (0..4).map(|_| tenant(port, CALL_TIMEOUT)).collect();
     first.set("k", b"v").unwrap();
     for other in &tenants {
         assert_eq!(other.get("k").unwrap(), b"v");
         assert_eq!(other.server_identity(), first.server_identity());
     }
-    // It lives as long as any of them.
+    // The server runs as long as any of them.
     drop(first);
     assert_eq!(tenants[3].get("k").unwrap(), b"v");
-    // Whoever does not share finds the port taken.
+    // A store that does not share the server finds the port in use.
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
     assert!(error.is_address_in_use(), "{error:?}");
     drop(tenants);
-    let again = place.listen(|port| try_tenant(port, SOON));
-    assert!(!again.check(&["k"]).unwrap(), "the last tenant took the store with it");
+    let again = reserved.listen(|port| try_tenant(port, CALL_TIMEOUT));
+    assert!(!again.check(&["k"]).unwrap(), "the server stopped with the last tenant");
 }
 
 #[test]
-fn tenants_that_come_at_once_start_one_server() {
-    let place = Port::held();
-    let port = place.number;
+fn concurrent_tenants_start_one_server() {
+    let reserved = Port::reserve();
+    let port = reserved.number;
     let tenants: Vec<_> = std::thread::scope(|scope| {
-        let coming: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, SOON))).collect();
-        coming.into_iter().map(|tenant| tenant.join().unwrap()).collect()
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| tenant(port, CALL_TIMEOUT))).collect();
+        threads.into_iter().map(|tenant| tenant.join().unwrap()).collect()
     });
     for tenant in &tenants {
         tenant.add("n", 1).unwrap();
@@ -206,64 +205,64 @@ fn tenants_that_come_at_once_start_one_server() {
     assert_eq!(tenants[0].get("n").unwrap(), b"8");
 }
 
-/// The server of this process on that port, with the usual limits.
+/// Returns the server of this process on a port, with the default limits.
 fn shared(host: &str, port: u16) -> Result<Arc<TcpStoreServer>, StoreError> {
     TcpStoreServer::shared(host, port, TcpStoreServer::default_limits())
 }
 
-/// Why a running server can't be shared.
+/// Returns the reason why a running server cannot be shared.
 fn mismatch(shared: Result<Arc<TcpStoreServer>, StoreError>) -> String {
     let error = shared.unwrap_err().to_string();
-    error.split_once(" already, but not as asked: ").expect(&error).1.to_owned()
+    error.split_once(" differently: ").expect(&error).1.to_owned()
 }
 
 #[test]
-fn a_server_is_shared_by_who_asks_for_an_address_that_it_listens_on() {
-    let everywhere = shared("0.0.0.0", 0).unwrap();
+fn a_server_is_shared_if_it_listens_on_the_requested_address() {
+    let wildcard = shared("0.0.0.0", 0).unwrap();
     for host in ["0.0.0.0", "127.0.0.1", "127.0.0.2", "localhost", "::ffff:127.0.0.1"] {
-        let found = shared(host, everywhere.port());
-        assert_eq!(found.unwrap().instance(), everywhere.instance(), "{host}");
+        let found = shared(host, wildcard.port());
+        assert_eq!(found.unwrap().instance(), wildcard.instance(), "{host}");
     }
-    let everywhere = shared("", 0).unwrap();
+    let wildcard = shared("", 0).unwrap();
     for host in ["", "*", "0.0.0.0", "127.0.0.1", "localhost"] {
-        let found = shared(host, everywhere.port());
-        assert_eq!(found.unwrap().instance(), everywhere.instance(), "{host}");
+        let found = shared(host, wildcard.port());
+        assert_eq!(found.unwrap().instance(), wildcard.instance(), "{host}");
     }
-    let here = shared("localhost", 0).unwrap();
-    for host in ["localhost".to_owned(), here.addresses()[0].ip().to_string()] {
-        let found = shared(&host, here.port());
-        assert_eq!(found.unwrap().instance(), here.instance(), "{host}");
+    let local = shared("localhost", 0).unwrap();
+    for host in ["localhost".to_owned(), local.addresses()[0].ip().to_string()] {
+        let found = shared(&host, local.port());
+        assert_eq!(found.unwrap().instance(), local.instance(), "{host}");
     }
 }
 
 #[test]
-fn a_server_that_does_not_listen_where_it_is_asked_for_is_not_shared_silently() {
-    let here = shared("127.0.0.1", 0).unwrap();
-    for (host, asked) in [("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2"), ("::1", "::1"), ("", "*")] {
-        let expected = format!("it listens on {}, not on {asked}", here.addresses()[0]);
-        assert_eq!(mismatch(shared(host, here.port())), expected);
+fn a_server_on_another_address_is_not_shared() {
+    let local = shared("127.0.0.1", 0).unwrap();
+    for (host, requested) in [("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2"), ("::1", "::1"), ("", "*")] {
+        let expected = format!("it listens on {}, not on {requested}", local.addresses()[0]);
+        assert_eq!(mismatch(shared(host, local.port())), expected);
     }
-    let error = shared("0.0.0.0", here.port()).unwrap_err().to_string();
-    let port = here.port();
+    let error = shared("0.0.0.0", local.port()).unwrap_err().to_string();
+    let port = local.port();
     assert_eq!(
         error,
         format!(
-            "cannot listen on 0.0.0.0:{port}: this process serves port {port} already, but not as asked: it listens on 127.0.0.1:{port}, not on 0.0.0.0"
+            "cannot listen on 0.0.0.0:{port}: this process already serves port {port} differently: it listens on 127.0.0.1:{port}, not on 0.0.0.0"
         )
     );
-    // Through the store, as its users meet it; and the one that runs has suffered nothing.
-    let asked = TcpStoreOptions::new(Endpoint::new("0.0.0.0", port)).is_master(true).multi_tenant(true);
-    assert!(matches!(TcpStore::open(asked), Err(StoreError::Listen { .. })));
-    assert!(answers("127.0.0.1", port));
+    // A store that requests the server gets the same error, and the running server is not affected.
+    let options = TcpStoreOptions::new(Endpoint::new("0.0.0.0", port)).is_master(true).multi_tenant(true);
+    assert!(matches!(TcpStore::open(options), Err(StoreError::Listen { .. })));
+    assert!(is_serving("127.0.0.1", port));
 }
 
 #[test]
-fn a_server_with_other_limits_is_not_shared_silently() {
+fn a_server_with_other_limits_is_not_shared() {
     let mut limits = TcpStoreServer::default_limits();
     (limits.value_len, limits.keys) = (1 << 20, 1_000);
     let first = tenant_with(0, limits.clone()).unwrap();
     let server = first.server().unwrap();
-    // They are the server's, and are kept.
+    // The server enforces the limits.
     let too_large = server_refuses(first.port(), 2 << 20);
     assert!(
         matches!(
@@ -272,17 +271,17 @@ fn a_server_with_other_limits_is_not_shared_silently() {
         ),
         "{too_large}"
     );
-    // Those of clients are each client's own.
+    // The limits of a client may differ.
     let mut same = limits.clone();
     (same.reply_len, same.record_key_len) = (1 << 10, 1 << 10);
     assert_eq!(tenant_with(first.port(), same).unwrap().server().unwrap().instance(), server.instance());
 
-    let mut others = limits;
-    others.value_len = 2 << 20;
-    let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), others.clone()));
+    let mut other_limits = limits;
+    other_limits.value_len = 2 << 20;
+    let found = mismatch(TcpStoreServer::shared("127.0.0.1", first.port(), other_limits.clone()));
     assert_eq!(found, "it has other limits: value_len is 1MiB, not 2MiB");
-    let error = tenant_with(first.port(), others).unwrap_err().to_string();
-    assert!(error.ends_with("not as asked: it has other limits: value_len is 1MiB, not 2MiB"), "{error}");
+    let error = tenant_with(first.port(), other_limits).unwrap_err().to_string();
+    assert!(error.ends_with("differently: it has other limits: value_len is 1MiB, not 2MiB"), "{error}");
 }
 
 fn tenant_with(port: u16, limits: Limits) -> Result<TcpStore, StoreError> {
@@ -294,23 +293,23 @@ fn server_refuses(port: u16, len: usize) -> StoreError {
 }
 
 #[test]
-fn a_server_tells_how_it_is_doing_until_it_is_stopped() {
+fn a_server_reports_its_stats_until_it_is_stopped() {
     let mut server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let inquire = server.inquiry();
-    let before = inquire(SOON).unwrap();
+    let stats = server.stats_query();
+    let before = stats(CALL_TIMEOUT).unwrap();
     assert_eq!((before.connections, before.keys, before.bytes), (0, 0, 0));
-    assert!(before.most_connections > 0 && before.out_of_files == 0);
+    assert!(before.max_connections > 0 && before.out_of_files == 0);
     let store = TcpStore::open(TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port()))).unwrap();
     store.set("key", &[7; 1000]).unwrap();
-    let after = inquire(SOON).unwrap();
+    let after = stats(CALL_TIMEOUT).unwrap();
     assert_eq!((after.connections, after.keys), (1, 1));
     assert!((1000..2000).contains(&after.bytes), "{after:?}");
     server.stop();
-    assert_eq!(inquire(Duration::from_millis(100)), None);
+    assert_eq!(stats(Duration::from_millis(100)), None);
 }
 
 #[test]
-fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
+fn a_client_applies_the_value_limit_of_its_server() {
     for (value_len, len, fits) in
         [(1 << 20, 2 << 20, false), (1 << 20, 1 << 20, true), (16 << 20, 9 << 20, true)]
     {
@@ -329,22 +328,22 @@ fn a_client_refuses_what_its_server_would_and_sends_what_it_takes() {
             }
             Err(error) => panic!("{error}"),
         }
-        assert_eq!(server.stats().accepted, 1, "the connection survives");
+        assert_eq!(server.stats().accepted, 1, "the connection stays open");
         assert_eq!(store.num_keys().unwrap(), u64::from(fits));
     }
 }
 
-/// Connections of the first server linger after it has closed them.
 #[test]
-fn a_server_can_be_followed_by_another_at_once() {
+fn a_new_server_can_bind_the_port_of_a_dropped_server() {
     let first = TcpStoreServer::bind("", 0).unwrap();
     let port = first.port();
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
     store.set("k", b"v").unwrap();
     drop(first);
-    // Lingering takes a minute. Less than that is another test's process that had a copy of the socket for a moment.
+    // The closed connection stays in TIME_WAIT for 60 s, which must not prevent the bind. A failure that lasts less
+    // than that comes from a process of another test, which has a copy of the socket until it executes its own program.
     let second = Mutex::new(None);
-    eventually("there is another server", || {
+    eventually("another server can bind the port", || {
         *second.lock().unwrap() = TcpStoreServer::bind("", port).ok();
         second.lock().unwrap().is_some()
     });

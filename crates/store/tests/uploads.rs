@@ -1,4 +1,4 @@
-//! Many large requests at once: those who send on all get through, and those who don't are in nobody's way.
+//! Tests of concurrent uploads: active uploads all complete, and stalled ones do not block them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,12 +12,12 @@ use rallypoint_store::{Limits, Listen, ServerOptions, TcpStoreServer};
 const MIB: usize = 1 << 20;
 
 fn server(stall: &str) -> TcpStoreServer {
-    server_with_room("8MiB", stall)
+    server_with_budget("8MiB", stall)
 }
 
-fn server_with_room(total: &str, stall: &str) -> TcpStoreServer {
+fn server_with_budget(budget: &str, stall: &str) -> TcpStoreServer {
     let mut limits = Limits::default();
-    limits.set("input_total", total).unwrap();
+    limits.set("input_total", budget).unwrap();
     limits.set("input_stall", stall).unwrap();
     let listen = vec![Listen::at("127.0.0.1", 0)];
     TcpStoreServer::start(ServerOptions::new(listen).limits(limits)).unwrap()
@@ -27,27 +27,28 @@ fn connect(server: &TcpStoreServer) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    let mut hello = Vec::new();
-    Request::Validate { magic: MAGIC }.encode(&mut hello);
-    stream.write_all(&hello).unwrap();
+    let mut validate = Vec::new();
+    Request::Validate { magic: MAGIC }.encode(&mut validate);
+    stream.write_all(&validate).unwrap();
     stream
 }
 
-/// A SET of 2 MiB with a PING behind it.
-fn upload(who: u8) -> Vec<u8> {
-    upload_of(2 * MIB, who)
+/// Returns the bytes of a SET of 2 MiB and a PING behind it.
+fn upload(id: u8) -> Vec<u8> {
+    upload_of_len(2 * MIB, id)
 }
 
-fn upload_of(len: usize, who: u8) -> Vec<u8> {
+fn upload_of_len(len: usize, id: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Request::Set { key: &[b'/', who], value: vec![who; len][..].into() }.encode(&mut bytes);
+    Request::Set { key: &[b'/', id], value: vec![id; len][..].into() }.encode(&mut bytes);
     Request::Ping { nonce: 7 }.encode(&mut bytes);
     bytes
 }
 
-/// Lets the server read what it was sent: each answer is to a question that came after, and one large request has a turn
-/// between two of them.
-fn let_it_read(server: &TcpStoreServer) {
+/// Waits until the server has read the bytes that were sent before.
+///
+/// The server replies to each PING only after it has read earlier bytes, and one upload has a turn between two replies.
+fn let_server_read(server: &TcpStoreServer) {
     let mut stream = connect(server);
     let mut ping = Vec::new();
     Request::Ping { nonce: 7 }.encode(&mut ping);
@@ -63,17 +64,18 @@ fn is_answered(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn more_uploads_than_there_is_room_for_all_get_through() {
+fn uploads_beyond_the_upload_budget_all_complete() {
     let server = server("20s");
-    let all_begun = Arc::new(Barrier::new(16));
-    let uploads = (0..16).map(|who| {
-        let (mut stream, all_begun) = (connect(&server), Arc::clone(&all_begun));
+    let all_started = Arc::new(Barrier::new(16));
+    let uploads = (0..16).map(|id| {
+        let (mut stream, all_started) = (connect(&server), Arc::clone(&all_started));
         std::thread::spawn(move || {
-            // All are under way together. So much can be sent whether it is read or not.
-            let bytes = upload(who);
+            // All uploads are in progress at the same time. 100,000 bytes fit into the socket buffers even if the
+            // server does not read them.
+            let bytes = upload(id);
             let (front, rest) = bytes.split_at(100_000);
             stream.write_all(front).unwrap();
-            all_begun.wait();
+            all_started.wait();
             rest.chunks(100_000).for_each(|piece| stream.write_all(piece).unwrap());
             is_answered(&mut stream)
         })
@@ -84,46 +86,46 @@ fn more_uploads_than_there_is_room_for_all_get_through() {
 }
 
 #[test]
-fn uploads_that_stop_make_room_for_one_that_goes_on() {
+fn stalled_uploads_are_closed_in_favor_of_an_active_upload() {
     let server = server("200ms");
     let mut stopped: Vec<_> = (0..4).map(|_| connect(&server)).collect();
-    for (who, stream) in stopped.iter_mut().enumerate() {
-        let bytes = upload(who as u8);
+    for (id, stream) in stopped.iter_mut().enumerate() {
+        let bytes = upload(id as u8);
         stream.write_all(&bytes[..bytes.len() - 100]).unwrap();
     }
     let mut small = connect(&server);
     small.write_all(&upload(8)[..1000]).unwrap();
-    let_it_read(&server);
+    let_server_read(&server);
     let mut other = connect(&server);
     other.write_all(&upload(9)).unwrap();
     assert!(is_answered(&mut other));
     assert!(server.stats().slow_input >= 1);
-    // It held next to nothing, and may take its time.
+    // This upload had sent only 1,000 bytes, so the server does not close it.
     small.write_all(&upload(8)[1000..]).unwrap();
     assert!(is_answered(&mut small));
 }
 
 #[test]
-fn who_streams_one_large_request_after_the_other_does_not_keep_its_place() {
+fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
     let server = server("20s");
-    // Two uploads hold most of the budget of 6 MiB. The server has read what has come of them, and waits for their ends.
+    // Two uploads use most of the upload budget of 6 MiB. The server has read their first parts and waits for the rest.
     let size = 2 * MIB + 100_000;
-    let mut others: Vec<_> = (0..2).map(|_| connect(&server)).collect();
-    others[0].write_all(&upload_of(size, 0)[..2 * MIB - 50_000]).unwrap();
-    others[1].write_all(&upload_of(size, 1)[..2 * MIB]).unwrap();
-    let_it_read(&server);
-    others[0].write_all(&upload_of(size, 0)[2 * MIB - 50_000..2 * MIB + 10_000]).unwrap();
-    let_it_read(&server);
+    let mut pending: Vec<_> = (0..2).map(|_| connect(&server)).collect();
+    pending[0].write_all(&upload_of_len(size, 0)[..2 * MIB - 50_000]).unwrap();
+    pending[1].write_all(&upload_of_len(size, 1)[..2 * MIB]).unwrap();
+    let_server_read(&server);
+    pending[0].write_all(&upload_of_len(size, 0)[2 * MIB - 50_000..2 * MIB + 10_000]).unwrap();
+    let_server_read(&server);
     let mut streamer = connect(&server);
     let mut replies = streamer.try_clone().unwrap();
-    let (answered, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (replies_received, is_done) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let bytes = upload_of(3 * MIB / 2, 9);
+            let bytes = upload_of_len(3 * MIB / 2, 9);
             let (front, back) = bytes.split_at(MIB);
             streamer.write_all(front).unwrap();
-            // Never between two requests.
-            while !enough.load(Ordering::Relaxed) {
+            // The connection is always in the middle of a request.
+            while !is_done.load(Ordering::Relaxed) {
                 streamer.write_all(&[back, front].concat()).unwrap();
             }
             streamer.write_all(back).unwrap();
@@ -131,53 +133,53 @@ fn who_streams_one_large_request_after_the_other_does_not_keep_its_place() {
         });
         scope.spawn(|| {
             while is_answered(&mut replies) {
-                answered.fetch_add(1, Ordering::Relaxed);
+                replies_received.fetch_add(1, Ordering::Relaxed);
             }
         });
         let start = Instant::now();
-        while answered.load(Ordering::Relaxed) < 3 && start.elapsed() < Duration::from_secs(10) {
+        while replies_received.load(Ordering::Relaxed) < 3 && start.elapsed() < Duration::from_secs(10) {
             std::thread::yield_now();
         }
-        for (who, stream) in others.iter_mut().enumerate() {
-            let bytes = upload_of(size, who as u8);
-            stream.write_all(&bytes[2 * MIB + [10_000, 0][who]..]).unwrap();
+        for (id, stream) in pending.iter_mut().enumerate() {
+            let bytes = upload_of_len(size, id as u8);
+            stream.write_all(&bytes[2 * MIB + [10_000, 0][id]..]).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         }
-        let got_through: Vec<bool> = others.iter_mut().map(is_answered).collect();
-        enough.store(true, Ordering::Relaxed);
-        assert_eq!(got_through, [true; 2]);
+        let completed: Vec<bool> = pending.iter_mut().map(is_answered).collect();
+        is_done.store(true, Ordering::Relaxed);
+        assert_eq!(completed, [true; 2]);
     });
-    assert!(answered.load(Ordering::Relaxed) > 3);
+    assert!(replies_received.load(Ordering::Relaxed) > 3);
     assert_eq!(server.stats().slow_input, 0);
 }
 
 #[test]
-fn one_that_goes_on_waits_for_many_that_have_stopped_about_as_long_as_for_one() {
+fn an_active_upload_waits_less_than_two_stall_timeouts_for_14_stalled_uploads() {
     let stall = Duration::from_secs(2);
-    let server = server_with_room("32MiB", "2s");
-    // Nearly as many as there is room for, all under way together. Each stops with a part of it still to be read.
+    let server = server_with_budget("32MiB", "2s");
+    // 14 uploads use almost the whole budget at the same time. Each stalls with unread bytes.
     let stopped: Vec<_> = (0..14).map(|_| connect(&server)).collect();
-    let go = std::sync::Barrier::new(stopped.len() + 1);
+    let start_barrier = std::sync::Barrier::new(stopped.len() + 1);
     std::thread::scope(|scope| {
-        for (who, mut stream) in stopped.into_iter().enumerate() {
-            let go = &go;
+        for (id, mut stream) in stopped.into_iter().enumerate() {
+            let start_barrier = &start_barrier;
             scope.spawn(move || {
-                let bytes = upload(who as u8);
+                let bytes = upload(id as u8);
                 stream.write_all(&bytes[..100_000]).unwrap();
-                go.wait();
-                // It may be cut off by now.
+                start_barrier.wait();
+                // The server may have closed the connection.
                 let _ = stream.write_all(&bytes[100_000..bytes.len() - 100]);
                 let _ = stream.read(&mut [0]);
             });
         }
-        go.wait();
-        let_it_read(&server);
+        start_barrier.wait();
+        let_server_read(&server);
         let start = Instant::now();
-        let mut honest = connect(&server);
-        honest.write_all(&upload(99)).unwrap();
-        assert!(is_answered(&mut honest));
+        let mut active = connect(&server);
+        active.write_all(&upload(99)).unwrap();
+        assert!(is_answered(&mut active));
         let took = start.elapsed();
-        println!("waited {took:?}, {} were cut off", server.stats().slow_input);
+        println!("waited {took:?}, the server closed {} uploads", server.stats().slow_input);
         assert!(took < 2 * stall, "{took:?}");
         drop(server);
     });

@@ -1,4 +1,4 @@
-//! A client that sends and receives raw frames, also frames that no real client sends. Every wait has a deadline.
+//! A client that sends and receives raw frames, including frames that no real client sends.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use rallypoint_core::Limits;
 use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, ReplyDecoder, ReplyKind, Request};
 use socket2::SockRef;
 
-/// Longer than the server may take for anything on a busy machine.
+/// The timeout of every read and write. No server takes this long, even on a busy machine.
 const IO_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Encodes a request.
@@ -30,17 +30,17 @@ pub fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text].concat()
 }
 
-/// Encodes a request that stores a value of `len` bytes, up to where the value begins.
+/// Encodes the part of a request before its value, which is announced to have `len` bytes.
 pub fn announced(op: Op, key: &[u8], len: u64) -> Vec<u8> {
     [&[op as u8][..], &string(key), &len.to_le_bytes()].concat()
 }
 
-/// Returns keys as a request takes them.
+/// Converts keys to the type that a request takes.
 pub fn list<'a>(keys: &'a [&'a str]) -> Vec<&'a [u8]> {
     keys.iter().map(|key| key.as_bytes()).collect()
 }
 
-/// Returns pairs of key and value as a request takes them.
+/// Converts pairs of key and value to the type that a request takes.
 pub fn pairs<'a>(pairs: &'a [(&'a str, &'a str)]) -> Vec<(&'a [u8], &'a [u8])> {
     pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect()
 }
@@ -48,10 +48,10 @@ pub fn pairs<'a>(pairs: &'a [(&'a str, &'a str)]) -> Vec<(&'a [u8], &'a [u8])> {
 /// How a connection ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct End {
-    /// Bytes that were received before the end.
-    pub last_words: Vec<u8>,
+    /// The bytes that were received before the end.
+    pub received: Vec<u8>,
     /// Whether the server reset the connection (RST) instead of closing it (FIN).
-    pub torn: bool,
+    pub is_reset: bool,
 }
 
 /// A connection to a server.
@@ -68,7 +68,7 @@ impl Client {
         Client::try_dial(address).expect("the server accepts")
     }
 
-    /// Like [`Client::dial`], for a server that may refuse.
+    /// Like [`Client::dial`], for a server that may refuse the connection.
     pub fn try_dial(address: SocketAddr) -> io::Result<Client> {
         let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
         stream.set_nodelay(true)?;
@@ -82,17 +82,17 @@ impl Client {
         Client::try_connect(address).expect("the server answers the handshake")
     }
 
-    /// Like [`Client::connect`], for a server that may refuse.
+    /// Like [`Client::connect`], for a server that may refuse the connection.
     pub fn try_connect(address: SocketAddr) -> io::Result<Client> {
         let mut client = Client::try_dial(address)?;
         client.try_send(&message(Request::Validate { magic: MAGIC }))?;
-        client.try_ask(Request::Ping { nonce: 7 })?;
+        client.try_request(Request::Ping { nonce: 7 })?;
         Ok(client)
     }
 
     /// Sends bytes.
     pub fn send(&mut self, bytes: &[u8]) {
-        self.try_send(bytes).expect("the server takes it");
+        self.try_send(bytes).expect("the server accepts the bytes");
     }
 
     /// Sends bytes to a server that may close the connection before it has read all of them.
@@ -100,8 +100,8 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// Sends as many bytes as the server and the system accept without waiting, and returns their number.
-    pub fn send_what_is_taken(&mut self, bytes: &[u8]) -> usize {
+    /// Sends bytes until the socket would block. Returns the number of bytes sent.
+    pub fn send_nonblocking(&mut self, bytes: &[u8]) -> usize {
         self.stream.set_nonblocking(true).expect("a socket");
         let mut sent = 0;
         while let Ok(len) = self.stream.write(&bytes[sent..])
@@ -113,24 +113,24 @@ impl Client {
         sent
     }
 
-    /// Discards the replies that were received so far.
+    /// Discards the replies that were received so far. Panics if the server has ended the connection.
     pub fn discard_replies(&mut self) {
         assert!(!self.has_ended(), "the server has ended the connection");
     }
 
     /// Sends a request that has no reply, or whose reply is read later.
-    pub fn tell(&mut self, request: Request<'_>) {
+    pub fn send_request(&mut self, request: Request<'_>) {
         self.send(&message(request));
     }
 
     /// Sends a request and waits for its reply.
-    pub fn ask(&mut self, request: Request<'_>) -> Reply {
-        self.try_ask(request).expect("the server answers")
+    pub fn request(&mut self, request: Request<'_>) -> Reply {
+        self.try_request(request).expect("the server answers")
     }
 
-    /// Like [`Client::ask`], for a server that may close the connection.
-    pub fn try_ask(&mut self, request: Request<'_>) -> io::Result<Reply> {
-        let kind = request.reply_kind().expect("a request that is answered");
+    /// Like [`Client::request`], for a server that may close the connection.
+    pub fn try_request(&mut self, request: Request<'_>) -> io::Result<Reply> {
+        let kind = request.reply_kind().expect("the request has a reply");
         self.try_send(&message(request))?;
         self.try_reply(kind)
     }
@@ -161,7 +161,7 @@ impl Client {
     /// Waits for the next `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.unread);
-        let missing = len.checked_sub(bytes.len()).expect("no more was read than asked for");
+        let missing = len.checked_sub(bytes.len()).expect("no more bytes were read than requested");
         let mut rest = vec![0; missing];
         self.stream.read_exact(&mut rest).expect("the server answers");
         bytes.extend_from_slice(&rest);
@@ -170,13 +170,13 @@ impl Client {
 
     /// Reads until the server has ended the connection.
     pub fn end(mut self) -> End {
-        let mut last_words = std::mem::take(&mut self.unread);
-        let torn = match self.stream.read_to_end(&mut last_words) {
+        let mut received = std::mem::take(&mut self.unread);
+        let is_reset = match self.stream.read_to_end(&mut received) {
             Ok(_) => false,
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => true,
             Err(error) => panic!("the server has not ended the connection: {error}"),
         };
-        End { last_words, torn }
+        End { received, is_reset }
     }
 
     /// Returns whether the server has ended the connection. Discards the bytes that were received.
@@ -194,18 +194,18 @@ impl Client {
         ended
     }
 
-    /// Returns the local port, by which a test finds the server's end of this connection.
+    /// Returns the local port, by which a test finds the server's side of this connection.
     pub fn port(&self) -> u16 {
         self.stream.local_addr().expect("a socket").port()
     }
 
     /// Closes the sending direction.
-    pub fn finish_sending(&self) {
+    pub fn shutdown_write(&self) {
         self.stream.shutdown(Shutdown::Write).expect("a socket");
     }
 
-    /// Resets the connection (RST), as the system of a killed process does.
-    pub fn tear(self) {
+    /// Resets the connection (RST), as the system does for a killed process.
+    pub fn reset(self) {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).expect("a socket");
     }
 
@@ -214,8 +214,10 @@ impl Client {
         self.start_blocking(Request::Wait { keys: KeyList::new(&list(keys)) });
     }
 
-    /// Sends a request that blocks and returns when the server has registered it. The server handles one segment as a whole, so the
-    /// reply to the ping shows that the request was handled.
+    /// Sends a request that blocks and returns when the server has registered it.
+    ///
+    /// The server handles one segment as a whole, so the reply to the ping shows that it has handled the request as
+    /// well.
     pub fn start_blocking(&mut self, request: Request<'_>) {
         let mut bytes = message(Request::Ping { nonce: 8 });
         request.encode(&mut bytes);
@@ -223,46 +225,46 @@ impl Client {
         assert_eq!(self.reply(ReplyKind::Nonce), Reply::Nonce(8));
     }
 
-    /// Cancels a wait. Fails if the wait was over, because then the server sends two bytes instead of one.
-    pub fn cancel_what_still_waits(&mut self) {
-        assert_eq!(self.ask(Request::CancelWait), Reply::Canceled, "it has been woken");
+    /// Cancels a wait. Panics if the wait was completed, because then the server sends two bytes instead of one.
+    pub fn cancel_wait(&mut self) {
+        assert_eq!(self.request(Request::CancelWait), Reply::Canceled, "the wait was completed");
         self.ping();
     }
 
-    /// Fails if the wait isn't over.
+    /// Waits until the server completes the wait.
     pub fn assert_woken(&mut self) {
         assert_eq!(self.reply(ReplyKind::Waited(Op::Wait)), Reply::Stop);
     }
 
     /// Sends a ping and waits for its reply.
     pub fn ping(&mut self) {
-        assert_eq!(self.ask(Request::Ping { nonce: 0x0102_0304 }), Reply::Nonce(0x0102_0304));
+        assert_eq!(self.request(Request::Ping { nonce: 0x0102_0304 }), Reply::Nonce(0x0102_0304));
     }
 
-    /// Stores a value and waits until the server has it.
+    /// Sets a value and waits until the server has stored it.
     pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) {
-        self.tell(Request::Set { key: key.as_bytes(), value: value.as_ref().into() });
+        self.send_request(Request::Set { key: key.as_bytes(), value: value.as_ref().into() });
         // The reply to the ping shows that the value is stored.
         self.ping();
     }
 
     /// Returns the value of a key.
     pub fn value(&mut self, key: &str) -> Vec<u8> {
-        match self.ask(Request::Get { key: key.as_bytes() }) {
+        match self.request(Request::Get { key: key.as_bytes() }) {
             Reply::Value(value) => value.to_vec(),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Sends a request whose reply is a number.
+    /// Sends a request and returns its reply, which must be a number.
     pub fn number(&mut self, request: Request<'_>) -> i64 {
-        match self.ask(request) {
+        match self.request(request) {
             Reply::Number(number) => number,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Adds to a counter and returns its value.
+    /// Adds to a counter and returns the sum.
     pub fn add(&mut self, key: &str, delta: i64) -> i64 {
         self.number(Request::Add { key: key.as_bytes(), delta })
     }
@@ -274,12 +276,12 @@ impl Client {
 
     /// Returns whether a key exists.
     pub fn is_present(&mut self, key: &str) -> bool {
-        self.ask(Request::Check { keys: KeyList::new(&list(&[key])) }) == Reply::Checked(true)
+        self.request(Request::Check { keys: KeyList::new(&list(&[key])) }) == Reply::Checked(true)
     }
 
-    /// Stores several values and waits until the server has them.
+    /// Sets several values and waits until the server has stored them.
     pub fn multi_set(&mut self, entries: &[(&str, &str)]) {
-        self.tell(Request::MultiSet { pairs: PairList::new(&pairs(entries)) });
+        self.send_request(Request::MultiSet { pairs: PairList::new(&pairs(entries)) });
         self.ping();
     }
 }

@@ -1,5 +1,7 @@
-//! Support for the tests of the other crates: waiting with a deadline, ports that stay free, processes that end with the
-//! test, and peers that misbehave. Every failure is a panic, because the callers are tests.
+//! Support for the tests of the other crates: waits with a deadline, reserved ports, processes that end with the test,
+//! and peers that misbehave.
+//!
+//! The functions panic on failure, because their callers are tests.
 
 mod client;
 mod peer;
@@ -11,18 +13,18 @@ mod wait;
 
 pub use client::{Client, End, announced, header, list, message, pairs, string};
 pub use peer::serve_connections;
-pub use port::{Port, held_port};
-pub use process::{Guarded, Lines, ServeProcess};
+pub use port::{Port, reserve_port};
+pub use process::{ChildGuard, Lines, ServeProcess};
 pub use relay::Relay;
-pub use timing::{SOON, fails_in_time, fails_within, goes_on_for};
+pub use timing::{CALL_TIMEOUT, assert_blocked_for, fails_in_time, fails_within};
 pub use wait::{WAIT_TIMEOUT, eventually, eventually_or, eventually_within};
 
-/// Returns whether the tests run with their full numbers (`RALLYPOINT_SOAK=1`).
+/// Returns whether the tests run at full scale (`RALLYPOINT_SOAK=1`).
 pub fn is_soak() -> bool {
     std::env::var_os("RALLYPOINT_SOAK").is_some_and(|soak| soak == "1")
 }
 
-/// Returns `full` if the full numbers are asked for, else `affordable`, which an ordinary test run has time for.
+/// Returns `full` in a run at full scale, and otherwise `affordable`, which suits an ordinary run.
 pub fn scaled(affordable: usize, full: usize) -> usize {
     if is_soak() { full } else { affordable }
 }

@@ -1,4 +1,4 @@
-//! Ports of this machine that no other program is given.
+//! Ports of this machine that the system assigns to no other program.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,10 +9,10 @@ use socket2::{Domain, Socket, Type};
 
 use crate::wait::eventually_or;
 
-/// How long a port may stay in use after its server was dropped.
+/// The maximum time for which a port may stay in use after its server was dropped.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A port of the loopback address where nothing listens yet.
+/// A port of the loopback address on which no process listens yet.
 #[derive(Debug)]
 pub struct Port {
     /// The number of the port.
@@ -23,9 +23,9 @@ pub struct Port {
 impl Port {
     /// Reserves a port until the value is dropped.
     ///
-    /// A socket that is bound and does not listen holds the port. Our servers can bind it as well, because they set the same
-    /// option (`SO_REUSEADDR`), and the system assigns it to no other program.
-    pub fn held() -> Port {
+    /// A socket that is bound but does not listen reserves the port. Our servers can bind it as well, because they also
+    /// set `SO_REUSEADDR`. The system assigns the port to no other program.
+    pub fn reserve() -> Port {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_reuse_address(true).unwrap();
         socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
@@ -46,8 +46,10 @@ impl Port {
         format!("127.0.0.1:{}", self.number)
     }
 
-    /// Calls `listen` until it can bind the port. A process that another test is starting holds a copy of a dropped listener until it
-    /// executes its own program, so the first attempts may fail.
+    /// Calls `listen` until it succeeds.
+    ///
+    /// The first attempts may fail: a process that another test is starting has a copy of every listener of this
+    /// process, including dropped ones, until it executes its own program.
     pub fn listen<T, E: Debug>(&self, listen: impl Fn(u16) -> Result<T, E>) -> T {
         let mut listener = listen(self.number);
         let failure = format!("port {} stays in use: {:?}", self.number, listener.as_ref().err());
@@ -65,9 +67,9 @@ impl Port {
     }
 }
 
-/// Reserves a port as [`Port::held`] does, for as long as the test process runs.
-pub fn held_port() -> u16 {
-    let port = Port::held();
+/// Reserves a port as [`Port::reserve`] does, for as long as the test process runs.
+pub fn reserve_port() -> u16 {
+    let port = Port::reserve();
     let number = port.number;
     std::mem::forget(port);
     number

@@ -1,4 +1,4 @@
-//! Processes that end with the test, and what they print.
+//! Processes that end with the test, and their output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use crate::wait::{WAIT_TIMEOUT, eventually_within};
 
 /// A child process that is killed when the value is dropped.
 #[derive(Debug)]
-pub struct Guarded(Child);
+pub struct ChildGuard(Child);
 
-impl Guarded {
+impl ChildGuard {
     /// Starts a command.
-    pub fn spawn(command: &mut Command) -> Guarded {
-        Guarded(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    pub fn spawn(command: &mut Command) -> ChildGuard {
+        ChildGuard(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
     /// Returns the process id.
@@ -32,13 +32,13 @@ impl Guarded {
         kill_process(self.pid(), signal).expect("our own child");
     }
 
-    /// Waits until the process has ended, at most [`WAIT_TIMEOUT`].
+    /// Waits until the process has ended, at most for [`WAIT_TIMEOUT`].
     #[track_caller]
     pub fn ended(&mut self) -> ExitStatus {
         self.ended_within(WAIT_TIMEOUT)
     }
 
-    /// Like [`Guarded::ended`], with a timeout of its own.
+    /// Like [`ChildGuard::ended`], with another timeout.
     #[track_caller]
     pub fn ended_within(&mut self, timeout: Duration) -> ExitStatus {
         let mut status = None;
@@ -50,7 +50,7 @@ impl Guarded {
     }
 }
 
-impl Deref for Guarded {
+impl Deref for ChildGuard {
     type Target = Child;
 
     fn deref(&self) -> &Child {
@@ -58,13 +58,13 @@ impl Deref for Guarded {
     }
 }
 
-impl DerefMut for Guarded {
+impl DerefMut for ChildGuard {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 }
 
-impl Drop for Guarded {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.0.kill();
@@ -72,11 +72,11 @@ impl Drop for Guarded {
     }
 }
 
-/// The lines that a process prints, read by a thread so that the process never waits for its reader.
+/// The output of a process. A thread reads it, so that the process never blocks on a full pipe.
 #[derive(Debug)]
 pub struct Lines {
     shared: Arc<Shared>,
-    /// Length of the text that [`Lines::line`] and [`Lines::find`] have returned.
+    /// The position after the last line that [`Lines::line`] or [`Lines::find`] returned.
     taken: AtomicUsize,
 }
 
@@ -93,7 +93,7 @@ struct Printed {
 }
 
 impl Lines {
-    /// Reads a stream to its end.
+    /// Starts to read a stream to its end.
     pub fn read(stream: impl Read + Send + 'static) -> Lines {
         let shared = Arc::<Shared>::default();
         let reading = Arc::clone(&shared);
@@ -111,19 +111,19 @@ impl Lines {
         Lines { shared, taken: AtomicUsize::new(0) }
     }
 
-    /// Returns everything that was printed so far.
+    /// Returns the text that was printed so far.
     pub fn text(&self) -> String {
         self.shared.read.lock().unwrap().text.clone()
     }
 
-    /// Waits until the stream is closed and returns everything that was printed.
+    /// Waits until the stream is closed and returns the whole text.
     #[track_caller]
     pub fn all(&self) -> String {
         self.wait_for(|printed| printed.is_closed.then(|| printed.text.clone()))
             .expect("the output is closed")
     }
 
-    /// Waits until the stream is closed and returns the text after the last line that was taken.
+    /// Waits until the stream is closed and returns the text after the last line that was returned.
     #[track_caller]
     pub fn rest(&self) -> String {
         self.all().split_off(self.taken.load(Ordering::Relaxed))
@@ -135,7 +135,7 @@ impl Lines {
         self.find("")
     }
 
-    /// Waits for the next line that contains `what`. Lines before it are skipped.
+    /// Waits for the next line that contains `what`, and skips the lines before it.
     #[track_caller]
     pub fn find(&self, what: &str) -> String {
         let found = self.wait_for(|printed| {
@@ -149,18 +149,18 @@ impl Lines {
             }
             printed.is_closed.then_some(None)
         });
-        found.flatten().unwrap_or_else(|| panic!("it never prints {what:?}:\n{}", self.text()))
+        found.flatten().unwrap_or_else(|| panic!("the process did not print {what:?}:\n{}", self.text()))
     }
 
-    /// Waits until `take` returns a value, at most [`WAIT_TIMEOUT`].
+    /// Waits until `take` returns a value, at most for [`WAIT_TIMEOUT`].
     fn wait_for<T>(&self, mut take: impl FnMut(&Printed) -> Option<T>) -> Option<T> {
         let mut taken = None;
-        let waits = |printed: &mut Printed| {
+        let is_missing = |printed: &mut Printed| {
             taken = take(printed);
             taken.is_none()
         };
         let printed = self.shared.read.lock().unwrap();
-        drop(self.shared.changed.wait_timeout_while(printed, WAIT_TIMEOUT, waits).unwrap());
+        drop(self.shared.changed.wait_timeout_while(printed, WAIT_TIMEOUT, is_missing).unwrap());
         taken
     }
 }
@@ -169,18 +169,18 @@ impl Lines {
 #[derive(Debug)]
 pub struct ServeProcess {
     /// The process.
-    pub process: Guarded,
+    pub process: ChildGuard,
     /// The address it listens on.
     pub address: SocketAddr,
 }
 
 impl ServeProcess {
-    /// Starts `BINARY serve` on a free port of the loopback address, with further arguments. Its log is discarded.
+    /// Starts `BINARY serve` with these arguments, on a free port of the loopback address. Discards its log.
     pub fn start(binary: &str, arguments: &[&str]) -> ServeProcess {
         let mut command = Command::new(binary);
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = Guarded::spawn(&mut command);
+        let mut process = ChildGuard::spawn(&mut command);
         let stdout = Lines::read(process.stdout.take().expect("a pipe"));
         let line = stdout.line();
         let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());

@@ -1,4 +1,4 @@
-//! A TCP relay that can hold back all bytes or cut all connections.
+//! A TCP relay that can block all bytes or cut all connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ struct Shared {
     streams: Mutex<Vec<TcpStream>>,
 }
 
-/// A relay between clients and a server of this machine. It ends when the value is dropped.
+/// A relay between clients and a server on this machine. Dropping it stops the relay.
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
@@ -38,18 +38,18 @@ impl Relay {
         self.port
     }
 
-    /// Holds back all bytes in both directions. The connections stay open.
+    /// Blocks all bytes in both directions. The connections stay open.
     pub fn block(&self) {
         *self.shared.blocked.lock().unwrap() = true;
     }
 
-    /// Passes on the bytes that were held back, and all later ones.
+    /// Forwards the blocked bytes and all later ones.
     pub fn unblock(&self) {
         *self.shared.blocked.lock().unwrap() = false;
         self.shared.changed.notify_all();
     }
 
-    /// Closes every connection. Clients can connect again.
+    /// Closes all connections. Clients can connect again.
     pub fn cut(&self) {
         self.shared.cut();
     }
@@ -68,23 +68,23 @@ impl Shared {
     fn accept(&self, listener: &TcpListener, target: u16) {
         std::thread::scope(|scope| {
             loop {
-                let (near, _) = listener.accept().unwrap();
+                let (client, _) = listener.accept().unwrap();
                 if self.stopped.load(Ordering::SeqCst) {
                     return self.cut();
                 }
-                self.streams.lock().unwrap().push(near.try_clone().unwrap());
+                self.streams.lock().unwrap().push(client.try_clone().unwrap());
                 scope.spawn(move || {
                     self.wait_until_open();
-                    let Ok(far) = TcpStream::connect(("127.0.0.1", target)) else { return };
-                    self.streams.lock().unwrap().push(far.try_clone().unwrap());
+                    let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { return };
+                    self.streams.lock().unwrap().push(server.try_clone().unwrap());
                     if self.stopped.load(Ordering::SeqCst) {
                         return self.cut();
                     }
-                    near.set_nodelay(true).unwrap();
-                    far.set_nodelay(true).unwrap();
+                    client.set_nodelay(true).unwrap();
+                    server.set_nodelay(true).unwrap();
                     std::thread::scope(|scope| {
-                        scope.spawn(|| self.pass(&near, &far));
-                        self.pass(&far, &near);
+                        scope.spawn(|| self.forward(&client, &server));
+                        self.forward(&server, &client);
                     });
                 });
             }
@@ -102,8 +102,8 @@ impl Shared {
         drop(self.changed.wait_while(blocked, |blocked| *blocked).unwrap());
     }
 
-    /// Passes on bytes until either side ends.
-    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
+    /// Forwards bytes until either side ends the connection.
+    fn forward(&self, mut from: &TcpStream, mut to: &TcpStream) {
         let mut buffer = [0; 16 * 1024];
         while let Ok(len) = from.read(&mut buffer) {
             self.wait_until_open();

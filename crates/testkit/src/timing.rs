@@ -1,4 +1,4 @@
-//! Calls that must take a certain time.
+//! Assertions on how long calls take.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -6,22 +6,23 @@ use std::fmt::{Debug, Display};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Long enough for anything that should happen at once.
-pub const SOON: Duration = Duration::from_secs(30);
+/// The timeout of calls that should return immediately. Only a failure takes this long.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Calls something that must fail when its time is up: not before, and at most 5 % or 100 ms later. Time in which a thread of
-/// this process was ready to run but got no processor does not count.
+/// Runs a call that must fail at its timeout: not before it, and at most 5 % or 100 ms after it, whichever is longer.
+///
+/// Time during which a thread of this process was ready to run but had no processor does not count.
 #[track_caller]
 pub fn fails_in_time<T: Debug, E: Display>(timeout: Duration, call: impl FnOnce() -> Result<T, E>) -> E {
     fails_within(timeout, (timeout / 20).max(Duration::from_millis(100)), call)
 }
 
-/// Like [`fails_in_time`], but at most `late` after the timeout: for calls that have much to compute, which an unoptimized build
-/// does slowly.
+/// Like [`fails_in_time`], but the call may fail up to `max_late` after its timeout. Unoptimized builds need this for
+/// calls with long computations.
 #[track_caller]
 pub fn fails_within<T: Debug, E: Display>(
     timeout: Duration,
-    late: Duration,
+    max_late: Duration,
     call: impl FnOnce() -> Result<T, E>,
 ) -> E {
     let (start, before) = (Instant::now(), run_delays());
@@ -31,18 +32,18 @@ pub fn fails_within<T: Debug, E: Display>(
         |(task, delay): (_, Duration)| delay.saturating_sub(before.get(&task).copied().unwrap_or_default());
     let delay = run_delays().into_iter().map(delay).sum::<Duration>();
     let error = match result {
-        Ok(result) => panic!("did not fail within {took:?}: {result:?}"),
+        Ok(result) => panic!("the call succeeded after {took:?}: {result:?}"),
         Err(error) => error,
     };
-    assert!(took >= timeout, "took {took:?} with {timeout:?}: {error}");
+    assert!(took >= timeout, "took {took:?} with a timeout of {timeout:?}: {error}");
     assert!(
-        took.saturating_sub(delay) <= timeout + late,
-        "took {took:?}, {delay:?} not running, with {timeout:?}: {error}"
+        took.saturating_sub(delay) <= timeout + max_late,
+        "took {took:?}, of which {delay:?} without a processor, with a timeout of {timeout:?}: {error}"
     );
     error
 }
 
-/// How long each thread of this process has waited for a processor so far.
+/// Returns how long each thread of this process has waited for a processor so far.
 fn run_delays() -> HashMap<OsString, Duration> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("procfs").flatten();
     let delays = tasks.filter_map(|task| {
@@ -53,12 +54,12 @@ fn run_delays() -> HashMap<OsString, Duration> {
     delays.collect()
 }
 
-/// Checks that a call in another thread goes on for at least this time.
+/// Asserts that a call in another thread does not return for this time.
 #[track_caller]
-pub fn goes_on_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
+pub fn assert_blocked_for<T>(time: Duration, call: &ScopedJoinHandle<'_, T>) {
     let deadline = Instant::now() + time;
     while Instant::now() < deadline {
-        assert!(!call.is_finished(), "ended before its time");
+        assert!(!call.is_finished(), "the call returned within {time:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

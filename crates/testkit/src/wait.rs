@@ -1,30 +1,30 @@
-//! Waiting for a condition, with a deadline.
+//! Waits for a condition with a deadline.
 
 use std::time::{Duration, Instant};
 
-/// How long [`eventually`] waits. Only a failure takes this long.
+/// The timeout of [`eventually`]. Only a failure takes this long.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Pause between two evaluations of a condition.
+/// The pause between two evaluations of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Waits until a condition holds. Returns how long that took.
+/// Waits until a condition is true. Returns how long that took.
 ///
 /// # Panics
 ///
-/// Panics with `what` if the condition does not hold within [`WAIT_TIMEOUT`].
+/// Panics with `what` if the condition is not true within [`WAIT_TIMEOUT`].
 #[track_caller]
 pub fn eventually(what: &str, holds: impl FnMut() -> bool) -> Duration {
     eventually_within(WAIT_TIMEOUT, what, holds)
 }
 
-/// Like [`eventually`], with a timeout of its own.
+/// Like [`eventually`], with another timeout.
 #[track_caller]
 pub fn eventually_within(timeout: Duration, what: &str, holds: impl FnMut() -> bool) -> Duration {
     eventually_or(timeout, || what.to_owned(), holds)
 }
 
-/// Like [`eventually_within`], where `describe` is called only if the condition does not hold in time.
+/// Like [`eventually_within`], but calls `describe` for the message only if the condition is not true in time.
 #[track_caller]
 pub fn eventually_or(
     timeout: Duration,

@@ -10,18 +10,18 @@ use crate::error::Result;
 use crate::formation::Formation;
 use crate::round_watch::Observation;
 
-/// Something a thread has seen or done. Where there is a number, it is that of the start it belongs to.
+/// A message to the loop. A number is the start of the workers that the message belongs to.
 pub(super) enum Message {
-    /// This node knows its workers' ranks, or the join failed.
+    /// This node knows the ranks of its workers, or joining has failed.
     Joined(Result<Arc<Formation>>),
-    /// Something was observed of the other nodes.
+    /// A change on the other nodes.
     Observed(u32, Observation),
-    /// All nodes of the round have reported how many workers they have; these nodes have some.
+    /// All nodes of the round have reported how many workers they have. Contains the nodes that have some.
     WorkingNodes(u32, Vec<NodeDesc>),
     /// No node of the round is known to be lost.
     PeersAlive(u32),
-    /// This node waits no longer for the other nodes to finish.
+    /// This node has stopped waiting for the other nodes to finish.
     Finished(u32, RoundEnd),
-    /// A health check asks for the state of the agent.
+    /// A health check requests the state of the agent.
     Snapshot(Sender<Snapshot>),
 }

@@ -4,34 +4,34 @@ use std::collections::HashMap;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// A process, identified by more than its id, which may be reused.
+/// A process, identified by its id and its start time, because ids are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
-    /// When it was started, by the kernel's clock.
+    /// The start time by the kernel's clock.
     start: u64,
 }
 
-/// Returns all descendants of a process, parents before children, without processes that have ended and were not reaped yet.
+/// Returns all descendants of a process, parents before children, without zombies.
 pub(crate) fn descendants(root: Pid) -> Vec<Process> {
-    descendants_but(root, &[])
+    descendants_except(root, &[])
 }
 
-/// Returns the same without these children and their descendants.
-pub(crate) fn descendants_but(root: Pid, others: &[Process]) -> Vec<Process> {
+/// Returns the descendants of a process without these children and their descendants.
+pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     for entry in entries.flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         let Some(stat) = pid.and_then(Stat::read) else { continue };
-        let of_parent = children.entry(stat.parent).or_default();
-        // A process that has ended has no children left: they have another parent by then.
+        let siblings = children.entry(stat.parent).or_default();
+        // A zombie has no children, because they have another parent by then.
         if !stat.has_ended {
-            of_parent.push(stat.process);
+            siblings.push(stat.process);
         }
     }
     let mut found: Vec<Process> = children.remove(&root).unwrap_or_default();
-    found.retain(|process| !others.contains(process));
+    found.retain(|process| !excluded.contains(process));
     let mut next = 0;
     while let Some(process) = found.get(next) {
         found.extend(children.remove(&process.pid).unwrap_or_default());
@@ -40,11 +40,11 @@ pub(crate) fn descendants_but(root: Pid, others: &[Process]) -> Vec<Process> {
     found
 }
 
-/// Sends a signal to this process, and to no other process that has its id now.
+/// Sends a signal to this process, but not to another process that has its id now.
 pub(crate) fn send(process: &Process, signal: Signal) {
     let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
     if Stat::read(process.pid).is_some_and(|stat| stat.process == *process) {
-        // It may be gone by now.
+        // The process may have exited.
         let _ = pidfd_send_signal(handle, signal);
     }
 }
@@ -61,7 +61,7 @@ impl Stat {
         Stat::parse(pid, &text)
     }
 
-    /// `pid (name) state parent …`, the start being the 22nd. The name may hold anything.
+    /// Parses `pid (name) state parent …`. The start time is field 22. The name may contain anything.
     fn parse(pid: Pid, text: &[u8]) -> Option<Stat> {
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let mut words = std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace();
@@ -95,14 +95,14 @@ mod tests {
         let position = |pid| found.iter().position(|process| process.pid == pid);
         let (first, second) = (position(Pid::from_child(&child)), position(grandchild));
         assert!(first.is_some() && first < second, "{first:?} {second:?}");
-        let others = descendants_but(getpid(), &[found[first.unwrap()]]);
-        assert!(!others.contains(&found[first.unwrap()]) && !others.contains(&found[second.unwrap()]));
+        let excluded = descendants_except(getpid(), &[found[first.unwrap()]]);
+        assert!(!excluded.contains(&found[first.unwrap()]) && !excluded.contains(&found[second.unwrap()]));
         send(&found[second.unwrap()], Signal::KILL);
         assert!(child.wait().unwrap().code().is_some());
     }
 
     #[test]
-    fn a_process_is_not_taken_for_another_that_has_its_number() {
+    fn a_process_is_not_confused_with_another_of_the_same_id() {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let stat = Stat::read(Pid::from_child(&child)).unwrap();
         send(&Process { start: stat.process.start + 1, ..stat.process }, Signal::KILL);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn names_may_hold_anything() {
+    fn process_names_may_contain_anything() {
         let text = b"7 (a) Z 1 (b)) S 5 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 2 3";
         let stat = Stat::parse(Pid::from_raw(7).unwrap(), text).unwrap();
         assert_eq!(

@@ -1,4 +1,5 @@
-//! The outer process: starts the agent, passes on signals to it and its exit code from it, and kills what it leaves.
+//! The outer process: starts the agent, forwards signals to it, exits with its exit code, and kills remaining
+//! processes.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -14,11 +15,12 @@ use rustix::process::{
     waitpid,
 };
 
-use super::{depart, descendants, kill_all, remove_files};
+use super::{descendants, kill_all, leave_rendezvous, remove_files};
 use crate::signals;
 
-/// Signals that would end this process and can be caught, SIGURG and SIGWINCH. The agent decides what to do about them.
-const PASSED_ON: [Signal; 16] = [
+/// The signals that would end this process and can be caught, and SIGURG and SIGWINCH. The agent decides how to handle
+/// them.
+const FORWARDED_SIGNALS: [Signal; 16] = [
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
@@ -39,48 +41,48 @@ const PASSED_ON: [Signal; 16] = [
 
 /// Returns whether the agent gets this signal if it is sent to the process that the user started.
 pub fn reaches_agent(signal: i32) -> bool {
-    PASSED_ON.iter().any(|passed_on| passed_on.as_raw() == signal)
+    FORWARDED_SIGNALS.iter().any(|forwarded| forwarded.as_raw() == signal)
 }
 
 /// Runs the agent to its end. `folder` is its folder for temporary files.
 pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
-    // A shell that became this process (`exec`) may have started children before. They are not part of this job.
-    let others = descendants(getpid());
+    // A shell that became this process with `exec` may have started children before. They are not part of this job.
+    let existing = descendants(getpid());
     match watch(agent) {
         Ok(status) => {
-            if !kill_all(&others) {
-                complain("some processes of the workers could not be killed");
+            if !kill_all(&existing) {
+                print_error("some processes of the workers could not be killed");
             }
             if status.signaled() {
-                depart(folder);
+                leave_rendezvous(folder);
             }
             remove_files(folder);
-            end_as(status)
+            exit_like(status)
         }
         Err(error) => {
-            complain(&format!("cannot start the agent: {error}"));
+            print_error(&format!("cannot start the agent: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Writes a line to standard error. A failure to write it does not change how this process ends.
-fn complain(what: &str) {
+/// Writes a line to standard error. A failed write does not change the exit code.
+fn print_error(what: &str) {
     let _ = writeln!(std::io::stderr(), "rallypoint: {what}");
 }
 
-/// Starts the agent, passes on signals to it and returns how it ended.
+/// Starts the agent, forwards signals to it, and returns its exit status.
 fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
     set_child_subreaper(Some(getpid()))?;
     let mut caught: Vec<(Signal, UnixStream)> = Vec::new();
-    for signal in PASSED_ON {
+    for signal in FORWARDED_SIGNALS {
         if let Some(stream) = signals::catch(signal.as_raw())? {
             caught.push((signal, stream));
         }
     }
-    // If the parent had SIGCHLD ignored, the kernel would discard the exit codes of children.
+    // If the parent ignored SIGCHLD, the kernel would discard the exit codes of children.
     let _child_ended = signals::register(signal_hook::consts::SIGCHLD)?;
-    // In a process group of its own, so that the agent gets a terminal's signals once, from here.
+    // In its own process group, so that the agent gets a terminal's signals only once, from here.
     let pid = Pid::from_child(&agent.process_group(0).spawn()?);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
@@ -96,7 +98,7 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
         for (signal, stream) in &mut caught {
             let mut bytes = [0; 64];
             while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                // The agent may have ended.
+                // The agent may have exited.
                 let _ = (0..count).try_for_each(|_| kill_process(pid, *signal));
             }
         }
@@ -108,8 +110,8 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
     }
 }
 
-/// Ends as the agent has ended.
-fn end_as(status: WaitStatus) -> ExitCode {
+/// Exits as the agent did: with the same code or by the same signal.
+fn exit_like(status: WaitStatus) -> ExitCode {
     if let Some(signal) = status.terminating_signal() {
         if signal == Signal::KILL.as_raw() {
             let _ = kill_process(getpid(), Signal::KILL);

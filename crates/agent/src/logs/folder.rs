@@ -1,14 +1,14 @@
-//! The folders of a run, named as torch names them:
+//! The folders of a run, with torch's names:
 //!
 //! ```text
 //! DIR or $TMPDIR/torchelastic_XXXXXXXX/
 //!   RUN_ID_XXXXXXXX/           once per agent
 //!     attempt_N/               the start after N restarts
-//!     attempt_N.1/             an earlier start after as many, ended because nodes came or went
+//!     attempt_N.1/             an earlier start after N restarts, ended because the membership changed
 //!       LOCAL_RANK/            stdout.log, stderr.log, error.json
 //! ```
 //!
-//! Torch wipes `attempt_N` when nodes come or go. Here the earlier one is kept under another name.
+//! Torch deletes the earlier `attempt_N` in this case. Here it is kept under another name.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -22,52 +22,52 @@ use crate::error::{AgentError, Result};
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
     run: Option<PathBuf>,
-    /// It was made for this run alone, and goes with it if nothing is in it.
+    /// The temporary folder that was created for this run. It is removed if it is empty.
     temporary: Option<PathBuf>,
 }
 
 impl Folder {
-    /// Makes it.
+    /// Creates the folder.
     pub(super) fn create(dir: &LogDir, run_id: &str) -> Result<Folder> {
         let (base, temporary) = match dir {
             LogDir::Nowhere => return Ok(Folder::default()),
             LogDir::At(dir) => {
-                let made = fs::create_dir_all(dir);
-                // Torch's own words for it are those of Python.
+                let created = fs::create_dir_all(dir);
+                // Torch raises a Python exception here.
                 if dir.is_file() {
                     return Err(AgentError::Config(format!("log_dir: {} is a file", dir.display())));
                 }
-                made.map_err(AgentError::file("create", dir))?;
+                created.map_err(AgentError::file("create", dir))?;
                 (dir.clone(), None)
             }
             LogDir::Temporary => {
-                // Under guard its name is known to whoever cleans up.
-                let known = crate::guard::temporary_folder().filter(|dir| make(dir).is_ok());
-                let made = match known {
+                // The outer process knows the name of this folder and removes it if it is empty.
+                let guarded = crate::guard::temporary_folder().filter(|dir| create_private(dir).is_ok());
+                let created = match guarded {
                     Some(dir) => dir.to_owned(),
-                    None => unique(&std::env::temp_dir(), "torchelastic_")?,
+                    None => create_unique(&std::env::temp_dir(), "torchelastic_")?,
                 };
-                (made.clone(), Some(made))
+                (created.clone(), Some(created))
             }
         };
-        // It is one name, whatever the id is.
+        // The run id becomes a single folder name.
         let name: String = run_id.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
-        let made = unique(&base, &format!("{name}_"));
-        if made.is_err()
+        let created = create_unique(&base, &format!("{name}_"));
+        if created.is_err()
             && let Some(temporary) = &temporary
         {
             let _ = fs::remove_dir(temporary);
         }
-        Ok(Folder { run: Some(made?), temporary })
+        Ok(Folder { run: Some(created?), temporary })
     }
 
-    /// Where it is; a run without logs has none.
+    /// Returns the path of the folder, or `None` in a run without logs.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.run.as_deref()
     }
 
-    /// Makes the folders of a start.
-    pub(super) fn attempt(&self, restart_count: u32, workers: u32) -> Result<Option<PathBuf>> {
+    /// Creates the folders of a start.
+    pub(super) fn create_attempt(&self, restart_count: u32, workers: u32) -> Result<Option<PathBuf>> {
         let Some(run) = &self.run else { return Ok(None) };
         let dir = run.join(format!("attempt_{restart_count}"));
         if dir.exists() {
@@ -90,21 +90,21 @@ impl Drop for Folder {
     }
 }
 
-/// Removes a folder and the folders in it as far as they hold no files.
+/// Removes a folder and all folders below it that contain no files.
 pub(crate) fn remove_unused(dir: &Path) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         remove_unused(&entry.path());
     }
-    // It stays if there is something in it.
+    // This fails if the folder is not empty.
     let _ = fs::remove_dir(dir);
 }
 
-/// Makes a folder whose name nobody else has.
-fn unique(base: &Path, prefix: &str) -> Result<PathBuf> {
+/// Creates a folder with a unique name.
+fn create_unique(base: &Path, prefix: &str) -> Result<PathBuf> {
     loop {
         let dir = base.join(format!("{prefix}{}", random_letters()?));
-        match make(&dir) {
+        match create_private(&dir) {
             Ok(()) => return Ok(dir),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(AgentError::file("create", &dir)(source)),
@@ -112,15 +112,15 @@ fn unique(base: &Path, prefix: &str) -> Result<PathBuf> {
     }
 }
 
-fn make(dir: &Path) -> io::Result<()> {
+fn create_private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(dir)
 }
 
-/// What Python puts behind the name of a temporary folder.
+/// Returns a random suffix, as Python's `tempfile` uses.
 pub(crate) fn random_letters() -> Result<String> {
     const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(AgentError::system("draw a random name"))?;
+        .map_err(AgentError::system("generate a random name"))?;
     Ok(bytes.map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).iter().collect())
 }

@@ -1,4 +1,5 @@
-//! The last lines of a stream, for the failure report: kept while they pass, or read again from the file they are in.
+//! The last lines of a stream, for the failure report. They are buffered while they pass through the agent, or read
+//! from the stream's file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::lines::Lines;
 
-/// How many lines are reported: enough for the end of a traceback with its message.
+/// The largest number of lines in a report. Enough for the end of a traceback with its message.
 const MAX_LINES: usize = 20;
-/// How many characters of a line.
-const MAX_LINE_LENGTH: usize = 500;
-/// How many bytes of a stream are looked at.
+/// The largest number of characters of a line.
+const MAX_LINE_CHARS: usize = 500;
+/// The number of bytes at the end of a stream that are searched for lines.
 const MAX_BYTES: usize = 32 << 10;
 
 /// The last lines of a stream.
 #[derive(Debug, Clone)]
 pub(super) enum LastLines {
-    /// The last bytes that have passed.
+    /// The last bytes that have passed through the agent.
     Kept(Arc<Mutex<Vec<u8>>>),
     InFile(PathBuf),
 }
@@ -29,7 +30,7 @@ impl Default for LastLines {
 }
 
 impl LastLines {
-    /// Keeps bytes that pass.
+    /// Buffers bytes that pass through the agent.
     pub(super) fn keep(&self, bytes: &[u8]) {
         if let LastLines::Kept(kept) = self {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,26 +46,26 @@ impl LastLines {
     pub(super) fn lines(&self) -> Vec<String> {
         let bytes = match self {
             LastLines::Kept(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            // Lines that can't be read are only missing from a report.
-            LastLines::InFile(path) => end_of(path).unwrap_or_default(),
+            // If the file can't be read, the report lacks these lines.
+            LastLines::InFile(path) => read_end(path).unwrap_or_default(),
         };
         let start = bytes.len().saturating_sub(MAX_BYTES);
-        let (mut lines, mut all) = (Lines::default(), Vec::new());
-        lines.take(&bytes[start..], |line| all.push(shorten(line)));
-        lines.finish(|line| all.push(shorten(line)));
-        if start > 0 && !all.is_empty() {
-            // The first line began before these bytes.
-            all.remove(0);
+        let (mut lines, mut last) = (Lines::default(), Vec::new());
+        lines.take(&bytes[start..], |line| last.push(shorten(line)));
+        lines.finish(|line| last.push(shorten(line)));
+        if start > 0 && !last.is_empty() {
+            // The first line started before these bytes.
+            last.remove(0);
         }
-        while all.last().is_some_and(|line| line.trim().is_empty()) {
-            all.pop();
+        while last.last().is_some_and(|line| line.trim().is_empty()) {
+            last.pop();
         }
-        all.split_off(all.len().saturating_sub(MAX_LINES))
+        last.split_off(last.len().saturating_sub(MAX_LINES))
     }
 }
 
-/// Returns the last bytes of a file: one more than are looked at, if there are more.
-fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+/// Returns the last `MAX_BYTES + 1` bytes of a file, or the whole file if it is shorter.
+fn read_end(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_BYTES as u64 + 1)))?;
@@ -75,7 +76,7 @@ fn end_of(path: &Path) -> io::Result<Vec<u8>> {
 
 fn shorten(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    match text.char_indices().nth(MAX_LINE_LENGTH) {
+    match text.char_indices().nth(MAX_LINE_CHARS) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.into_owned(),
     }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_kept_with_one_that_has_no_end() {
+    fn the_last_lines_include_an_unterminated_one() {
         let kept = LastLines::default();
         for n in 0..50_000 {
             kept.keep(format!("line {n}\n").as_bytes());
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_files_last_lines_are_found_however_long_it_is() {
+    fn the_last_lines_of_a_long_file_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stderr.log");
         std::fs::write(&path, format!("{}\nlast one\n\n", "x".repeat(100_000))).unwrap();
@@ -108,9 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_between_letters() {
+    fn a_long_line_is_cut_between_characters() {
         let kept = LastLines::default();
-        kept.keep("ü".repeat(MAX_LINE_LENGTH + 3).as_bytes());
-        assert_eq!(kept.lines()[0].chars().count(), MAX_LINE_LENGTH + 1);
+        kept.keep("ü".repeat(MAX_LINE_CHARS + 3).as_bytes());
+        assert_eq!(kept.lines()[0].chars().count(), MAX_LINE_CHARS + 1);
     }
 }

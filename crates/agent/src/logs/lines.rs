@@ -1,14 +1,15 @@
-//! Bytes into lines, as Python's text files do it: a line ends with `\n`, `\r` or both. What has no end yet waits for it.
+//! Splits bytes into lines, as Python's text files do: a line ends with `\n`, `\r` or `\r\n`. An unterminated line is
+//! buffered.
 
-/// A line longer than this is passed on in pieces.
-const LONGEST: usize = 1 << 20;
+/// A longer line is split.
+const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// The beginning of a line whose end has not come.
+/// The beginning of an unterminated line.
 #[derive(Debug, Default)]
 pub(super) struct Lines(Vec<u8>);
 
 impl Lines {
-    /// Hands out the lines that are complete with these bytes, without their ends.
+    /// Passes the lines that are complete with these bytes to `line`, without their terminators.
     pub(super) fn take(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
         self.0.extend_from_slice(bytes);
         let mut start = 0;
@@ -16,7 +17,7 @@ impl Lines {
             let end = start + length;
             let next = match (self.0[end], self.0.get(end + 1)) {
                 (b'\r', Some(b'\n')) => end + 2,
-                // The other half of its end may be to come.
+                // The `\n` of a `\r\n` may follow.
                 (b'\r', None) => break,
                 _ => end + 1,
             };
@@ -24,13 +25,13 @@ impl Lines {
             start = next;
         }
         self.0.drain(..start);
-        if self.0.len() > LONGEST {
+        if self.0.len() > MAX_LINE_BYTES {
             line(&self.0);
             self.0.clear();
         }
     }
 
-    /// Hands out what is left when nothing more will come.
+    /// Passes the rest to `line`. No more bytes may follow.
     pub(super) fn finish(&mut self, mut line: impl FnMut(&[u8])) {
         let rest = std::mem::take(&mut self.0);
         let rest = rest.strip_suffix(b"\r").unwrap_or(&rest);
@@ -53,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_whole_however_it_comes() {
+    fn lines_are_assembled_from_pieces() {
         assert_eq!(
             lines(&["a\nb", "c\n", "\nd"]),
             (vec!["a".into(), "bc".into(), "".into()], vec!["d".into()])
@@ -66,8 +67,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_passed_on_in_pieces() {
-        let (whole, rest) = lines(&["x".repeat(LONGEST + 1).as_str(), "y\n"]);
-        assert_eq!((whole[0].len(), whole[1].as_str(), rest.len()), (LONGEST + 1, "y", 0));
+    fn a_line_beyond_the_limit_is_split() {
+        let (whole, rest) = lines(&["x".repeat(MAX_LINE_BYTES + 1).as_str(), "y\n"]);
+        assert_eq!((whole[0].len(), whole[1].as_str(), rest.len()), (MAX_LINE_BYTES + 1, "y", 0));
     }
 }

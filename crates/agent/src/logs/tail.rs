@@ -1,6 +1,8 @@
-//! A thread that passes on what the workers write to one of the agent's streams: tee'd files line by line with a prefix,
-//! standard error as it comes. Lines of different workers don't tear each other, and at the end nothing is left behind. Each
-//! stream has its own thread, so that a reader that stops reading one stream does not hold up the other.
+//! A thread that forwards the workers' output to one of the agent's streams: lines of tee'd files with a prefix, and
+//! standard error unchanged.
+//!
+//! Lines of different workers are never mixed, and a flush forwards everything. Each stream has its own thread, so that
+//! a reader that stops reading one stream does not block the other.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,7 +20,7 @@ use super::lines::Lines;
 use crate::channel::{self, Receiver, Sender};
 use crate::error::{AgentError, Result};
 
-/// Interval for reading files. Standard error that passes through the agent is read when something comes.
+/// Interval for reading files. Standard error that passes through the agent is read when data arrives.
 const READ_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How long [`Tail::catch_up`] waits.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,20 +34,21 @@ pub(super) enum Console {
     Err,
 }
 
-/// Shows bytes on a stream. Returns whether that was possible.
+/// Writes bytes to a stream. Returns whether that succeeded.
 pub(super) type Show = fn(Console, &[u8]) -> bool;
 
-/// Something that is passed on.
-pub(super) enum Followed {
-    /// A file of which each line is shown with a prefix.
+/// A source of output.
+pub(super) enum Source {
+    /// A file whose lines are shown with a prefix.
     File { file: File, prefix: Vec<u8>, lines: Lines, filter: Option<Arc<Filter>> },
-    /// The end of a pipe or terminal whose bytes are shown as they are.
-    Passage { file: File, last: LastLines, is_shown: bool },
+    /// The agent's end of a pipe or pseudoterminal, whose bytes are shown unchanged.
+    Pipe { file: File, last: LastLines, is_shown: bool },
 }
 
 enum Command {
-    Follow(Followed),
-    /// Pass on all that was written, and reply whether all lines so far were shown. If `is_end`, no more will be written.
+    Follow(Source),
+    /// Forwards everything that was written, and replies whether all lines so far were shown. With `is_end`, no more
+    /// output follows.
     Flush {
         is_end: bool,
         reply: mpsc::Sender<bool>,
@@ -53,7 +56,7 @@ enum Command {
     Stop,
 }
 
-/// The thread, as others see it. It ends when this is dropped.
+/// A handle to the thread. Dropping it stops the thread.
 pub(super) struct Tail {
     commands: Sender<Command>,
     progress: Arc<AtomicU64>,
@@ -65,45 +68,45 @@ impl Tail {
         let (sender, commands) = channel::open().map_err(AgentError::system(doing))?;
         let progress = Arc::new(AtomicU64::new(0));
         let (all_shown, buffer) = (true, vec![0; 64 << 10]);
-        let passing = Passing {
+        let thread = TailThread {
             to,
             show,
             commands,
             progress: Arc::clone(&progress),
             all_shown,
             buffer,
-            followed: Vec::new(),
+            sources: Vec::new(),
         };
         std::thread::Builder::new()
             .name("logs".into())
-            .spawn(move || passing.run())
+            .spawn(move || thread.run())
             .map_err(AgentError::system(doing))?;
         Ok(Tail { commands: sender, progress })
     }
 
-    pub(super) fn follow(&self, followed: Followed) {
-        self.commands.send(Command::Follow(followed));
+    pub(super) fn follow(&self, source: Source) {
+        self.commands.send(Command::Follow(source));
     }
 
-    /// Waits until what has been written up to now was read, unless the reader of the agent's output holds that up.
+    /// Waits until everything that has been written so far was read, for at most 1 s.
     pub(super) fn catch_up(&self) {
         let _ = self.flush(false).recv_timeout(CATCH_UP_TIMEOUT);
     }
 
-    /// Has the thread pass on all that was written. The receiver gets whether all lines so far were shown.
+    /// Makes the thread forward everything that was written. The receiver gets whether all lines so far were shown.
     pub(super) fn flush(&self, is_end: bool) -> mpsc::Receiver<bool> {
         let (reply, replied) = mpsc::channel();
         self.commands.send(Command::Flush { is_end, reply });
         replied
     }
 
-    /// Waits for the end of a flush until the reader has read nothing for `patience`, or until `is_enough`. Returns whether all
-    /// lines were shown.
+    /// Waits for the end of a flush. Stops waiting if the reader has read nothing for `stall_timeout`, or if
+    /// `should_stop` returns true. Returns whether all lines were shown.
     pub(super) fn wait(
         &self,
         flushed: &mpsc::Receiver<bool>,
-        patience: Duration,
-        mut is_enough: impl FnMut() -> bool,
+        stall_timeout: Duration,
+        mut should_stop: impl FnMut() -> bool,
     ) -> bool {
         let (mut seen, mut since) = (None, Instant::now());
         loop {
@@ -116,7 +119,7 @@ impl Tail {
             if seen != progress {
                 (seen, since) = (progress, Instant::now());
             }
-            if since.elapsed() >= patience || is_enough() {
+            if since.elapsed() >= stall_timeout || should_stop() {
                 return false;
             }
         }
@@ -129,46 +132,46 @@ impl Drop for Tail {
     }
 }
 
-/// The thread's side.
-struct Passing {
+/// The state of the thread.
+struct TailThread {
     to: Console,
     show: Show,
     commands: Receiver<Command>,
-    /// Counts writes, so that a slow reader can be told from one that does not read.
+    /// Counts writes, to distinguish a slow reader from one that reads nothing.
     progress: Arc<AtomicU64>,
     /// Whether all tee'd lines were shown.
     all_shown: bool,
     buffer: Vec<u8>,
-    followed: Vec<Followed>,
+    sources: Vec<Source>,
 }
 
-impl Passing {
+impl TailThread {
     fn run(mut self) {
         loop {
             self.wait();
             for command in self.commands.take() {
                 match command {
-                    Command::Follow(followed) => self.followed.push(followed),
+                    Command::Follow(source) => self.sources.push(source),
                     Command::Flush { is_end, reply } => {
-                        self.pass_all(is_end);
+                        self.forward_all(is_end);
                         // The caller may have given up.
                         let _ = reply.send(self.all_shown);
                     }
                     Command::Stop => return,
                 }
             }
-            self.pass_all(false);
+            self.forward_all(false);
         }
     }
 
-    /// Waits until something may have come.
+    /// Waits until there may be output or a command.
     fn wait(&self) {
         let mut has_files = false;
         let mut watched = vec![PollFd::new(&self.commands.wakeup, PollFlags::IN)];
-        for followed in &self.followed {
-            match followed {
-                Followed::File { .. } => has_files = true,
-                Followed::Passage { file, .. } => {
+        for source in &self.sources {
+            match source {
+                Source::File { .. } => has_files = true,
+                Source::Pipe { file, .. } => {
                     watched.push(PollFd::from_borrowed_fd(file.as_fd(), PollFlags::IN));
                 }
             }
@@ -176,56 +179,56 @@ impl Passing {
         let _ = poll(&mut watched, has_files.then_some(&READ_INTERVAL));
     }
 
-    /// Passes on all that has come. If `is_end`, no more will come, and the next start begins with nothing.
-    fn pass_all(&mut self, is_end: bool) {
-        let mut followed = std::mem::take(&mut self.followed);
-        followed.retain_mut(|followed| self.pass(followed, is_end) && !is_end);
-        self.followed = followed;
+    /// Forwards all output. With `is_end`, no more output follows, and all sources are removed.
+    fn forward_all(&mut self, is_end: bool) {
+        let mut sources = std::mem::take(&mut self.sources);
+        sources.retain_mut(|source| self.forward(source, is_end) && !is_end);
+        self.sources = sources;
     }
 
-    /// Passes on what has come from one worker. Returns whether more may come.
-    fn pass(&mut self, followed: &mut Followed, is_end: bool) -> bool {
+    /// Forwards the output of one source. Returns whether more output may follow.
+    fn forward(&mut self, source: &mut Source, is_end: bool) -> bool {
         let mut has_more = true;
         while has_more {
-            let (Followed::File { file, .. } | Followed::Passage { file, .. }) = &mut *followed;
-            let bytes = match (file.read(&mut self.buffer), &*followed) {
-                (Ok(0), Followed::File { .. }) => break,
+            let (Source::File { file, .. } | Source::Pipe { file, .. }) = &mut *source;
+            let bytes = match (file.read(&mut self.buffer), &*source) {
+                (Ok(0), Source::File { .. }) => break,
                 (Ok(length @ 1..), _) => &self.buffer[..length],
                 (Err(error), _) if error.kind() == ErrorKind::Interrupted => continue,
                 (Err(error), _) if error.kind() == ErrorKind::WouldBlock => break,
-                // A terminal whose other end is gone says so with an error.
+                // Reading a pseudoterminal whose other end is closed returns an error.
                 _ => {
                     has_more = false;
                     continue;
                 }
             };
-            match followed {
-                Followed::Passage { last, is_shown, .. } => {
+            match source {
+                Source::Pipe { last, is_shown, .. } => {
                     last.keep(bytes);
                     if *is_shown {
                         (self.show)(self.to, bytes);
                     }
                 }
-                Followed::File { prefix, lines, filter, .. } => {
+                Source::File { prefix, lines, filter, .. } => {
                     let mut text = Vec::new();
-                    lines.take(bytes, |line| add(&mut text, prefix, line, filter.as_deref()));
+                    lines.take(bytes, |line| append_line(&mut text, prefix, line, filter.as_deref()));
                     self.all_shown &= (self.show)(self.to, &text);
                 }
             }
             self.progress.fetch_add(1, Ordering::SeqCst);
         }
-        // A last line without an end is a line, too.
-        if let (Followed::File { prefix, lines, filter, .. }, true) = (followed, is_end) {
+        // An unterminated last line is shown as a line.
+        if let (Source::File { prefix, lines, filter, .. }, true) = (source, is_end) {
             let mut text = Vec::new();
-            lines.finish(|line| add(&mut text, prefix, line, filter.as_deref()));
+            lines.finish(|line| append_line(&mut text, prefix, line, filter.as_deref()));
             self.all_shown &= (self.show)(self.to, &text);
         }
         has_more
     }
 }
 
-/// Adds a line with its prefix to a text that is shown with one write, and to the file for filtered lines.
-fn add(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&Filter>) {
+/// Appends a line with its prefix to `text`, which is shown with one write, and to the file for filtered lines.
+fn append_line(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&Filter>) {
     let start = text.len();
     let line = String::from_utf8_lossy(line);
     text.extend_from_slice(prefix);
@@ -234,14 +237,14 @@ fn add(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&Filter>) 
     if let Some(filter) = filter
         && filter.wanted.iter().any(|wanted| line.contains(wanted.as_str()))
     {
-        // This copy is lost; the stream's own file may have the line.
+        // The line may still be in the stream's own file.
         if let Err(error) = (&filter.file).write_all(&text[start..]) {
             filter.error.report(format!("cannot write {:?}: {error}; the workers run on", filter.path));
         }
     }
 }
 
-/// Shows bytes on one of the agent's streams. Returns whether that was possible; if not, that ends no worker.
+/// Writes bytes to one of the agent's streams. Returns whether that succeeded. A failure does not affect the workers.
 pub(super) fn show(to: Console, bytes: &[u8]) -> bool {
     if bytes.is_empty() {
         return true;

@@ -1,4 +1,4 @@
-//! Where output goes, and that all of it gets there.
+//! Where the output of workers goes, and that none of it is lost.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::config::{LogDir, PerRank, Streams};
 use crate::environment::tests::config;
 use crate::formation::tests::formation;
 
-/// Only a failure takes that long.
-const MOST: Duration = Duration::from_secs(60);
+/// Only a failing test takes this long.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 const BOTH: Streams = Streams { stdout: true, stderr: true };
 
@@ -19,7 +19,7 @@ fn logs(dir: &Path, workers: u32, change: impl Fn(&mut LogsConfig)) -> Logs {
     let mut config = config(workers);
     config.logs.dir = LogDir::At(dir.to_owned());
     change(&mut config.logs);
-    Logs::showing(&config, |_, _| true).unwrap()
+    Logs::with_show(&config, |_, _| true).unwrap()
 }
 
 fn tree(root: &Path) -> Vec<String> {
@@ -44,7 +44,7 @@ fn write(fd: &Option<OwnedFd>, text: &str) {
 }
 
 #[test]
-fn folders_are_torchs_and_an_earlier_start_is_kept() {
+fn folders_have_torchs_names_and_an_earlier_start_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let mut logs = logs(dir.path(), 2, |logs| logs.redirects = PerRank::Some([(0, BOTH)].into()));
     for text in ["first\n", "second\n"] {
@@ -68,7 +68,7 @@ fn folders_are_torchs_and_an_earlier_start_is_kept() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_an_error_before_anything_starts() {
+fn an_unusable_log_dir_is_an_error_before_anything_starts() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -81,7 +81,7 @@ fn a_folder_that_cannot_be_written_is_an_error_before_anything_starts() {
 }
 
 #[test]
-fn an_id_with_slashes_is_one_name() {
+fn a_run_id_with_slashes_becomes_one_folder_name() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(1);
     config.logs.dir = LogDir::At(dir.path().into());
@@ -91,7 +91,7 @@ fn an_id_with_slashes_is_one_name() {
 }
 
 #[test]
-fn a_temporary_folder_goes_if_nothing_was_written_and_stays_otherwise() {
+fn a_temporary_folder_is_removed_if_it_is_empty() {
     for written in [false, true] {
         let mut logs = Logs::create(&config(2)).unwrap();
         let temporary = logs.folder.path().unwrap().parent().unwrap().to_owned();
@@ -100,20 +100,20 @@ fn a_temporary_folder_goes_if_nothing_was_written_and_stays_otherwise() {
         if written {
             std::fs::write(worker.error_file.unwrap(), "{}").unwrap();
         }
-        assert!(logs.finish(MOST, || false));
+        assert!(logs.finish(FLUSH_TIMEOUT, || false));
         drop(logs);
         assert_eq!(temporary.exists(), written);
         let _ = std::fs::remove_dir_all(temporary);
     }
 }
 
-/// What the tail shows is caught by a filter that lets everything through.
+/// Returns what the tail has shown. A filter that matches every line writes it to a file.
 fn shown(logs: &Logs) -> String {
     std::fs::read_to_string(logs.folder().path().unwrap().join("attempt_1/filtered_stdout.log")).unwrap()
 }
 
 #[test]
-fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
+fn every_teed_line_is_shown_whole_with_its_prefix() {
     let dir = tempfile::tempdir().unwrap();
     let mut logs = logs(dir.path(), 3, |logs| {
         logs.tee = PerRank::All(Streams { stdout: true, stderr: false });
@@ -127,7 +127,7 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
         for worker in &streams {
             scope.spawn(move || {
                 for n in 0..2000 {
-                    // In two halves, so that a reader meets unfinished lines.
+                    // In two halves, so that the reader finds unterminated lines.
                     write(&worker.stdout, &format!("line {n}"));
                     write(&worker.stdout, " end\n");
                 }
@@ -135,7 +135,7 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
             });
         }
     });
-    assert!(logs.finish(MOST, || false));
+    assert!(logs.finish(FLUSH_TIMEOUT, || false));
     let shown = shown(&logs);
     for (rank, global) in [(0, 4), (2, 6)] {
         let prefix = format!("trainer/{global}/{rank} $x|");
@@ -148,12 +148,12 @@ fn no_tee_d_line_is_lost_or_torn_and_each_has_its_prefix() {
 }
 
 #[test]
-fn lines_that_nobody_takes_are_reported_and_those_of_a_slow_reader_wait() {
+fn lines_wait_for_a_slow_reader_and_unread_lines_are_reported() {
     static OPEN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(1);
     (config.logs.dir, config.logs.tee) = (LogDir::At(dir.path().into()), PerRank::All(BOTH));
-    let mut logs = Logs::showing(&config, |_, _| {
+    let mut logs = Logs::with_show(&config, |_, _| {
         drop(OPEN.lock());
         true
     })
@@ -163,22 +163,22 @@ fn lines_that_nobody_takes_are_reported_and_those_of_a_slow_reader_wait() {
     let worker = logs.worker(0).unwrap();
     write(&worker.stdout, "one\ntwo\nthree\n");
     assert!(!logs.finish(Duration::from_millis(50), || false));
-    let mut asked = 0;
-    let is_enough = || {
-        asked += 1;
-        asked > 10
+    let mut calls = 0;
+    let should_stop = || {
+        calls += 1;
+        calls > 10
     };
-    assert!(!logs.finish(MOST, is_enough), "the caller does not want to wait");
+    assert!(!logs.finish(FLUSH_TIMEOUT, should_stop), "the caller does not want to wait");
     // The next start does not wait for the reader.
     logs.start(&formation());
     write(&logs.worker(0).unwrap().stdout, "four\n");
     drop(closed);
-    assert!(logs.finish(MOST, || false));
-    // And a reader that is gone.
-    let mut logs = Logs::showing(&config, |_, _| false).unwrap();
+    assert!(logs.finish(FLUSH_TIMEOUT, || false));
+    // A reader that has exited.
+    let mut logs = Logs::with_show(&config, |_, _| false).unwrap();
     logs.start(&formation());
     write(&logs.worker(0).unwrap().stdout, "one\ntwo\n");
-    assert!(!logs.finish(MOST, || false));
+    assert!(!logs.finish(FLUSH_TIMEOUT, || false));
 }
 
 #[test]
@@ -193,12 +193,12 @@ fn lines_are_shown_while_the_worker_runs() {
     write(&worker.stdout, "not this\nI want this\nand also this\nwan");
     let expected = "[trainer0]:I want this\n[trainer0]:and also this\n";
     eventually_or(WAIT_TIMEOUT, || format!("{:?}", shown(&logs)), || shown(&logs) == expected);
-    assert!(logs.finish(MOST, || false));
+    assert!(logs.finish(FLUSH_TIMEOUT, || false));
     assert_eq!(shown(&logs), expected);
 }
 
 #[test]
-fn the_last_lines_of_standard_error_are_known_wherever_it_went() {
+fn the_last_lines_of_stderr_are_available_wherever_it_goes() {
     let dir = tempfile::tempdir().unwrap();
     let mut logs = logs(dir.path(), 3, |logs| {
         logs.redirects = PerRank::Some([(1, BOTH)].into());
@@ -211,8 +211,8 @@ fn the_last_lines_of_standard_error_are_known_wherever_it_went() {
         let lines = vec!["a".to_owned(), format!("worker {rank} failed")];
         assert_eq!(logs.last_lines(rank as u32), (lines, rank == 2));
     }
-    // Those who still hold the other end don't hold up the end.
-    assert!(logs.finish(MOST, || false));
+    // Processes that still have the worker's end open don't delay the end.
+    assert!(logs.finish(FLUSH_TIMEOUT, || false));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn without_a_folder_nothing_is_written() {
 }
 
 #[test]
-fn filtered_lines_that_can_not_be_written_are_reported_and_the_others_are_shown() {
+fn an_error_writing_filtered_lines_is_reported_and_all_lines_are_shown() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stdout.log");
     std::fs::write(&path, "one\ntwo\n").unwrap();
@@ -238,27 +238,27 @@ fn filtered_lines_that_can_not_be_written_are_reported_and_the_others_are_shown(
     let filter = Arc::new(Filter { file, path: full, wanted: vec!["o".into()], error: error.clone() });
     let tail = Tail::start(Console::Out, |_, _| true).unwrap();
     let (file, prefix, lines) = (File::open(&path).unwrap(), b"0:".to_vec(), Lines::default());
-    tail.follow(Followed::File { file, prefix, lines, filter: Some(filter) });
-    assert!(tail.wait(&tail.flush(true), MOST, || false));
-    let told = error.get().unwrap();
-    assert!(told.starts_with("cannot write \"/dev/full\": No space left on device"), "{told}");
+    tail.follow(Source::File { file, prefix, lines, filter: Some(filter) });
+    assert!(tail.wait(&tail.flush(true), FLUSH_TIMEOUT, || false));
+    let text = error.get().unwrap();
+    assert!(text.starts_with("cannot write \"/dev/full\": No space left on device"), "{text}");
 }
 
 #[test]
-fn output_whose_file_can_not_be_made_is_passed_through() {
+fn output_is_passed_through_if_its_file_cannot_be_created() {
     let dir = tempfile::tempdir().unwrap();
     let mut logs = logs(dir.path(), 2, |logs| {
         logs.redirects = PerRank::Some([(0, BOTH)].into());
         logs.shown_ranks = Some(vec![]);
     });
     logs.start(&formation());
-    // Nothing can be made below a file.
+    // No file can be created below a file.
     let own = logs.folder().path().unwrap().join("attempt_1/0");
     std::fs::remove_dir(&own).unwrap();
     std::fs::write(&own, "").unwrap();
-    assert!(logs.worker(0).unwrap().stdout.is_none(), "it has the agent's");
-    assert!(logs.last_lines(0).1, "it is shown although the rank is not to be, because there is no file");
-    assert!(logs.worker(1).unwrap().stdout.is_some(), "output that was not asked for is not shown");
-    let told = logs.error().unwrap();
-    assert!(told.starts_with("cannot create") && told.contains("0/stdout.log"), "{told}");
+    assert!(logs.worker(0).unwrap().stdout.is_none(), "the worker inherits the agent's stream");
+    assert!(logs.last_lines(0).1, "stderr is shown although its rank is not, because there is no file");
+    assert!(logs.worker(1).unwrap().stdout.is_some(), "the output of other ranks is not shown");
+    let text = logs.error().unwrap();
+    assert!(text.starts_with("cannot create") && text.contains("0/stdout.log"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The reports, line by line beside torch's.
+//! The reports, compared with torch's line by line.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ pub(crate) fn failure(rank: u64, exit: Exit) -> Failure {
     }
 }
 
-/// The report without what torch doesn't have.
-fn as_torch(report: &str) -> Vec<&str> {
+/// Returns the lines of the report that torch's report has, too.
+fn torch_lines(report: &str) -> Vec<&str> {
     let ours = ["  node  ", "  ran  ", "  restart ", "  stderr ", "    "];
     report.lines().filter(|line| !ours.iter().any(|start| line.starts_with(start))).collect()
 }
 
 #[test]
-fn one_failure_is_told_as_torch_tells_it() {
+fn one_failure_is_reported_in_torchs_format() {
     let report = failure_report("fail.py", &[failure(0, Exit::Code(3))], None, 0);
     let time = local_time(1000);
     let expected = format!(
@@ -52,15 +52,15 @@ Root Cause (first observed failure):
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================"
     );
-    assert_eq!(as_torch(&report), expected.lines().collect::<Vec<_>>());
+    assert_eq!(torch_lines(&report), expected.lines().collect::<Vec<_>>());
 }
 
 #[test]
-fn the_earliest_is_the_cause_and_a_signal_has_a_name() {
+fn the_earliest_failure_is_the_root_cause_and_signals_have_names() {
     let mut failures = vec![failure(1, Exit::Signal(15)), failure(0, Exit::Signal(9))];
     failures[1].message = "Trace\nline".into();
     let report = failure_report("x", &failures, None, 2);
-    let lines = as_torch(&report);
+    let lines = torch_lines(&report);
     let cause = lines.iter().position(|line| line.starts_with("Root Cause")).unwrap();
     assert_eq!(lines[5], "[0]:");
     assert_eq!(lines[9], "  exitcode  : -15 (pid: 101)  (SIGTERM)");
@@ -68,12 +68,12 @@ fn the_earliest_is_the_cause_and_a_signal_has_a_name() {
     assert_eq!(lines[cause + 1], "[1]:");
     assert_eq!(lines[cause + 5], "  exitcode  : -9 (pid: 100)  (SIGKILL)");
     assert_eq!(lines[cause + 7..cause + 9], ["  traceback : Trace", "  line"]);
-    // As wide as its widest line, which is that of the signal.
+    // The border is as wide as the widest line, which has the signal.
     assert_eq!(lines[1], "=".repeat(lines[11].len()));
 }
 
 #[test]
-fn it_says_what_torch_leaves_out_and_obeys_nothing() {
+fn the_report_has_extra_fields_and_escapes_control_characters() {
     let mut failed = failure(0, Exit::Code(1));
     failed.last_lines = vec!["ValueError: \u{1b}[31mx".into(), "\tend".into()];
     let report = failure_report("x", &[failed], None, 3);
@@ -89,28 +89,28 @@ fn it_says_what_torch_leaves_out_and_obeys_nothing() {
 }
 
 #[test]
-fn a_traceback_stands_in_the_report_once_and_not_at_all_if_the_console_has_it() {
+fn a_traceback_is_reported_once_and_not_at_all_if_the_console_has_shown_it() {
     let trace = "Traceback (most recent call last):\n  File \"x\"\nValueError: boom";
     let mut failed = failure(0, Exit::Code(1));
     failed.last_lines = trace.lines().map(String::from).collect();
     let report = |failed: &Failure| failure_report("x", std::slice::from_ref(failed), None, 0);
-    let times = |text: &str, what: &str| text.matches(what).count();
+    let count = |text: &str, what: &str| text.matches(what).count();
 
-    // Only standard error has it.
+    // Only standard error contains the traceback.
     let in_a_file = report(&failed);
-    assert_eq!((times(&in_a_file, "boom"), times(&in_a_file, "its last lines")), (1, 1), "{in_a_file}");
+    assert_eq!((count(&in_a_file, "boom"), count(&in_a_file, "its last lines")), (1, 1), "{in_a_file}");
     failed.shown = true;
     let on_the_console = report(&failed);
     assert_eq!(
-        (times(&on_the_console, "boom"), times(&on_the_console, "last lines")),
+        (count(&on_the_console, "boom"), count(&on_the_console, "last lines")),
         (0, 0),
         "{on_the_console}"
     );
 
-    // The error file has it, too.
+    // The error file contains it as well.
     (failed.message, failed.shown) = (trace.into(), false);
     let recorded = report(&failed);
-    assert_eq!((times(&recorded, "Traceback (most"), times(&recorded, "boom")), (1, 1), "{recorded}");
+    assert_eq!((count(&recorded, "Traceback (most"), count(&recorded, "boom")), (1, 1), "{recorded}");
     failed.shown = true;
     let recorded = report(&failed);
     assert!(
@@ -119,7 +119,7 @@ fn a_traceback_stands_in_the_report_once_and_not_at_all_if_the_console_has_it() 
     );
     assert!(!recorded.contains("Traceback (most"), "{recorded}");
 
-    // Standard error has something else: both are shown.
+    // Standard error contains something else, so both are shown.
     (failed.last_lines, failed.shown) = (vec!["other words".into()], false);
     let recorded = report(&failed);
     assert!(recorded.contains("Traceback (most") && recorded.contains("    other words"), "{recorded}");
@@ -131,24 +131,24 @@ fn a_traceback_stands_in_the_report_once_and_not_at_all_if_the_console_has_it() 
 }
 
 #[test]
-fn a_job_that_another_node_ended_without_a_word_names_the_nodes_that_may_have() {
+fn a_job_that_another_node_ended_without_a_reason_names_the_suspects() {
     let node = |n: u32| format!("node {n} (10.0.0.{n}, pid 7)");
     for (suspects, text) in [
-        (vec![], "the job was ended by another node which did not tell why"),
+        (vec![], "the job was ended by another node which did not report why"),
         (
             vec![node(1)],
-            "the job was ended by another node, node 1 (10.0.0.1, pid 7), which did not tell why",
+            "the job was ended by another node, node 1 (10.0.0.1, pid 7), which did not report why",
         ),
         (
             vec![node(1), node(2)],
             "the job was ended by another node, one of node 1 (10.0.0.1, pid 7), node 2 (10.0.0.2, pid 7), which did not \
-             tell why",
+             report why",
         ),
     ] {
         let outcome = Outcome {
             verdict: Verdict::FailedElsewhere,
             error: None,
-            // It failed by itself while the job was ending: not the cause.
+            // This worker failed while the job was ending, so it is not the cause.
             failures: vec![failure(0, Exit::Code(1))],
             first_failure: None,
             suspects,
@@ -167,7 +167,7 @@ fn a_job_that_another_node_ended_without_a_word_names_the_nodes_that_may_have() 
 }
 
 #[test]
-fn a_first_failure_on_another_node_is_the_cause_there_too() {
+fn a_first_failure_on_another_node_is_the_root_cause() {
     let mut first = failure(7, Exit::Code(2));
     first.host = "node9".into();
     let report = failure_report("x", &[failure(0, Exit::Signal(15))], Some(&first), 0);
@@ -177,7 +177,7 @@ fn a_first_failure_on_another_node_is_the_cause_there_too() {
 }
 
 #[test]
-fn the_end_report_says_what_happened() {
+fn the_end_report_describes_the_outcome() {
     let outcome = Outcome {
         verdict: Verdict::Failed,
         error: None,

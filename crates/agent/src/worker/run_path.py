@@ -1,4 +1,4 @@
-# Runs the script named first, as __main__, with the rest as its arguments. An exception is left in the error file.
+# Runs the script argv[1] as __main__ with the remaining arguments. Records an exception in the error file.
 import faulthandler
 import json
 import os
@@ -11,7 +11,7 @@ del sys.argv[0]
 try:
     faulthandler.enable(all_threads=True)
 except Exception:
-    pass  # Standard error may be none that it can use.
+    pass  # faulthandler needs a standard error with a file descriptor.
 try:
     runpy.run_path(sys.argv[0], run_name="__main__")
 except Exception as error:

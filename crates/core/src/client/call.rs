@@ -1,34 +1,41 @@
-//! One call on its way: a connection for it, its attempts, and what becomes of it when they fail.
+//! The execution of calls: connections, attempts, retries and failures.
 
 use std::time::Duration;
 
 use super::Client;
-use super::connection::{Ack, Broken, Connection};
+use super::connection::{Ack, Connection, RequestError};
 use super::deadline::{Backoff, Deadline};
 use super::fault::{ConnectionFault, Failure, Oversized};
 use super::io::Io;
 use crate::error::WireError;
 use crate::wire::{Op, Request};
 
-/// Called with the reason why there is no connection yet.
+/// A callback that receives the reason why there is no connection yet.
 pub(super) type Report<'a> = &'a mut dyn FnMut(&ConnectionFault);
 
-/// Pauses between attempts.
-const MIN_PAUSE: Duration = Duration::from_millis(10);
-const MAX_PAUSE: Duration = Duration::from_millis(500);
-/// How long an address that is not the last has if the call has no deadline.
+/// The first pause between two attempts. Each pause is twice as long as the last, up to [`MAX_RETRY_INTERVAL`].
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// The time limit for each address but the last, if the call has no deadline.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that closes the connection on a request this often refuses it. Only connections that are closed within
-/// [`EARLY_CLOSE_TIMEOUT`] count: a firewall or a relay may close later ones because nothing passes over them.
-const MAX_CLOSES: u32 = 5;
+/// The number of early closes after which the client concludes that the server refuses the request.
+const MAX_EARLY_CLOSES: u32 = 5;
+/// A close within this time after the attempt began is early. A later close does not count, because a firewall or a
+/// relay may close an idle connection.
 const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// A key that no user can name, because user keys start with a slash.
+/// The key of probe requests. It is not a user's key, because those start with a slash.
 const PROBE_KEY: &[u8] = b"rallypoint/probe";
 
 impl<I: Io> Client<I> {
-    /// Makes a first connection, waiting for the server to appear.
+    /// Opens the first connection, and retries until the server is reachable.
     ///
-    /// `report` is called after each failed attempt, and once per second while the server is silent.
+    /// Calls `report` after each failed attempt, and once per second while a server that accepted the connection sends
+    /// no reply.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Unreachable`] if the deadline passes first, and with [`Failure::Protocol`] if every
+    /// address belongs to a server that is not a store.
     pub async fn connect(
         &self,
         deadline: &Deadline,
@@ -39,66 +46,65 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// Carries out one call: `attempt` on a connection, and again on another if that breaks and the operation may be
-    /// repeated.
+    /// Runs `attempt` on a connection. If the connection breaks and `op` may be repeated, runs it again on another one.
     pub(super) async fn call<T>(
         &self,
         op: Op,
         deadline: &Deadline,
-        mut attempt: impl AsyncFnMut(&mut Connection<I>) -> Result<T, Broken>,
+        mut attempt: impl AsyncFnMut(&mut Connection<I>) -> Result<T, RequestError>,
     ) -> Result<T, Failure> {
         let now = || self.io.now();
         let waits = matches!(op, Op::Wait | Op::Get | Op::MultiGet | Op::QueuePop);
-        let mut backoff = Backoff::new(MIN_PAUSE, MAX_PAUSE);
-        let mut closes = 0;
+        let mut backoff = Backoff::new(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
+        let mut early_closes = 0;
         let mut lost: Option<ConnectionFault> = None;
         loop {
-            // A wait whose server is gone has lost what it waited for, and fails as soon as the connection is refused.
+            // If the server refuses connections after one was lost, it has exited and its keys are lost.
             let fail_if_refused = waits && lost.is_some();
-            // A wait whose time is up before there is a connection has its grace to ask a server that answers.
-            let patience = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };
-            let checked_out = self.checkout(&patience, fail_if_refused, &mut |_| {}).await;
+            // A wait that gets its connection after the deadline still queries the server, within its grace.
+            let connect_by = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };
+            let checked_out = self.checkout(&connect_by, fail_if_refused, &mut |_| {}).await;
             let mut connection = match (checked_out, lost.take()) {
                 (Ok(connection), _) => connection,
-                (Err(Failure::Unreachable(tried)), Some(lost)) => {
-                    let last = tried.last().map_or("no address".into(), |(_, fault)| fault.to_string());
+                (Err(Failure::Unreachable(faults)), Some(lost)) => {
+                    let last = faults.last().map_or("no address".into(), |(_, fault)| fault.to_string());
                     return Err(Failure::ConnectionLost(format!("{lost}; then {last}")));
                 }
                 (Err(failure), _) => return Err(failure),
             };
             let started = now();
-            connection.deadline = patience;
-            let recognized = match connection.is_recognized {
+            connection.deadline = connect_by;
+            let verified = match connection.is_verified {
                 true => Ok(()),
-                false => self.recognize(&mut connection, &mut |_| {}).await,
+                false => self.verify(&mut connection, &mut |_| {}).await,
             };
             self.check_reset()?;
             (connection.deadline, connection.is_repeatable) = (deadline.clone(), op.is_repeatable());
-            let attempted = match recognized {
+            let attempted = match verified {
                 Ok(()) => attempt(&mut connection).await,
-                Err(broken) => Err(broken.with_sent(false)),
+                Err(error) => Err(error.with_sent(false)),
             };
-            let broken = match attempted {
+            let error = match attempted {
                 Ok(value) => {
                     self.put_back(connection);
                     return Ok(value);
                 }
-                Err(broken) => broken,
+                Err(error) => error,
             };
             drop(connection);
             self.server().connection_lost();
-            let (fault, sent) = match broken {
-                Broken::Lost { fault, sent } => (fault, sent),
-                // In a reply there is one limit for all lengths.
-                Broken::Violation(WireError::TooLong { len, limit, .. }) => {
+            let (fault, sent) = match error {
+                RequestError::Lost { fault, sent } => (fault, sent),
+                // One limit bounds every length in a reply, so the field that is too long does not matter.
+                RequestError::Violation(WireError::TooLong { len, limit, .. }) => {
                     return Err(Failure::TooLarge { what: Oversized::Reply, len, limit });
                 }
-                Broken::Violation(error) => return Err(Failure::Protocol(None, error)),
+                RequestError::Violation(error) => return Err(Failure::Protocol(None, error)),
             };
             let is_silent = fault == ConnectionFault::Silent;
             if sent
                 && fault == ConnectionFault::Closed
-                && let Some(release) = self.release_with(op, deadline).await
+                && let Some(release) = self.required_release(op, deadline).await
             {
                 return Err(Failure::Unsupported(Some(release)));
             }
@@ -113,13 +119,13 @@ impl<I: Io> Client<I> {
                 return Err(Failure::NoAnswer);
             }
             if fault != ConnectionFault::Closed {
-                // The other connections to that server are likely as dead, which only closed ones show.
+                // The idle connections are probably broken as well. `is_usable` detects only closed ones.
                 self.idle().clear();
             } else if now() - started < EARLY_CLOSE_TIMEOUT {
-                closes += 1;
+                early_closes += 1;
             }
-            if closes == MAX_CLOSES {
-                let reason = "the server is there but closes the connection on this request each time; its log says why";
+            if early_closes == MAX_EARLY_CLOSES {
+                let reason = "the server is reachable but always closes the connection on this request; its log has the reason";
                 return Err(Failure::Refused(reason.into()));
             }
             if deadline.has_passed(now()) {
@@ -130,14 +136,15 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Sleeps for the next pause, at most until the deadline.
+    /// Sleeps for the next pause of the backoff, at most until the deadline.
     pub(super) async fn pause(&self, backoff: &mut Backoff, deadline: &Deadline) {
         let pause = backoff.pause(self.io.random());
         self.io.sleep(&deadline.or_after(self.io.now(), pause)).await;
     }
 
-    /// An idle connection that can be used, or a new one, tried for until the deadline, or until no process listens at any
-    /// address if `fail_if_refused`.
+    /// Returns an idle connection or opens a new one.
+    ///
+    /// Retries until the deadline. If `fail_if_refused`, fails as soon as every address refuses the connection.
     async fn checkout(
         &self,
         deadline: &Deadline,
@@ -148,35 +155,35 @@ impl<I: Io> Client<I> {
         if let Some(connection) = self.take_idle() {
             return Ok(connection);
         }
-        let mut backoff = Backoff::new(MIN_PAUSE, MAX_PAUSE);
-        let mut last: Option<Failure> = None;
+        let mut backoff = Backoff::new(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
+        let mut previous: Option<Failure> = None;
         loop {
-            let tried = match self.try_addresses(deadline, report).await {
-                Err(Failure::Unreachable(tried)) => tried,
+            let faults = match self.try_addresses(deadline, report).await {
+                Err(Failure::Unreachable(faults)) => faults,
                 other => return other,
             };
-            let is_refused = tried.iter().all(|(_, fault)| *fault == ConnectionFault::Refused);
-            let mut failure = Failure::Unreachable(tried);
+            let is_refused = faults.iter().all(|(_, fault)| *fault == ConnectionFault::Refused);
+            let mut failure = Failure::Unreachable(faults);
             if is_refused && fail_if_refused {
                 return Err(failure);
             }
-            if let Some(last) = last
+            if let Some(previous) = previous
                 && deadline.has_passed(self.io.now())
-                && last.connection_fault() > failure.connection_fault()
+                && previous.connection_fault() > failure.connection_fault()
             {
-                // The deadline cut this attempt short. The one before it says more.
-                failure = last;
+                // The deadline cut this attempt short, so the previous attempt has the more specific fault.
+                failure = previous;
             }
             failure.connection_fault().iter().for_each(&mut *report);
             self.pause(&mut backoff, deadline).await;
             if deadline.has_passed(self.io.now()) {
                 return Err(failure);
             }
-            last = Some(failure);
+            previous = Some(failure);
         }
     }
 
-    /// One attempt at each address.
+    /// Tries each address once and returns the first connection.
     pub(super) async fn try_addresses(
         &self,
         deadline: &Deadline,
@@ -186,58 +193,59 @@ impl<I: Io> Client<I> {
             Ok(addresses) => addresses,
             Err(fault) => return Err(Failure::Unreachable(vec![(String::new(), fault)])),
         };
-        let mut tried = Vec::new();
-        let mut stranger = None;
+        let mut faults = Vec::new();
+        // The first server that answers in another protocol.
+        let mut other = None;
         for (n, address) in addresses.iter().enumerate() {
-            // Each address has its share of the time, so that a dead one doesn't use up that of the next.
+            // Each address gets an equal share of the remaining time, so a dead address leaves time for the next one.
             let now = self.io.now();
-            let share = match (addresses.len() - n, deadline.left(now)) {
+            let address_deadline = match (addresses.len() - n, deadline.left(now)) {
                 (1, _) => deadline.clone(),
-                (others, Some(left)) => deadline.or_after(now, left / others as u32),
+                (addresses_left, Some(left)) => deadline.or_after(now, left / addresses_left as u32),
                 (_, None) => deadline.or_after(now, ADDRESS_TIMEOUT),
             };
-            match self.try_address(address, &share, report).await {
+            match self.try_address(address, &address_deadline, report).await {
                 Ok(connection) => return self.check_reset().map(|()| connection),
-                Err(Broken::Lost { fault, .. }) => tried.push((address.to_string(), fault)),
-                // Not a store, it seems. Another address may have one.
-                Err(Broken::Violation(error)) => stranger = stranger.or(Some((address.to_string(), error))),
+                Err(RequestError::Lost { fault, .. }) => faults.push((address.to_string(), fault)),
+                // Another address may still belong to a store.
+                Err(RequestError::Violation(error)) => other = other.or(Some((address.to_string(), error))),
             }
         }
-        match stranger {
-            Some((address, error)) if tried.is_empty() => Err(Failure::Protocol(Some(address), error)),
-            // A store may yet appear at the other addresses.
-            stranger => {
-                let faults = stranger.map(|(at, error)| (at, ConnectionFault::NotAStore(error.to_string())));
-                tried.extend(faults);
-                Err(Failure::Unreachable(tried))
+        match other {
+            Some((address, error)) if faults.is_empty() => Err(Failure::Protocol(Some(address), error)),
+            // A store may still start at one of the other addresses, so the call is retried.
+            other => {
+                let fault = other.map(|(at, error)| (at, ConnectionFault::NotAStore(error.to_string())));
+                faults.extend(fault);
+                Err(Failure::Unreachable(faults))
             }
         }
     }
 
-    /// Connects to one address, and compares the server there with the one that was known.
+    /// Connects to one address and verifies that the server is still the same one.
     ///
-    /// The client's first connection sends what torch's client sends and nothing more. The first call identifies the server.
+    /// The first connection of a client sends only torch's handshake. The first call then identifies the server.
     async fn try_address(
         &self,
         address: &I::Address,
         deadline: &Deadline,
         report: Report<'_>,
-    ) -> Result<Connection<I>, Broken> {
-        let is_first = !self.server().is_met;
+    ) -> Result<Connection<I>, RequestError> {
+        let is_first = !self.server().is_identified;
         let open = async |ack, report: Report<'_>| {
             let connected = Connection::connect(&self.io, &self.limits, address, ack, deadline).await;
             let mut connection = connected?;
             match is_first {
-                true => connection.greet(report).await?,
-                false => self.recognize(&mut connection, report).await?,
+                true => connection.handshake(report).await?,
+                false => self.verify(&mut connection, report).await?,
             }
-            Ok::<_, Broken>(connection)
+            Ok::<_, RequestError>(connection)
         };
         let ack = self.server().ack;
         match open(ack, report).await {
-            Err(broken) if broken.is(ConnectionFault::Closed) && ack == Ack::Ping => {
+            Err(error) if error.is(ConnectionFault::Closed) && ack == Ack::Ping => {
                 let connection = open(Ack::Check, report).await?;
-                // One of our servers has PING, and closed the connection for another reason.
+                // Our servers support PING, so one of them closed the connection for another reason.
                 if self.server().identity().is_none() {
                     self.server().ack = Ack::Check;
                 }
@@ -247,26 +255,28 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Compares the server behind a connection with the one that was known. No other function does.
-    async fn recognize(&self, connection: &mut Connection<I>, report: Report<'_>) -> Result<(), Broken> {
+    /// Verifies that a connection leads to the server that the client knows. This is the only place that does so.
+    async fn verify(&self, connection: &mut Connection<I>, report: Report<'_>) -> Result<(), RequestError> {
         let was_ours = self.server().identity().is_some();
         let identity = connection.identify(was_ours, report).await?;
         let mut missing = self.server().keys_to_check(identity.as_deref());
         let mut present = connection.check_each(&missing).await?.into_iter();
         missing.retain(|_| present.next() == Some(false));
-        self.server().meet(identity, &missing);
-        connection.is_recognized = true;
+        self.server().verify(identity, &missing);
+        connection.is_verified = true;
         Ok(())
     }
 
-    /// The release of torch whose server was the first with this operation, if the server is an older one. Such a server closes
-    /// the connection on a request of the same kind that leaves nothing behind.
-    async fn release_with(&self, op: Op, deadline: &Deadline) -> Option<&'static str> {
+    /// Returns the first release of torch whose server supports `op`, if this server is older.
+    ///
+    /// An older server closes the connection on an operation that it does not support. The probe is a request of the
+    /// same kind that leaves nothing in the store.
+    async fn required_release(&self, op: Op, deadline: &Deadline) -> Option<&'static str> {
         const QUEUE_LEN: Request<'_> = Request::QueueLen { key: PROBE_KEY };
         let (release, requests) = match op {
             Op::QueuePush | Op::QueuePop | Op::QueueLen => ("2.8 on (with `use_libuv`)", &[QUEUE_LEN][..]),
             Op::ListKeys => ("2.10 on", &[Request::ListKeys][..]),
-            // A barrier of one passes immediately. Torch's server counts the arrival in a key.
+            // A barrier with world size 1 passes immediately. Torch's server leaves its count in a key.
             Op::Barrier => (
                 "2.12 on",
                 &[Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }]
@@ -277,11 +287,11 @@ impl<I: Io> Client<I> {
         if self.server().identity().is_some() {
             return None;
         }
-        // The probe gets the whole timeout: torch's server may spend seconds on the stack trace of its first error.
+        // The probe may use the whole timeout, because torch's server can take seconds to print its first stack trace.
         let mut connection = self.try_addresses(deadline, &mut |_| {}).await.ok()?;
         for request in requests {
-            if let Err(broken) = connection.exchange(request).await {
-                return broken.is(ConnectionFault::Closed).then_some(release);
+            if let Err(error) = connection.request(request).await {
+                return error.is(ConnectionFault::Closed).then_some(release);
             }
         }
         None

@@ -1,5 +1,6 @@
-//! One connection: requests out, replies in, each within its deadline. A connection never tries twice, and after a broken
-//! exchange it is only good for being dropped.
+//! One connection, which sends requests and receives replies until its deadline.
+//!
+//! A connection never retries. After a failed request it must be dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,88 +14,90 @@ use crate::limits::Limits;
 use crate::store::SERVER_KEY;
 use crate::wire::{KeyList, MAGIC, Reply, ReplyDecoder, ReplyKind, Request};
 
-/// A connection.
+/// One connection to a server.
 #[derive(Debug)]
 pub(super) struct Connection<I: Io> {
     pub(super) io: Arc<I>,
     limits: Arc<Limits>,
     pub(super) stream: I::Stream,
     decoder: ReplyDecoder,
-    /// Received bytes. `input[at..end]` is not decoded yet.
+    /// Received bytes. Those in `input[at..end]` are not decoded yet.
     input: Vec<u8>,
     at: usize,
     end: usize,
+    /// Requests that are queued and not sent yet.
     out: Vec<u8>,
     user_timeout: Option<Duration>,
-    /// Whether what is sent may be sent again over another connection.
+    /// Whether the client may repeat the current request over another connection.
     pub(super) is_repeatable: bool,
-    /// When sends and receives fail with [`ConnectionFault::Silent`].
+    /// When sending and receiving fail with [`ConnectionFault::Silent`].
     pub(super) deadline: Deadline,
-    is_greeted: bool,
-    /// Whether the server behind this connection was compared with the one that is known.
-    pub(super) is_recognized: bool,
+    is_handshake_done: bool,
+    /// Whether the client has verified that this connection leads to the server that it knows.
+    pub(super) is_verified: bool,
     ack: Ack,
     nonce: u32,
 }
 
-/// The request whose reply shows that the server has handled everything sent before it.
+/// The request whose reply acknowledges all requests before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Ack {
     #[default]
     Ping,
-    /// For torch's servers before 2.5. They have no PING and close the connection on one.
+    /// For torch's servers before 2.5, which close the connection on a PING.
     Check,
 }
 
-/// How an exchange failed.
+/// Why a request failed on its connection.
 #[derive(Debug)]
-pub(super) enum Broken {
-    /// The connection is gone, or silent at the deadline. `sent`: whether any byte of the request may have left.
+pub(super) enum RequestError {
+    /// The connection broke, or no reply arrived by the deadline. `sent` is whether the server may have received a part
+    /// of the request.
     Lost { fault: ConnectionFault, sent: bool },
-    /// The server sent something that is not the protocol.
+    /// The server violated the protocol.
     Violation(WireError),
 }
 
-impl Broken {
-    /// The same failure, of a step before which (or after which) the request itself was sent.
-    pub(super) fn with_sent(self, sent: bool) -> Broken {
+impl RequestError {
+    /// Sets whether the request was sent, for a failure in a step before or after the request.
+    pub(super) fn with_sent(self, sent: bool) -> RequestError {
         match self {
-            Broken::Lost { fault, .. } => Broken::Lost { fault, sent },
+            RequestError::Lost { fault, .. } => RequestError::Lost { fault, sent },
             other => other,
         }
     }
 
-    /// Whether the connection was lost in this way.
-    pub(super) fn is(&self, how: ConnectionFault) -> bool {
-        matches!(self, Broken::Lost { fault, .. } if *fault == how)
+    /// Returns whether the connection was lost with this fault.
+    pub(super) fn is(&self, expected: ConnectionFault) -> bool {
+        matches!(self, RequestError::Lost { fault, .. } if *fault == expected)
     }
 }
 
-/// The size of a read when little is expected.
+/// The read size at the start of a reply. Most replies are short.
 const SMALL_READ_BYTES: usize = 8 * 1024;
-/// The size of a read in the middle of a reply.
+/// The read size in the middle of a reply.
 const LARGE_READ_BYTES: usize = 256 * 1024;
-/// How long one attempt to open a connection may take. A longer attempt means a lost packet or a dead machine, and a new
-/// attempt is better than the system's growing pauses between retransmissions.
+/// The time limit for one attempt to open a connection. A slower attempt has probably lost a packet. A new attempt
+/// succeeds sooner than the kernel's retransmissions, whose pauses grow.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval at which a server that has accepted the connection and not answered is reported.
+/// How often the client reports a server that has accepted the connection and sends no reply.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
-/// The nonce of the first PING. Together with the operation code before it, the bytes are `\r\n\r\n`. An HTTP server takes
-/// them for the end of a request, answers immediately, and is recognized by its reply.
+/// The nonce of the first PING. Together with the operation code before it, its bytes are `\r\n\r\n`. An HTTP server
+/// takes them for the end of a request and replies immediately, so the client can tell what it is connected to.
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl<I: Io> Connection<I> {
-    /// Connects. The handshake, which is torch's, is sent with the first message.
+    /// Opens a connection and queues torch's handshake, which is sent together with the first request.
     pub(super) async fn connect(
         io: &Arc<I>,
         limits: &Arc<Limits>,
         address: &I::Address,
         ack: Ack,
         deadline: &Deadline,
-    ) -> Result<Connection<I>, Broken> {
+    ) -> Result<Connection<I>, RequestError> {
         let connected = io.connect(address, &deadline.or_after(io.now(), CONNECT_TIMEOUT)).await;
         let mut connection = Connection {
-            stream: connected.map_err(|fault| Broken::Lost { fault, sent: false })?,
+            stream: connected.map_err(|fault| RequestError::Lost { fault, sent: false })?,
             io: Arc::clone(io),
             limits: Arc::clone(limits),
             decoder: ReplyDecoder::default(),
@@ -105,8 +108,8 @@ impl<I: Io> Connection<I> {
             user_timeout: None,
             is_repeatable: true,
             deadline: deadline.clone(),
-            is_greeted: false,
-            is_recognized: false,
+            is_handshake_done: false,
+            is_verified: false,
             ack,
             nonce: HANDSHAKE_NONCE.wrapping_sub(1),
         };
@@ -115,41 +118,40 @@ impl<I: Io> Connection<I> {
         Ok(connection)
     }
 
-    /// Sends what was queued, and waits until the handshake is done.
+    /// Sends the queued requests and waits until the handshake is done.
     ///
-    /// `on_silence` is called once per second while the server has accepted the connection and not answered.
-    pub(super) async fn greet(&mut self, on_silence: Report<'_>) -> Result<(), Broken> {
+    /// Calls `on_silence` once per second while the server sends no reply.
+    pub(super) async fn handshake(&mut self, on_silence: Report<'_>) -> Result<(), RequestError> {
         self.send().await?;
-        if !self.is_greeted {
+        if !self.is_handshake_done {
             self.await_input(on_silence).await?;
             self.receive_ack().await?;
-            self.is_greeted = true;
+            self.is_handshake_done = true;
         }
         Ok(())
     }
 
-    /// Asks the server for its identity, in one message with the handshake if that is not done yet; `None` if the server is
-    /// not one of ours.
+    /// Returns the identity of the server, or `None` if the server is not one of ours.
     ///
-    /// If the server was one of ours before (`was_ours`), its identity is read without waiting for the answer whether there is
-    /// one, which saves a round trip over a bad link. Torch's older servers close the connection on that, and are asked again
-    /// with [`Ack::Check`].
+    /// The request is sent together with the handshake if that is not done yet. If the server was one of ours before
+    /// (`was_ours`), the GET of its identity does not wait for the CHECK, which saves a round trip. Torch's older
+    /// servers close the connection on such a GET, and the caller tries again with [`Ack::Check`].
     pub(super) async fn identify(
         &mut self,
         was_ours: bool,
         on_silence: Report<'_>,
-    ) -> Result<Option<String>, Broken> {
+    ) -> Result<Option<String>, RequestError> {
         let get = Request::Get { key: SERVER_KEY };
         let is_read_ahead = was_ours && self.ack == Ack::Ping;
         self.queue_identify();
         if is_read_ahead {
             self.queue(&get);
         }
-        self.greet(on_silence).await?;
+        self.handshake(on_silence).await?;
         let is_ours = self.receive(ReplyKind::Checked).await? == Reply::Checked(true);
         let identity = match is_read_ahead {
             true => self.receive(ReplyKind::Value).await?,
-            false if is_ours => self.exchange(&get).await?,
+            false if is_ours => self.request(&get).await?,
             false => return Ok(None),
         };
         match identity {
@@ -160,18 +162,18 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Queues a CHECK of the key that our own servers have and torch's have not.
+    /// Queues a CHECK of the key under which our servers store their identity. Torch's servers do not have it.
     fn queue_identify(&mut self) {
         self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
     }
 
-    /// Waits for the first bytes from the server.
-    async fn await_input(&mut self, on_silence: Report<'_>) -> Result<(), Broken> {
+    /// Waits for the first bytes of the server and calls `on_silence` once per second until they arrive.
+    async fn await_input(&mut self, on_silence: Report<'_>) -> Result<(), RequestError> {
         loop {
             let interval = self.deadline.or_after(self.io.now(), SILENCE_INTERVAL);
             match self.read_more(&interval).await {
-                Err(broken)
-                    if broken.is(ConnectionFault::Silent) && !self.deadline.has_passed(self.io.now()) =>
+                Err(error)
+                    if error.is(ConnectionFault::Silent) && !self.deadline.has_passed(self.io.now()) =>
                 {
                     on_silence(&ConnectionFault::Silent);
                 }
@@ -180,12 +182,12 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Adds a request to what is sent next.
+    /// Queues a request for the next [`Connection::send`].
     pub(super) fn queue(&mut self, request: &Request<'_>) {
         request.encode(&mut self.out);
     }
 
-    /// Queues a request whose reply shows that the server has handled everything before it.
+    /// Queues a request whose reply acknowledges all requests before it.
     fn queue_ack(&mut self) {
         match self.ack {
             Ack::Ping => {
@@ -196,15 +198,16 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Sends what was queued.
-    pub(super) async fn send(&mut self) -> Result<(), Broken> {
+    /// Sends the queued requests.
+    pub(super) async fn send(&mut self) -> Result<(), RequestError> {
         self.choose_user_timeout();
         let mut sent = 0;
         while sent < self.out.len() {
             match self.io.write(&mut self.stream, &self.out[sent..], &self.deadline).await {
                 Ok(len) => sent += len,
-                // Bytes that were handed over may have arrived, so a request counts as sent from its first byte on.
-                Err(fault) => return Err(Broken::Lost { fault, sent: sent > 0 }),
+                // The server may have received every written byte, so the request counts as sent from its first byte
+                // on.
+                Err(fault) => return Err(RequestError::Lost { fault, sent: sent > 0 }),
             }
         }
         self.out.clear();
@@ -212,64 +215,66 @@ impl<I: Io> Connection<I> {
         Ok(())
     }
 
-    /// Small requests that may be repeated give up a connection that passes nothing after 10 s instead of 120 s, because a
-    /// new connection works as soon as the network does. A large request can't: a server that takes large requests one
-    /// after the other looks the same.
+    /// Sets how long the kernel keeps the connection while the server acknowledges nothing.
+    ///
+    /// A small request that may be repeated uses `client_user_timeout` (10 s), because a new connection works as soon
+    /// as the network is back. Other requests use `user_timeout` (120 s): a server that delays a large upload also
+    /// acknowledges nothing for a while.
     fn choose_user_timeout(&mut self) {
         let limits = &self.limits;
-        let is_brief = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
-        let wanted = if is_brief { limits.client_user_timeout } else { limits.user_timeout };
-        if self.user_timeout != Some(wanted) {
-            self.io.set_user_timeout(&self.stream, wanted);
-            self.user_timeout = Some(wanted);
+        let is_small = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
+        let timeout = if is_small { limits.client_user_timeout } else { limits.user_timeout };
+        if self.user_timeout != Some(timeout) {
+            self.io.set_user_timeout(&self.stream, timeout);
+            self.user_timeout = Some(timeout);
         }
     }
 
-    /// Returns the next reply, which must be of this kind.
-    pub(super) async fn receive(&mut self, kind: ReplyKind) -> Result<Reply, Broken> {
+    /// Receives the next reply, which must be of this kind.
+    pub(super) async fn receive(&mut self, kind: ReplyKind) -> Result<Reply, RequestError> {
         loop {
             let mut input = &self.input[self.at..self.end];
-            let offered = input.len();
+            let available = input.len();
             let reply = self.decoder.next(kind, &mut input, &self.limits);
-            self.at += offered - input.len();
+            self.at += available - input.len();
             match reply {
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => self.read_more(&self.deadline.clone()).await?,
-                Err(error) => return Err(Broken::Violation(error)),
+                Err(error) => return Err(RequestError::Violation(error)),
             }
         }
     }
 
-    /// Reads the reply to the last [`Connection::queue_ack`].
-    async fn receive_ack(&mut self) -> Result<(), Broken> {
+    /// Receives the reply to the last [`Connection::queue_ack`].
+    async fn receive_ack(&mut self) -> Result<(), RequestError> {
         if self.ack == Ack::Check {
             return self.receive(ReplyKind::Checked).await.map(drop);
         }
         match self.receive(ReplyKind::Nonce).await? {
             Reply::Nonce(found) if found != self.nonce => {
-                Err(Broken::Violation(WireError::WrongNonce { found }))
+                Err(RequestError::Violation(WireError::WrongNonce { found }))
             }
             _ => Ok(()),
         }
     }
 
-    /// Sends what was queued, and waits until the server has handled it.
-    pub(super) async fn acknowledge(&mut self) -> Result<(), Broken> {
+    /// Sends the queued requests and waits until the server has handled them.
+    pub(super) async fn acknowledge(&mut self) -> Result<(), RequestError> {
         self.queue_ack();
         self.send().await?;
         self.receive_ack().await
     }
 
-    /// Sends one request and reads its reply.
-    pub(super) async fn exchange(&mut self, request: &Request<'_>) -> Result<Reply, Broken> {
-        let kind = request.reply_kind().expect("only requests that have a reply are exchanged");
+    /// Sends one request and receives its reply.
+    pub(super) async fn request(&mut self, request: &Request<'_>) -> Result<Reply, RequestError> {
+        let kind = request.reply_kind().expect("the request has a reply");
         self.queue(request);
         self.send().await?;
         self.receive(kind).await
     }
 
-    /// Of each key, whether it is there.
-    pub(super) async fn check_each(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<bool>, Broken> {
+    /// Returns for each key whether it is present.
+    pub(super) async fn check_each(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<bool>, RequestError> {
         for key in keys {
             self.queue(&Request::Check { keys: KeyList::new(&[key.as_ref()]) });
         }
@@ -281,20 +286,20 @@ impl<I: Io> Connection<I> {
         Ok(present)
     }
 
-    /// All bytes received so far are decoded; reads more.
-    async fn read_more(&mut self, deadline: &Deadline) -> Result<(), Broken> {
-        let room = if self.decoder.is_mid_reply() { LARGE_READ_BYTES } else { SMALL_READ_BYTES };
+    /// Reads more bytes. All bytes received before must have been decoded.
+    async fn read_more(&mut self, deadline: &Deadline) -> Result<(), RequestError> {
+        let read_len = if self.decoder.is_mid_reply() { LARGE_READ_BYTES } else { SMALL_READ_BYTES };
         (self.at, self.end) = (0, 0);
-        if self.input.len() != room {
-            self.input = vec![0; room];
+        if self.input.len() != read_len {
+            self.input = vec![0; read_len];
         }
         let read = self.io.read(&mut self.stream, &mut self.input, deadline).await;
-        self.end = read.map_err(|fault| Broken::Lost { fault, sent: true })?;
+        self.end = read.map_err(|fault| RequestError::Lost { fault, sent: true })?;
         Ok(())
     }
 
-    /// Whether the connection can be used again: nothing is under way, no byte has arrived unasked, and the server has not
-    /// closed it.
+    /// Returns whether the connection can be reused: it is open, no request or reply is in flight, and the server has
+    /// sent no unexpected bytes.
     pub(super) fn is_usable(&self) -> bool {
         let is_clean = self.at == self.end && !self.decoder.is_mid_reply() && self.out.is_empty();
         is_clean && self.io.is_quiet(&self.stream)

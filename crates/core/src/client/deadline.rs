@@ -1,17 +1,19 @@
-//! When a call must return, and pauses between attempts.
+//! Deadlines of calls, and pauses between attempts.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Ends calls before their deadline.
+/// A signal that ends calls before their deadline.
 pub trait Cancellation: fmt::Debug + Send + Sync {
-    /// Whether calls must end now. It may be called with locks held, and often.
+    /// Returns whether calls must end now. Callers may hold locks and call it often, so it must be fast and must not
+    /// block.
     fn is_cancelled(&self) -> bool;
 
-    /// Called by a thread that waits, without locks, after each interrupted system call and every
-    /// [`Deadline::CANCELLATION_INTERVAL`]. Signal handlers can run here.
+    /// Runs while a thread waits, after each interrupted system call and every [`Deadline::CANCELLATION_INTERVAL`].
+    ///
+    /// The thread holds no locks, so an implementation may run signal handlers here.
     fn on_wait(&self) {}
 }
 
@@ -21,7 +23,7 @@ impl Cancellation for AtomicBool {
     }
 }
 
-/// The end of one call's time.
+/// The time by which a call must return, and the means to cancel the call earlier.
 #[derive(Debug, Clone)]
 pub struct Deadline {
     start: Duration,
@@ -30,23 +32,25 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// How often a call that can be cancelled checks for it while it waits.
+    /// How often a waiting call checks whether it was cancelled.
     pub const CANCELLATION_INTERVAL: Duration = Duration::from_millis(50);
 
-    /// A deadline `timeout` after `now`; `None` for never.
+    /// Returns a deadline `timeout` after `now`. With `None`, the deadline never passes.
     pub fn after(now: Duration, timeout: Option<Duration>) -> Deadline {
-        // A timeout beyond what the clock can count is never, too.
+        // A timeout beyond the range of the clock never passes.
         let at = timeout.and_then(|timeout| now.checked_add(timeout));
         Deadline { start: now, at, cancellation: None }
     }
 
-    /// The same deadline, which passes early when `cancellation` says so.
+    /// Returns the same deadline, which also passes when `cancellation` is cancelled.
     pub fn or_cancelled(self, cancellation: Option<Arc<dyn Cancellation>>) -> Deadline {
         Deadline { cancellation, ..self }
     }
 
-    /// A later deadline for what must be asked or cancelled after this one has passed: within 5 % of a long timeout and
-    /// within 100 ms of a short one. At least 30 ms from `now`, in case the process did not get to run in time.
+    /// Returns a later deadline for the last steps of a call, such as cancelling a wait.
+    ///
+    /// The grace ends at most 100 ms after this deadline, or 5 % of the timeout if that is longer. It is at least 30 ms
+    /// from `now`, in case the process was not scheduled in time.
     pub fn grace(&self, now: Duration) -> Deadline {
         let at = self.at.map(|at| {
             let timeout = at.saturating_sub(self.start);
@@ -56,13 +60,13 @@ impl Deadline {
         Deadline { at, ..self.clone() }
     }
 
-    /// This deadline, or `most` after `now` if that is earlier.
-    pub fn or_after(&self, now: Duration, most: Duration) -> Deadline {
-        let soon = now.saturating_add(most);
-        Deadline { at: Some(self.at.map_or(soon, |at| at.min(soon))), ..self.clone() }
+    /// Returns the earlier of this deadline and `max` after `now`.
+    pub fn or_after(&self, now: Duration, max: Duration) -> Deadline {
+        let limit = now.saturating_add(max);
+        Deadline { at: Some(self.at.map_or(limit, |at| at.min(limit))), ..self.clone() }
     }
 
-    /// What is left: `None` for without end, zero if the deadline has passed or was cancelled.
+    /// Returns the remaining time: `None` if the deadline never passes, zero if it has passed or was cancelled.
     pub fn left(&self, now: Duration) -> Option<Duration> {
         if self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled()) {
             return Some(Duration::ZERO);
@@ -70,7 +74,7 @@ impl Deadline {
         self.at.map(|at| at.saturating_sub(now))
     }
 
-    /// How long to wait at most before [`Deadline::on_wait`] must be called.
+    /// Returns the maximum time to wait before [`Deadline::on_wait`] must be called.
     pub fn slice(&self, now: Duration) -> Option<Duration> {
         match (self.left(now), &self.cancellation) {
             (left, None) => left,
@@ -80,43 +84,45 @@ impl Deadline {
         }
     }
 
-    /// Lets the cancellation run what it has to run. No lock may be held that a signal handler could want.
+    /// Calls [`Cancellation::on_wait`]. The caller must hold no lock that a signal handler could need.
     pub fn on_wait(&self) {
         if let Some(cancellation) = &self.cancellation {
             cancellation.on_wait();
         }
     }
 
-    /// Whether the deadline has passed or was cancelled.
+    /// Returns whether the deadline has passed or was cancelled.
     pub fn has_passed(&self, now: Duration) -> bool {
         self.left(now) == Some(Duration::ZERO)
     }
 
-    /// How long the call has taken so far.
+    /// Returns how long the call has taken so far.
     pub fn waited(&self, now: Duration) -> Duration {
         now.saturating_sub(self.start)
     }
 }
 
-/// Pauses that grow from attempt to attempt. Each is between half and all of its length, so that clients that failed
-/// together don't come back together.
+/// Exponential backoff with jitter.
+///
+/// Each pause lasts between half of its interval and the whole interval, so that clients that failed at the same time
+/// do not retry at the same time.
 #[derive(Debug)]
 pub struct Backoff {
     next: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    /// Pauses from `first` to `most`.
-    pub fn new(first: Duration, most: Duration) -> Backoff {
-        Backoff { next: first, most }
+    /// Creates a backoff whose interval starts at `first` and doubles up to `max`.
+    pub fn new(first: Duration, max: Duration) -> Backoff {
+        Backoff { next: first, max }
     }
 
-    /// The next pause.
+    /// Returns the next pause.
     pub fn pause(&mut self, random: u32) -> Duration {
-        let whole = self.next;
-        self.next = (whole * 2).min(self.most);
-        whole / 2 + whole * (random % 1024) / 2048
+        let interval = self.next;
+        self.next = (interval * 2).min(self.max);
+        interval / 2 + interval * (random % 1024) / 2048
     }
 }
 
@@ -127,7 +133,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_000);
 
     #[test]
-    fn a_timeout_that_the_clock_cannot_hold_is_never() {
+    fn a_timeout_beyond_the_range_of_the_clock_never_passes() {
         for timeout in [None, Some(Duration::MAX)] {
             let deadline = Deadline::after(NOW, timeout);
             assert_eq!((deadline.left(NOW), deadline.grace(NOW).left(NOW)), (None, None));
@@ -136,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_grace_is_within_5_percent_or_100_milliseconds() {
+    fn the_grace_ends_within_5_percent_or_100_ms_of_the_timeout() {
         for millis in [0, 1, 1_000, 10_000, 300_000] {
             let timeout = Duration::from_millis(millis);
             let end = NOW + timeout;
@@ -160,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_their_most_and_stay_within_half() {
+    fn pauses_double_up_to_the_maximum_and_are_at_least_half_as_long() {
         for random in [0, 511, u32::MAX] {
             let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(40));
-            for whole in [10, 20, 40, 40, 40] {
-                let (pause, whole) = (backoff.pause(random), Duration::from_millis(whole));
-                assert!(pause >= whole / 2 && pause <= whole, "{pause:?} of {whole:?}");
+            for millis in [10, 20, 40, 40, 40] {
+                let (pause, interval) = (backoff.pause(random), Duration::from_millis(millis));
+                assert!(pause >= interval / 2 && pause <= interval, "{pause:?} of {interval:?}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Why a call to a store failed, and why a connection to a store server could not be made or broke.
+//! Failures of calls, and faults of the connections that carry them.
 
 use std::io::{self, ErrorKind};
 
@@ -9,47 +9,42 @@ use crate::value::Value;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    // ---- the world failed ----
-    /// What the caller waited for did not happen in time.
+    /// The call timed out while it waited for this.
     Timeout(Awaited),
-    /// The server did not answer in time, although the operation needs no waiting. The call may be repeated; if it writes,
-    /// the server may still carry it out.
+    /// The server sent no reply before the deadline, although the operation does not wait. The call may be repeated. If
+    /// it writes, the server may still carry it out.
     NoAnswer,
-    /// There was no connection. The last fault of each address.
+    /// No connection could be opened. Contains each address with its last fault.
     Unreachable(Vec<(String, ConnectionFault)>),
-    /// The connection broke and could not be made again, during an operation that may be repeated. The text says how.
+    /// The connection broke during a repeatable operation and could not be replaced. Contains the reason.
     ConnectionLost(String),
-    /// No answer came to a request that was sent and must not be repeated: it may or may not have been applied. The text
-    /// says how the answer was lost.
+    /// The reply to a request that must not be repeated was lost, so the request may or may not have been carried out.
+    /// Contains the reason why the reply was lost.
     Indeterminate(String),
-    /// The server was replaced by one that doesn't have what this client had seen. The text says how the client noticed.
+    /// The server was restarted and lost its data. Contains the evidence.
     Reset(String),
-
-    // ---- the peer is malformed ----
-    /// The peer does not speak the protocol. Its address, if it is not the server that was known.
+    /// The peer violated the protocol. Contains its address if that happened while the client connected.
     Protocol(Option<String>, WireError),
-
-    // ---- the caller is wrong ----
-    /// A key, value, request or reply is larger than the store or this client takes.
+    /// A key, value, request or reply exceeds a limit of the store or of this client.
     TooLarge {
-        /// What it is.
+        /// The object that exceeds the limit.
         what: Oversized,
-        /// How large it is.
+        /// Its length in bytes, or the number of keys.
         len: u64,
         /// The limit.
         limit: usize,
     },
-    /// The store is full, or another limit of it was reached. The text says which.
+    /// The store refused the request, for example because it is full. Contains the reason.
     Refused(String),
-    /// The store doesn't have the operation, and nothing was changed. From which release of torch on its servers have it, if the
-    /// server is an older one.
+    /// The store does not support the operation and changed nothing. If the server is an older one of torch, contains
+    /// the first release of torch that supports the operation.
     Unsupported(Option<&'static str>),
-    /// ADD to a value that is not a number, or whose sum does not fit.
+    /// The value is not a number, or the sum of an ADD overflows an `i64`.
     NotANumber {
-        /// What was to be added.
+        /// The addend.
         delta: i64,
-        /// What is held.
-        held: Value,
+        /// The stored value.
+        value: Value,
     },
 }
 
@@ -57,27 +52,27 @@ pub enum Failure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Awaited {
-    /// The keys of the call. Of each, whether it was there; `None` if the server did not say.
+    /// The keys of the call. Contains for each key whether it was present, or `None` if the server did not report it.
     Keys(Option<Vec<bool>>),
-    /// This many arrivals at a barrier.
+    /// This number of arrivals at a barrier.
     Arrivals(u64),
-    /// Workers that use the store.
+    /// The workers that use the store.
     Workers {
-        /// How many joined.
+        /// The number of workers that joined.
         joined: i64,
-        /// How many must join.
+        /// The number of workers that must join.
         expected: u64,
     },
     /// The ranks of an exchange or of a barrier.
     Ranks {
-        /// How many ranks there are.
+        /// The number of ranks.
         world_size: u64,
         /// The ranks that did not arrive.
         missing: Vec<u64>,
     },
 }
 
-/// What is larger than it may be.
+/// An object that exceeds its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Oversized {
@@ -85,17 +80,17 @@ pub enum Oversized {
     Key,
     /// A value.
     Value,
-    /// What was to be appended to a value.
+    /// The bytes to append to a value.
     Append {
-        /// How many bytes the value has.
-        held: usize,
+        /// The length of the stored value in bytes.
+        current_len: usize,
     },
     /// The number of keys in one call.
     Keys,
     /// A whole request.
     Request,
-    /// A reply, which has at least this length. The client did not read it and closed that connection. What was asked for has
-    /// been carried out.
+    /// A reply, whose length is at least `len`. The client closed the connection without reading the reply. The server
+    /// has carried out the request.
     Reply,
 }
 
@@ -103,19 +98,19 @@ pub enum Oversized {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retry {
-    /// The same call would fail again, or has to be decided by the caller.
+    /// The same call would fail again, or the caller has to decide.
     Never,
-    /// The call may be repeated as it is. It can succeed once the server answers.
+    /// The call may be repeated unchanged. It can succeed once the server is reachable.
     WhenReachable,
-    /// The call may have been applied. The caller must find out before it repeats the call.
+    /// The server may have carried out the call. The caller must find out before it repeats the call.
     Indeterminate,
 }
 
 impl Failure {
-    /// Whether the call may be repeated.
+    /// Returns whether the call may be repeated.
     pub fn retry(&self) -> Retry {
         match self {
-            // A server that answers in time says which keys are there.
+            // `Awaited::Keys(None)` means that the server did not answer: a reply would say which keys are present.
             Failure::Unreachable(_)
             | Failure::ConnectionLost(_)
             | Failure::NoAnswer
@@ -125,8 +120,8 @@ impl Failure {
         }
     }
 
-    /// Returns why there was no connection, if that is the failure. If several addresses failed, returns the most telling
-    /// fault.
+    /// Returns why no connection could be opened, if that is the failure. If several addresses failed, returns the most
+    /// specific fault.
     pub fn connection_fault(&self) -> Option<ConnectionFault> {
         match self {
             Failure::Unreachable(tried) => tried.iter().map(|(_, fault)| fault).max().cloned(),
@@ -136,21 +131,22 @@ impl Failure {
     }
 }
 
-/// Why a connection to a store server could not be made, or how it broke.
+/// Why a connection to a store server could not be opened, or why it broke.
 ///
-/// The variants are ordered from the least to the most telling. If several addresses fail, the greatest fault is shown.
+/// The variants are ordered from the least to the most specific. If several addresses fail, errors show the greatest
+/// fault.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionFault {
     /// The host name has no address.
     #[error("could not resolve host {host:?}: {reason}")]
     Unresolvable {
-        /// The name.
+        /// The host name.
         host: String,
-        /// What the resolver said.
+        /// The error of the resolver.
         reason: String,
     },
-    /// The system failed in another way. The text is the system's.
+    /// Another system error. Contains its text.
     #[error("{0}")]
     System(String),
     /// The network has no route to the address.
@@ -158,28 +154,28 @@ pub enum ConnectionFault {
     NoRoute,
     /// The connection attempt timed out.
     #[error("no answer to the connection attempt")]
-    Unanswered,
+    ConnectTimeout,
     /// The machine is up, but no process listens on the port.
     #[error("connection refused (nothing listens there)")]
     Refused,
-    /// The server's machine stopped acknowledging what was sent.
-    #[error("no sign of life from the server's machine (cut off, or gone)")]
-    Vanished,
+    /// The server's machine no longer acknowledges sent data.
+    #[error("the server's machine acknowledges no data (it is down, or the network is cut)")]
+    Unacknowledged,
     /// The server closed or reset the connection.
     #[error("the server closed the connection")]
     Closed,
-    /// The connection is open, but the server sends no reply.
+    /// The connection is open, but the server sent no reply before the deadline.
     #[error(
         "accepts connections but does not answer as a store does (it is stopped, or another kind of server)"
     )]
     Silent,
-    /// The server's reply is not the protocol of a store. The text is that of a [`WireError`].
+    /// The server does not reply as a store does. Contains the text of a [`WireError`].
     #[error("{0}")]
     NotAStore(String),
 }
 
 impl ConnectionFault {
-    /// Returns what the user can check, as one sentence without a full stop.
+    /// Returns what the user can check: one sentence without a period.
     pub fn hint(&self) -> &'static str {
         match self {
             ConnectionFault::Unresolvable { .. } => {
@@ -188,13 +184,13 @@ impl ConnectionFault {
             ConnectionFault::System(_) => {
                 "check the host and the port of the endpoint, and this machine's network"
             }
-            ConnectionFault::NoRoute | ConnectionFault::Unanswered => {
+            ConnectionFault::NoRoute | ConnectionFault::ConnectTimeout => {
                 "check that the machine is up, and that no firewall blocks the port"
             }
             ConnectionFault::Refused => {
                 "check that the node or server that hosts the store is up, and listens on more than 127.0.0.1"
             }
-            ConnectionFault::Vanished => "check that the machine is up, and connected to the network",
+            ConnectionFault::Unacknowledged => "check that the machine is up, and connected to the network",
             ConnectionFault::Closed => {
                 "check that the server is a TCPStore; a TLS server closes the connection like this, and a store server logs why"
             }
@@ -213,7 +209,7 @@ impl From<&io::Error> for ConnectionFault {
         match error.kind() {
             ErrorKind::ConnectionRefused => ConnectionFault::Refused,
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ConnectionFault::Closed,
-            ErrorKind::TimedOut => ConnectionFault::Unanswered,
+            ErrorKind::TimedOut => ConnectionFault::ConnectTimeout,
             ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => ConnectionFault::NoRoute,
             _ => ConnectionFault::System(error.to_string()),
         }
@@ -225,23 +221,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_system_are_told_apart() {
+    fn io_errors_become_distinct_faults() {
         for (kind, fault) in [
             (ErrorKind::ConnectionRefused, ConnectionFault::Refused),
             (ErrorKind::ConnectionReset, ConnectionFault::Closed),
             (ErrorKind::BrokenPipe, ConnectionFault::Closed),
-            (ErrorKind::TimedOut, ConnectionFault::Unanswered),
+            (ErrorKind::TimedOut, ConnectionFault::ConnectTimeout),
             (ErrorKind::HostUnreachable, ConnectionFault::NoRoute),
             (ErrorKind::NetworkUnreachable, ConnectionFault::NoRoute),
         ] {
             assert_eq!(ConnectionFault::from(&io::Error::from(kind)), fault);
         }
-        let other = io::Error::other("too many open files");
-        assert_eq!(ConnectionFault::from(&other), ConnectionFault::System("too many open files".into()));
+        let error = io::Error::other("too many open files");
+        assert_eq!(ConnectionFault::from(&error), ConnectionFault::System("too many open files".into()));
     }
 
     #[test]
-    fn the_most_telling_fault_of_several_addresses_is_the_greatest() {
+    fn the_most_specific_fault_is_the_greatest() {
         let http = ConnectionFault::NotAStore("answered like an HTTP server".into());
         let no_ipv6 = ConnectionFault::System("cannot assign the requested address".into());
         assert!(http > ConnectionFault::Refused && ConnectionFault::Refused > no_ipv6);

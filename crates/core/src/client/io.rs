@@ -1,4 +1,4 @@
-//! What the client needs from its driver.
+//! The interface between the client and its driver.
 
 use std::fmt::{Debug, Display};
 use std::future::Future;
@@ -9,23 +9,23 @@ use std::time::Duration;
 use super::deadline::Deadline;
 use super::fault::ConnectionFault;
 
-/// Connections, addresses, time and randomness.
+/// A driver, which provides connections, addresses, time and randomness.
 ///
-/// A function that waits returns when its deadline has passed, or was cancelled, at the latest.
+/// A function that waits must return when its deadline passes or is cancelled.
 #[allow(async_fn_in_trait, reason = "the client needs no bounds on the futures")]
 pub trait Io: Debug {
-    /// One of the server's addresses.
+    /// An address of the server.
     type Address: Display;
     /// An open connection. Dropping it closes it.
     type Stream: Debug;
 
-    /// The time since some fixed moment.
+    /// Returns the time since an arbitrary fixed point.
     fn now(&self) -> Duration;
 
-    /// A random number.
+    /// Returns a random number.
     fn random(&self) -> u32;
 
-    /// Looks up the server's addresses.
+    /// Resolves the addresses of the server.
     async fn resolve(&self, deadline: &Deadline) -> Result<Vec<Self::Address>, ConnectionFault>;
 
     /// Opens a connection.
@@ -35,7 +35,9 @@ pub trait Io: Debug {
         deadline: &Deadline,
     ) -> Result<Self::Stream, ConnectionFault>;
 
-    /// Hands over some bytes, at least one. This and [`Io::read`] fail with [`ConnectionFault::Silent`] at the deadline.
+    /// Writes at least one byte and returns the number of bytes written.
+    ///
+    /// Fails with [`ConnectionFault::Silent`] at the deadline.
     async fn write(
         &self,
         stream: &mut Self::Stream,
@@ -43,7 +45,10 @@ pub trait Io: Debug {
         deadline: &Deadline,
     ) -> Result<usize, ConnectionFault>;
 
-    /// Reads some bytes, at least one. Fails with [`ConnectionFault::Closed`] if the server closed the connection.
+    /// Reads at least one byte and returns the number of bytes read.
+    ///
+    /// Fails with [`ConnectionFault::Closed`] if the server closed the connection, and with [`ConnectionFault::Silent`]
+    /// at the deadline.
     async fn read(
         &self,
         stream: &mut Self::Stream,
@@ -54,14 +59,14 @@ pub trait Io: Debug {
     /// Sleeps until the deadline.
     async fn sleep(&self, deadline: &Deadline);
 
-    /// Whether the connection is open and nothing has arrived on it.
+    /// Returns whether the connection is open and has no unread bytes.
     fn is_quiet(&self, stream: &Self::Stream) -> bool;
 
-    /// Sets how long the peer's machine may leave sent bytes unacknowledged before the connection breaks.
+    /// Sets how long sent bytes may stay unacknowledged before the connection breaks.
     fn set_user_timeout(&self, stream: &Self::Stream, timeout: Duration);
 }
 
-/// Returns the result of a call whose [`Io`] blocks.
+/// Runs a call whose [`Io`] blocks, and returns its result.
 ///
 /// # Panics
 ///

@@ -1,9 +1,9 @@
-//! Operations as requests: what each sends, what it reads, and what it learns about the server.
+//! The operations of a client. Each sends requests and converts their replies to a result.
 
 use std::time::Duration;
 
 use super::Client;
-use super::connection::Broken;
+use super::connection::RequestError;
 use super::deadline::{Backoff, Deadline};
 use super::fault::{Awaited, Failure, Oversized};
 use super::io::Io;
@@ -12,36 +12,49 @@ use crate::store::STORED_KEY;
 use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
-/// The counter of workers that have joined. Torch's own name for it, without the slash that users' keys have.
+/// The key of torch's counter of joined workers. Unlike users' keys, it does not start with a slash.
 const INIT_KEY: &[u8] = b"init/";
-/// How long the client may take to find out why a request failed.
-const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the client may take to find out why the server closed the connection on a request.
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What became of a compare-and-set.
+/// The outcome of a compare-and-set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exchange {
     /// The desired value was stored.
     Stored,
-    /// Another value is held, and was left alone.
-    Held(Vec<u8>),
-    /// The key is absent although a value was expected; nothing was stored.
+    /// The key has another value than expected, which was not changed. Contains that value.
+    Mismatch(Vec<u8>),
+    /// The key is absent although a value was expected. Nothing was stored.
     Absent,
 }
 
 impl<I: Io> Client<I> {
-    /// One request and its reply.
-    pub async fn exchange(&self, request: Request<'_>, deadline: &Deadline) -> Result<Reply, Failure> {
-        self.call(request.op(), deadline, async |connection| connection.exchange(&request).await).await
+    /// Sends one request and returns its reply.
+    ///
+    /// # Errors
+    ///
+    /// Like all operations, fails with a [`Failure`], which states whether the call may be repeated.
+    pub async fn request(&self, request: Request<'_>, deadline: &Deadline) -> Result<Reply, Failure> {
+        self.call(request.op(), deadline, async |connection| connection.request(&request).await).await
     }
 
-    /// One request whose reply is a number.
-    pub async fn number(&self, request: Request<'_>, deadline: &Deadline) -> Result<i64, Failure> {
-        self.exchange(request, deadline).await.map(number)
+    /// Sends one request whose reply is a number.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Client::request`].
+    pub async fn request_number(&self, request: Request<'_>, deadline: &Deadline) -> Result<i64, Failure> {
+        self.request(request, deadline).await.map(number)
     }
 
-    /// Sends a request that has no reply, and waits until the server has handled it. `key` is its first key; `None` if that is a
-    /// queue, which comes and goes.
-    pub async fn acknowledged(
+    /// Sends a request that has no reply and waits until the server has handled it.
+    ///
+    /// `key` is the first key of the request. It is `None` for a queue, whose absence is no evidence of a reset.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Client::request`].
+    pub async fn send_acknowledged(
         &self,
         key: Option<&[u8]>,
         request: Request<'_>,
@@ -56,19 +69,31 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// Identifies the server if no operation has done so yet.
+    /// Identifies the server unless an earlier operation did.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Client::request`].
     pub async fn identify(&self, deadline: &Deadline) -> Result<(), Failure> {
-        // Every call identifies the server first.
-        let is_met = self.server().is_met;
-        if is_met { Ok(()) } else { self.call(Op::Ping, deadline, async |_| Ok(())).await }
+        // Every call identifies the server first, so an empty call suffices.
+        let is_identified = self.server().is_identified;
+        if is_identified { Ok(()) } else { self.call(Op::Ping, deadline, async |_| Ok(())).await }
     }
 
-    /// Asks the server for a sign of life.
+    /// Sends a PING, or the request that replaces it on older servers, and waits for the reply.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Client::request`].
     pub async fn ping(&self, deadline: &Deadline) -> Result<(), Failure> {
         self.call(Op::Ping, deadline, async |connection| connection.acknowledge().await).await
     }
 
-    /// The value of a key, waiting until there is one.
+    /// Waits until a key is present and returns its value.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if the key is absent at the deadline, and otherwise like [`Client::request`].
     pub async fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Value, Failure> {
         let reply = self.wait_then(Op::Get, &[key], Some(Request::Get { key }), deadline).await?;
         let value = value(reply.unwrap_or(Reply::Stop));
@@ -76,7 +101,11 @@ impl<I: Io> Client<I> {
         Ok(value)
     }
 
-    /// The values of keys, waiting until all are there.
+    /// Waits until all keys are present and returns their values.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if a key is absent at the deadline, and otherwise like [`Client::request`].
     pub async fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Value>, Failure> {
         let then = Request::MultiGet { keys: KeyList::new(keys) };
         match self.wait_then(Op::MultiGet, keys, Some(then), deadline).await? {
@@ -86,30 +115,34 @@ impl<I: Io> Client<I> {
                 }
                 Ok(values)
             }
-            other => unreachable!("the decoder returns the kind asked for, not {other:?}"),
+            other => unreachable!("the decoder returns the requested kind, not {other:?}"),
         }
     }
 
-    /// Remembers a key that was read. An empty value may be a queue's, which comes and goes.
+    /// Remembers a key that was read, unless its value is empty: then it may be a queue, whose absence is no evidence.
     fn remember_value(&self, key: &[u8], value: &[u8]) {
         if !value.is_empty() {
             self.server().remember(key);
         }
     }
 
-    /// Adds to the number that a key holds; the sum.
+    /// Adds `delta` to the number under a key and returns the sum.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::NotANumber`] if the value is not a number, and otherwise like [`Client::request`].
     pub async fn add(&self, key: &[u8], delta: i64, deadline: &Deadline) -> Result<i64, Failure> {
-        match self.exchange(Request::Add { key, delta }, deadline).await {
+        match self.request(Request::Add { key, delta }, deadline).await {
             Ok(reply) => {
                 self.server().remember(key);
                 Ok(number(reply))
             }
-            // Servers close the connection when the value is not a number, and can't say so.
-            Err(failure @ Failure::Indeterminate(_)) => match self.look_at(key, deadline).await {
-                Some(Some(held))
-                    if parse_prefix(&held).and_then(|held| held.checked_add(delta)).is_none() =>
+            // A server closes the connection if the value is not a number. The protocol has no error reply.
+            Err(failure @ Failure::Indeterminate(_)) => match self.inspect_key(key, deadline).await {
+                Some(Some(value))
+                    if parse_prefix(&value).and_then(|number| number.checked_add(delta)).is_none() =>
                 {
-                    Err(Failure::NotANumber { delta, held })
+                    Err(Failure::NotANumber { delta, value })
                 }
                 _ => Err(failure),
             },
@@ -118,38 +151,48 @@ impl<I: Io> Client<I> {
     }
 
     /// Appends to the value of a key.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::TooLarge`] if the value would exceed the server's limit, and otherwise like
+    /// [`Client::request`].
     pub async fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<(), Failure> {
         let request = Request::Append { key, value: value.into() };
-        let failure = match self.acknowledged(Some(key), request, deadline).await {
+        let failure = match self.send_acknowledged(Some(key), request, deadline).await {
             Err(failure @ Failure::Indeterminate(_)) => failure,
             other => return other,
         };
-        // Our servers close the connection when the value would be too long, and can't say so.
+        // Our servers close the connection if the value would be too long. The protocol has no error reply.
         let Some(limit) = self.server().value_len() else { return Err(failure) };
-        let held = self.look_at(key, deadline).await;
-        match held.map(|held| held.map_or(0, |held| held.len())) {
-            // A server that holds more than its limit has another one.
-            Some(held) if held <= limit && held + value.len() > limit => {
-                let what = Oversized::Append { held };
+        let stored = self.inspect_key(key, deadline).await;
+        match stored.map(|stored| stored.map_or(0, |stored| stored.len())) {
+            // If the stored value already exceeds the limit, the server enforces another limit.
+            Some(current_len) if current_len <= limit && current_len + value.len() > limit => {
+                let what = Oversized::Append { current_len };
                 Err(Failure::TooLarge { what, len: value.len() as u64, limit })
             }
             _ => Err(failure),
         }
     }
 
-    /// What a key holds after a failure, if anything; `None` if that can't be learned within a second.
-    async fn look_at(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
-        let brief = deadline.or_after(self.io.now(), EXPLAIN_TIMEOUT);
-        let mut connection = self.try_addresses(&brief, &mut |_| {}).await.ok()?;
-        let held = match connection.check_each(&[key]).await.ok()?[..] {
-            [true] => Some(value(connection.exchange(&Request::Get { key }).await.ok()?)),
+    /// Reads a key to diagnose a failure. Returns `Some(None)` if the key is absent, and `None` if the server does not
+    /// answer within [`DIAGNOSIS_TIMEOUT`].
+    async fn inspect_key(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
+        let diagnosis_deadline = deadline.or_after(self.io.now(), DIAGNOSIS_TIMEOUT);
+        let mut connection = self.try_addresses(&diagnosis_deadline, &mut |_| {}).await.ok()?;
+        let stored = match connection.check_each(&[key]).await.ok()?[..] {
+            [true] => Some(value(connection.request(&Request::Get { key }).await.ok()?)),
             _ => None,
         };
         self.put_back(connection);
-        Some(held)
+        Some(stored)
     }
 
-    /// Stores a value if the key holds the expected one; what torch's server answers.
+    /// Stores `desired` if the key has the value `expected`, and returns what torch's server returns.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Client::request`].
     pub async fn compare_set(
         &self,
         key: &[u8],
@@ -158,16 +201,21 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
     ) -> Result<Value, Failure> {
         let request = Request::CompareSet { key, expected: expected.into(), desired: desired.into() };
-        let held = value(self.exchange(request, deadline).await?);
-        // An answer that is what was expected may mean that nothing is there.
-        if *held != *expected || expected.is_empty() {
+        let stored = value(self.request(request, deadline).await?);
+        // A reply that equals a non-empty `expected` may also mean that the key is absent.
+        if *stored != *expected || expected.is_empty() {
             self.server().remember(key);
         }
-        Ok(held)
+        Ok(stored)
     }
 
-    /// Stores a value if the key holds the expected one, and tells the outcomes apart. If the server can't, returns `None` and
-    /// stores nothing.
+    /// Stores `desired` if the key has the value `expected`, and reports the exact outcome.
+    ///
+    /// Returns `None` and stores nothing if the server cannot report it. Only our servers can.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Client::request`].
     pub async fn compare_exchange(
         &self,
         key: &[u8],
@@ -177,57 +225,75 @@ impl<I: Io> Client<I> {
     ) -> Result<Option<Exchange>, Failure> {
         let request = Request::CompareSet { key, expected: expected.into(), desired: desired.into() };
         self.call(Op::CompareSet, deadline, async |connection| {
-            if !self.server().is_capable_of("stored") {
+            if !self.server().has_capability("stored") {
                 return Ok(None);
             }
             connection.queue(&request);
             connection.queue(&Request::Check { keys: KeyList::new(&[STORED_KEY]) });
             connection.send().await?;
-            let held = value(connection.receive(ReplyKind::Value).await?);
-            let stored = connection.receive(ReplyKind::Checked).await?;
-            Ok(Some(match stored {
+            let value = value(connection.receive(ReplyKind::Value).await?);
+            let stored_reply = connection.receive(ReplyKind::Checked).await?;
+            Ok(Some(match stored_reply {
                 Reply::Checked(true) => Exchange::Stored,
-                // The one answer that is not what is held: an equal value that was held would have been replaced.
-                _ if *held == *expected => Exchange::Absent,
-                _ => Exchange::Held(held.to_vec()),
+                // A stored value that equals `expected` would have been replaced, so the key is absent.
+                _ if *value == *expected => Exchange::Absent,
+                _ => Exchange::Mismatch(value.to_vec()),
             }))
         })
         .await
     }
 
-    /// Deletes a key; whether it was there.
+    /// Deletes a key and returns whether it was present.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Indeterminate`] if a reply was lost and the repeated request found no key, and otherwise
+    /// like [`Client::request`].
     pub async fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool, Failure> {
         self.server().forget(key);
-        let mut unanswered = false;
+        let mut has_lost_reply = false;
         let deleted = self
             .call(Op::DeleteKey, deadline, async |connection| {
-                let reply = connection.exchange(&Request::DeleteKey { key }).await;
-                unanswered |= matches!(reply, Err(Broken::Lost { sent: true, .. }));
+                let reply = connection.request(&Request::DeleteKey { key }).await;
+                has_lost_reply |= matches!(reply, Err(RequestError::Lost { sent: true, .. }));
                 reply
             })
             .await?;
-        // Again: another thread may have seen the key just before it was deleted.
+        // Another thread may have read and remembered the key just before it was deleted.
         self.server().forget(key);
         match number(deleted) {
-            0 if unanswered => Err(Failure::Indeterminate(
-                "the first try got no answer, the second found no such key".into(),
+            0 if has_lost_reply => Err(Failure::Indeterminate(
+                "the first attempt got no answer, and the second found no such key".into(),
             )),
             deleted => Ok(deleted == 1),
         }
     }
 
-    /// Counts this process among the workers that have joined; how many have.
+    /// Counts this process as a joined worker and returns the number of joined workers.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Client::add`].
     pub async fn count_worker(&self, deadline: &Deadline) -> Result<i64, Failure> {
         self.add(INIT_KEY, 1, deadline).await
     }
 
-    /// How many workers have joined.
+    /// Returns the number of workers that have joined.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Client::request`].
     pub async fn workers(&self, deadline: &Deadline) -> Result<i64, Failure> {
-        let reply = self.exchange(Request::Get { key: INIT_KEY }, deadline).await?;
+        let reply = self.request(Request::Get { key: INIT_KEY }, deadline).await?;
         Ok(parse_prefix(&value(reply)).unwrap_or(0))
     }
 
-    /// Waits until `world_size` workers have joined, of which `joined` have so far.
+    /// Waits until `world_size` workers have joined. `joined` is their current number.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if fewer workers have joined at the deadline, and otherwise like
+    /// [`Client::request`].
     pub async fn wait_for_workers(
         &self,
         mut joined: i64,
@@ -241,9 +307,9 @@ impl<I: Io> Client<I> {
             }
             self.pause(&mut backoff, deadline).await;
             joined = match self.workers(&deadline.grace(self.io.now())).await {
-                // The time is up, and none was left to ask once more.
+                // The deadline passed during the request, so the last known number counts.
                 Err(_) if deadline.has_passed(self.io.now()) => joined,
-                answer => answer?,
+                joined => joined?,
             };
         }
         Ok(())
@@ -253,13 +319,13 @@ impl<I: Io> Client<I> {
 fn value(reply: Reply) -> Value {
     match reply {
         Reply::Value(value) => value,
-        other => unreachable!("the decoder returns the kind asked for, not {other:?}"),
+        other => unreachable!("the decoder returns the requested kind, not {other:?}"),
     }
 }
 
 fn number(reply: Reply) -> i64 {
     match reply {
         Reply::Number(number) => number,
-        other => unreachable!("the decoder returns the kind asked for, not {other:?}"),
+        other => unreachable!("the decoder returns the requested kind, not {other:?}"),
     }
 }

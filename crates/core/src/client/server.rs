@@ -1,7 +1,8 @@
-//! What a client knows of its server, and how it notices that another server has taken its place.
+//! What a client knows about its server, and how it detects that the server was restarted and lost its data.
 //!
-//! Our servers have a name. Torch's have none: such a server counts as restarted when a reconnect finds none of the keys
-//! that the client has seen. If other clients have deleted all of them meanwhile, the client is wrong about that.
+//! Our servers have an identity. Torch's servers have none. A client concludes that such a server was restarted if,
+//! after a reconnect, none of the keys that the client has seen exists. This is a false alarm if other clients deleted
+//! all of them.
 
 use std::collections::VecDeque;
 
@@ -9,34 +10,36 @@ use super::connection::Ack;
 use super::user_key;
 use crate::counted::first_few;
 
-/// Keys that are remembered of a server without a name.
-const MAX_REMEMBERED: usize = 64;
+/// The number of keys that a client remembers for a server without an identity.
+const MAX_REMEMBERED_KEYS: usize = 64;
 
-/// What a client knows of its server.
+/// What a client knows about its server.
 #[derive(Debug, Default)]
 pub struct Server {
-    /// Whether the server was identified.
-    pub(super) is_met: bool,
-    /// How the server acknowledges requests that have no reply.
+    /// Whether an operation has identified the server.
+    pub(super) is_identified: bool,
+    /// The request by which the server acknowledges requests that have no reply.
     pub(super) ack: Ack,
-    /// Whether the server has answered a request about a queue.
+    /// Whether the server has replied to a request for a queue.
     pub(super) has_answered_queue: bool,
     identity: Option<String>,
+    /// Keys that the client has seen, if the server has no identity. The oldest key is first.
     remembered: VecDeque<Vec<u8>>,
-    /// Whether a connection was lost since the server was compared last.
+    /// Whether a connection was lost since the server was last verified.
     is_reconnect: bool,
+    /// The evidence that the server was restarted.
     reset: Option<String>,
     on_reset: OnReset,
     generation: u64,
 }
 
-/// What a client does when it finds that its server was restarted and has lost its contents.
+/// What a client does when it detects that its server was restarted and lost its data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnReset {
     /// Every call fails.
     #[default]
     Fail,
-    /// The client goes on with the empty server and counts one more generation.
+    /// The client continues with the empty server and increments its generation.
     Continue,
 }
 
@@ -45,44 +48,44 @@ impl Server {
         Server { on_reset, ..Server::default() }
     }
 
-    /// How often the client has continued with an empty server.
+    /// Returns how many times the client has continued with an empty server.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What the server says of itself, if it is one of ours.
+    /// Returns the identity of the server, if it is one of ours.
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
 
-    /// Whether the server says that it has this capability.
-    pub fn is_capable_of(&self, capability: &str) -> bool {
-        let all = self.identity().and_then(|identity| part(identity, "capabilities="));
-        all.is_some_and(|all| all.split(',').any(|one| one == capability))
+    /// Returns whether the identity of the server lists this capability.
+    pub fn has_capability(&self, capability: &str) -> bool {
+        let capabilities = self.identity().and_then(|identity| identity_field(identity, "capabilities="));
+        capabilities.is_some_and(|names| names.split(',').any(|name| name == capability))
     }
 
-    /// The longest value the server takes, as it says.
+    /// Returns the server's limit on the length of a value, if its identity states one.
     pub fn value_len(&self) -> Option<usize> {
-        self.identity().and_then(|identity| part(identity, "value_len="))?.parse().ok()
+        self.identity().and_then(|identity| identity_field(identity, "value_len="))?.parse().ok()
     }
 
-    /// Whether the server is known to have queues. All of ours have.
+    /// Returns whether the server is known to support queues. All of our servers do.
     pub(super) fn has_queues(&self) -> bool {
         self.has_answered_queue || self.identity.is_some()
     }
 
-    /// How the client noticed that another server has taken this one's place.
+    /// Returns the evidence that the server was restarted, if there is any.
     pub(super) fn reset(&self) -> Option<&str> {
         self.reset.as_deref()
     }
 
-    /// Remembers that a key exists. It must not be a queue: a queue is gone when it is empty.
+    /// Remembers that a key exists. It must not be a queue, because an empty queue does not exist.
     pub(super) fn remember(&mut self, key: &[u8]) {
         if self.identity.is_some() || self.remembered.iter().any(|remembered| remembered == key) {
             return;
         }
-        if self.remembered.len() == MAX_REMEMBERED {
-            // The first key is often the counter of workers, which no client deletes.
+        if self.remembered.len() == MAX_REMEMBERED_KEYS {
+            // The first key stays: it is often the counter of workers, which no client deletes.
             self.remembered.remove(1);
         }
         self.remembered.push_back(key.to_vec());
@@ -93,37 +96,39 @@ impl Server {
         self.remembered.retain(|remembered| remembered != key);
     }
 
-    /// Records that a connection was lost: the server may have been restarted.
+    /// Records that a connection was lost, so the server may have been restarted.
     pub(super) fn connection_lost(&mut self) {
         self.is_reconnect = true;
     }
 
-    /// The keys to look for on a server that was reached again and has this identity.
+    /// Returns the keys that must be checked after a reconnect to a server with this identity.
     pub(super) fn keys_to_check(&self, identity: Option<&str>) -> Vec<Vec<u8>> {
-        match self.is_met && self.is_reconnect && self.identity.is_none() && identity.is_none() {
+        match self.is_identified && self.is_reconnect && self.identity.is_none() && identity.is_none() {
             true => self.remembered.iter().cloned().collect(),
             false => Vec::new(),
         }
     }
 
-    /// Compares a server that was reached with the one that is known. `missing` are the remembered keys that are not there.
-    pub(super) fn meet(&mut self, identity: Option<String>, missing: &[Vec<u8>]) {
-        // Keys that were forgotten while the server was asked were deleted by this client, and are no evidence.
-        let remembered = !self.remembered.is_empty();
+    /// Compares the server at the other end of a connection with the known one, and records a reset if they differ.
+    ///
+    /// `missing` contains the remembered keys that the server does not have.
+    pub(super) fn verify(&mut self, identity: Option<String>, missing: &[Vec<u8>]) {
+        // If this client deleted its last remembered key during the check, a missing key is no evidence.
+        let had_keys = !self.remembered.is_empty();
         missing.iter().for_each(|key| self.forget(key));
-        let instance = |identity: &str| part(identity, "instance=").unwrap_or(identity).to_owned();
+        let instance = |identity: &str| identity_field(identity, "instance=").unwrap_or(identity).to_owned();
         let evidence = match (self.identity(), identity.as_deref()) {
             _ if self.reset.is_some() => return,
-            _ if !self.is_met => None,
+            _ if !self.is_identified => None,
             (Some(before), Some(now)) if instance(before) == instance(now) => None,
             (Some(before), Some(now)) => {
                 Some(format!("it was instance {}, now it is {}", instance(before), instance(now)))
             }
-            (Some(_), None) => Some("it was a rallypoint server and is none now".into()),
+            (Some(_), None) => Some("it was a rallypoint server and is not one now".into()),
             (None, Some(_)) => Some("it was not a rallypoint server and is one now".into()),
-            (None, None) if remembered && self.remembered.is_empty() => {
+            (None, None) if had_keys && self.remembered.is_empty() => {
                 let names = first_few(missing.iter().map(|key| user_key(key)));
-                Some(format!("none of the keys seen before is there: {names}"))
+                Some(format!("none of the keys seen before exists: {names}"))
             }
             (None, None) => None,
         };
@@ -139,37 +144,37 @@ impl Server {
             }
             (None, _) => {}
         }
-        self.is_met = true;
+        self.is_identified = true;
         self.identity = identity;
-        // Our own servers have PING. One that closed a connection on PING did so for another reason.
+        // Our servers support PING, so a close on PING had another reason.
         if self.identity.is_some() {
             self.ack = Ack::Ping;
         }
     }
 }
 
-/// One part of what a server says of itself.
-fn part<'a>(identity: &'a str, name: &str) -> Option<&'a str> {
-    identity.split(' ').find_map(|part| part.strip_prefix(name))
+/// Returns the field of an identity that starts with `name`.
+fn identity_field<'a>(identity: &'a str, name: &str) -> Option<&'a str> {
+    identity.split(' ').find_map(|field| field.strip_prefix(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ours(instance: &str) -> Option<String> {
+    fn identity(instance: &str) -> Option<String> {
         Some(format!("version=1 instance={instance} capabilities=in-order,stored"))
     }
 
-    fn numbered(n: usize) -> Vec<u8> {
+    fn key(n: usize) -> Vec<u8> {
         format!("/{n}").into_bytes()
     }
 
-    /// A server without a name that has this many keys.
-    fn nameless(keys: usize) -> Server {
+    /// Returns the state of a client of a server without an identity, with this number of remembered keys.
+    fn torch_server(keys: usize) -> Server {
         let mut server = Server::default();
-        server.meet(None, &[]);
-        (0..keys).for_each(|n| server.remember(&numbered(n)));
+        server.verify(None, &[]);
+        (0..keys).for_each(|n| server.remember(&key(n)));
         server
     }
 
@@ -177,64 +182,64 @@ mod tests {
     fn reconnect_to_empty(server: &mut Server) {
         server.connection_lost();
         let checked = server.keys_to_check(None);
-        server.meet(None, &checked);
+        server.verify(None, &checked);
     }
 
     #[test]
-    fn a_server_with_a_name_is_known_by_its_instance_alone() {
+    fn a_server_with_an_identity_is_recognized_by_its_instance_alone() {
         let mut server = Server::default();
-        server.meet(ours("a"), &[]);
+        server.verify(identity("a"), &[]);
         server.remember(b"/k");
         server.connection_lost();
-        assert!(server.keys_to_check(ours("a").as_deref()).is_empty());
-        server.meet(Some("version=2 instance=a capabilities=in-order value_len=77".into()), &[]);
+        assert!(server.keys_to_check(identity("a").as_deref()).is_empty());
+        server.verify(Some("version=2 instance=a capabilities=in-order value_len=77".into()), &[]);
         assert_eq!((server.reset(), server.value_len()), (None, Some(77)));
-        assert!(server.is_capable_of("in-order") && !server.is_capable_of("stored"));
-        assert!(!server.is_capable_of("order"));
-        server.meet(ours("b"), &[]);
+        assert!(server.has_capability("in-order") && !server.has_capability("stored"));
+        assert!(!server.has_capability("order"));
+        server.verify(identity("b"), &[]);
         assert_eq!(server.reset(), Some("it was instance a, now it is b"));
         assert_eq!(server.identity(), Some("version=2 instance=a capabilities=in-order value_len=77"));
     }
 
     #[test]
-    fn a_server_without_a_name_is_known_by_any_key_that_is_left() {
-        let mut server = nameless(100);
-        server.forget(&numbered(99));
+    fn a_server_without_an_identity_is_recognized_by_any_remaining_key() {
+        let mut server = torch_server(100);
+        server.forget(&key(99));
         server.connection_lost();
         let checked = server.keys_to_check(None);
-        assert_eq!(checked, std::iter::once(0).chain(37..99).map(numbered).collect::<Vec<_>>());
-        // Those that are not there are forgotten.
-        server.meet(None, &checked[1..]);
+        assert_eq!(checked, std::iter::once(0).chain(37..99).map(key).collect::<Vec<_>>());
+        // The client forgets the missing keys.
+        server.verify(None, &checked[1..]);
         assert_eq!(server.reset(), None);
         server.remember(b"/k");
         reconnect_to_empty(&mut server);
-        assert!(server.reset().unwrap().ends_with("is there: 0, k"), "{:?}", server.reset());
+        assert!(server.reset().unwrap().ends_with("exists: 0, k"), "{:?}", server.reset());
     }
 
     #[test]
-    fn a_further_connection_is_no_reconnect() {
-        let mut server = nameless(3);
+    fn a_second_connection_is_not_a_reconnect() {
+        let mut server = torch_server(3);
         assert!(server.keys_to_check(None).is_empty());
-        server.meet(None, &[]);
+        server.verify(None, &[]);
         assert_eq!(server.reset(), None);
     }
 
     #[test]
-    fn keys_deleted_while_they_were_looked_for_are_no_evidence() {
-        let mut server = nameless(1);
+    fn keys_deleted_during_the_check_are_no_evidence_of_a_reset() {
+        let mut server = torch_server(1);
         server.connection_lost();
         let checked = server.keys_to_check(None);
-        server.forget(&numbered(0));
-        server.meet(None, &checked);
+        server.forget(&key(0));
+        server.verify(None, &checked);
         assert_eq!(server.reset(), None);
     }
 
     #[test]
-    fn a_client_that_continues_counts_the_servers_it_has_met() {
+    fn a_client_that_continues_counts_one_generation_per_reset() {
         let mut server = Server::new(OnReset::Continue);
-        for (n, identity) in [ours("a"), ours("b"), None].into_iter().enumerate() {
-            server.meet(identity.clone(), &[]);
-            assert_eq!((server.generation(), server.identity()), (n as u64, identity.as_deref()));
+        for (n, found) in [identity("a"), identity("b"), None].into_iter().enumerate() {
+            server.verify(found.clone(), &[]);
+            assert_eq!((server.generation(), server.identity()), (n as u64, found.as_deref()));
         }
         server.remember(b"/k");
         reconnect_to_empty(&mut server);

@@ -1,18 +1,24 @@
-//! Requests that wait on the server: sent, waited for, and cancelled when the time is up.
+//! Requests that wait on the server. The client cancels them at their deadline.
 
 use super::Client;
-use super::connection::{Broken, Connection};
+use super::connection::{Connection, RequestError};
 use super::deadline::Deadline;
 use super::fault::{Awaited, ConnectionFault, Failure};
 use super::io::Io;
 use crate::error::WireError;
 use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
-/// How a wait ended. If the time ran out: of each key, whether it is there.
-type Waited<T> = Result<T, Vec<bool>>;
+/// The outcome of a wait. The error of a timeout contains for each key whether it is present.
+type WaitOutcome<T> = Result<T, Vec<bool>>;
 
 impl<I: Io> Client<I> {
-    /// Waits for keys, then asks for what they hold. On a server that answers in order both requests travel together.
+    /// Waits until all keys are present, then sends the request `then` and returns its reply.
+    ///
+    /// If the server handles requests in order, the client sends both requests together.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if a key is absent at the deadline, and otherwise like [`Client::request`].
     pub async fn wait_then(
         &self,
         op: Op,
@@ -21,29 +27,40 @@ impl<I: Io> Client<I> {
         deadline: &Deadline,
     ) -> Result<Option<Reply>, Failure> {
         let waited = self.call(op, deadline, async |connection| {
-            let together = self.server().is_capable_of("in-order");
-            wait_then(connection, keys, then, together, deadline).await
+            let is_pipelined = self.server().has_capability("in-order");
+            wait_then(connection, keys, then, is_pipelined, deadline).await
         });
-        came_in_time(waited.await)
+        into_result(waited.await)
     }
 
-    /// Takes the item at the head of a queue, waiting until there is one; `None` if there is only a key of that name.
+    /// Waits until a queue has an item, and removes and returns the first one.
+    ///
+    /// Returns `None` if a key with the name of the queue ended the wait.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if the queue is empty at the deadline, and otherwise like [`Client::request`].
     pub async fn wait_then_pop(&self, key: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>, Failure> {
-        // A pop from a server that has no queues would wait until its timeout.
+        // On a server without queues, the WAIT before the pop would never end.
         if !self.server().has_queues() {
-            self.exchange(Request::QueueLen { key }, deadline).await?;
+            self.request(Request::QueueLen { key }, deadline).await?;
             self.server().has_answered_queue = true;
         }
         let popped = self
             .call(Op::QueuePop, deadline, async |connection| wait_then_pop(connection, key, deadline).await);
-        came_in_time(popped.await)
+        into_result(popped.await)
     }
 
     /// Waits at a barrier until `world_size` clients have arrived.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Failure::Timeout`] if fewer clients have arrived at the deadline, and otherwise like
+    /// [`Client::request`].
     pub async fn barrier(&self, key: &[u8], world_size: i64, deadline: &Deadline) -> Result<(), Failure> {
         let arrived = self.call(Op::Barrier, deadline, async |connection| {
             connection.queue(&Request::Barrier { key, world_size });
-            await_end(connection, Op::Barrier, None, deadline).await
+            wait_or_cancel(connection, Op::Barrier, None, deadline).await
         });
         match arrived.await? {
             (true, _) => Ok(()),
@@ -52,8 +69,8 @@ impl<I: Io> Client<I> {
     }
 }
 
-/// The result of a wait. If the server did not answer, it is not known which keys are there.
-fn came_in_time<T>(waited: Result<Waited<T>, Failure>) -> Result<T, Failure> {
+/// Converts the outcome of a wait. If the server sent no reply, it is unknown which keys are present.
+fn into_result<T>(waited: Result<WaitOutcome<T>, Failure>) -> Result<T, Failure> {
     match waited {
         Ok(waited) => waited.map_err(|present| Failure::Timeout(Awaited::Keys(Some(present)))),
         Err(Failure::NoAnswer) => Err(Failure::Timeout(Awaited::Keys(None))),
@@ -65,33 +82,35 @@ async fn wait_then<I: Io>(
     connection: &mut Connection<I>,
     keys: &[&[u8]],
     then: Option<Request<'_>>,
-    together: bool,
+    is_pipelined: bool,
     deadline: &Deadline,
-) -> Result<Waited<Option<Reply>>, Broken> {
+) -> Result<WaitOutcome<Option<Reply>>, RequestError> {
     connection.queue(&Request::Wait { keys: KeyList::new(keys) });
-    let behind = then.filter(|_| together);
-    behind.iter().for_each(|request| connection.queue(request));
-    let behind = behind.and_then(|request| request.reply_kind());
-    match (await_end(connection, Op::Wait, behind, deadline).await?, then) {
+    let pipelined = then.filter(|_| is_pipelined);
+    pipelined.iter().for_each(|request| connection.queue(request));
+    let pipelined = pipelined.and_then(|request| request.reply_kind());
+    match (wait_or_cancel(connection, Op::Wait, pipelined, deadline).await?, then) {
         ((false, _), _) => Ok(Err(connection.check_each(keys).await?)),
-        ((true, None), Some(request)) => Ok(Ok(Some(connection.exchange(&request).await?))),
+        ((true, None), Some(request)) => Ok(Ok(Some(connection.request(&request).await?))),
         ((true, reply), _) => Ok(Ok(reply)),
     }
 }
 
-/// Waits and pops over one connection: our servers keep an item for the connection that was woken for it, until that
-/// connection's next request. Waits again if another client was faster. `None` if what ends the wait is a key of that name.
+/// Waits and pops over one connection, because our servers reserve an item for the connection that was woken for it.
+///
+/// Waits again if another client took the item first. Returns `None` if a key with the name of the queue ended the
+/// wait.
 async fn wait_then_pop<I: Io>(
     connection: &mut Connection<I>,
     key: &[u8],
     deadline: &Deadline,
-) -> Result<Waited<Option<Vec<u8>>>, Broken> {
+) -> Result<WaitOutcome<Option<Vec<u8>>>, RequestError> {
     loop {
         let waited = wait_then(connection, &[key], None, false, deadline).await;
-        if let Err(present) = waited.map_err(|broken| broken.with_sent(false))? {
+        if let Err(present) = waited.map_err(|error| error.with_sent(false))? {
             return Ok(Err(present));
         }
-        // One message, so that a queue that fills and empties does not look like a key.
+        // Both requests are sent together, so a queue that another client fills and empties is not taken for a key.
         connection.queue(&Request::QueuePop { key });
         connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
         connection.send().await?;
@@ -106,41 +125,42 @@ async fn wait_then_pop<I: Io>(
     }
 }
 
-/// Sends what is queued, waits for the end of a WAIT or BARRIER in it, and cancels it when the deadline has passed. Returns
-/// whether it ended by itself. From then on the connection has the grace of the deadline.
+/// Sends the queued requests and waits until the WAIT or BARRIER among them completes. Cancels it at the deadline.
 ///
-/// `behind` is the kind of the reply to a request that was sent together with the wait. That reply arrives in either case and
-/// is returned only if the wait ended by itself.
-async fn await_end<I: Io>(
+/// Returns whether the wait completed. Afterwards the connection has the grace of the deadline.
+///
+/// `pipelined` is the reply kind of a request that was sent together with the wait. The server replies to it in either
+/// case, but the reply is returned only if the wait completed.
+async fn wait_or_cancel<I: Io>(
     connection: &mut Connection<I>,
     op: Op,
-    behind: Option<ReplyKind>,
+    pipelined: Option<ReplyKind>,
     deadline: &Deadline,
-) -> Result<(bool, Option<Reply>), Broken> {
-    // The wait is sent even if the time is up: the cancel that follows tells whether all keys were there.
+) -> Result<(bool, Option<Reply>), RequestError> {
+    // The wait is sent even after the deadline: the reply shows whether all keys are present.
     connection.deadline = deadline.grace(connection.io.now());
     connection.send().await?;
     connection.deadline = deadline.clone();
-    let mut ended = connection.receive(ReplyKind::Waited(op)).await;
+    let mut end = connection.receive(ReplyKind::Waited(op)).await;
     connection.deadline = deadline.grace(connection.io.now());
-    let is_cancelled = matches!(&ended, Err(broken) if broken.is(ConnectionFault::Silent));
+    let is_cancelled = matches!(&end, Err(error) if error.is(ConnectionFault::Silent));
     if is_cancelled {
         connection.queue(&Request::CancelWait);
-        connection.send().await.map_err(|broken| broken.with_sent(true))?;
-        ended = connection.receive(ReplyKind::Waited(op)).await;
+        connection.send().await.map_err(|error| error.with_sent(true))?;
+        end = connection.receive(ReplyKind::Waited(op)).await;
     }
-    let came = ended? == Reply::Stop;
-    if !came && !is_cancelled {
-        return Err(Broken::Violation(WireError::BadReply { op, found: 1 }));
+    let done = end? == Reply::Stop;
+    if !done && !is_cancelled {
+        return Err(RequestError::Violation(WireError::BadReply { op, found: 1 }));
     }
-    let reply = match behind {
+    let reply = match pipelined {
         Some(kind) => Some(connection.receive(kind).await?),
         None => None,
     };
-    // The wait and the cancel crossed, and each has its reply.
-    if came && is_cancelled && connection.receive(ReplyKind::Waited(Op::CancelWait)).await? != Reply::Canceled
+    // The wait completed while the cancel was in flight, so the server replies to both.
+    if done && is_cancelled && connection.receive(ReplyKind::Waited(Op::CancelWait)).await? != Reply::Canceled
     {
-        return Err(Broken::Violation(WireError::BadReply { op: Op::CancelWait, found: 0 }));
+        return Err(RequestError::Violation(WireError::BadReply { op: Op::CancelWait, found: 0 }));
     }
-    Ok((came, reply.filter(|_| came)))
+    Ok((done, reply.filter(|_| done)))
 }

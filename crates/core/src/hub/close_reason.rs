@@ -1,4 +1,4 @@
-//! Why the hub refuses or closes a connection.
+//! The reasons for which the hub refuses or closes a connection.
 
 use std::time::Duration;
 
@@ -8,77 +8,77 @@ use crate::error::{Refusal, WireError};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The bytes were not the protocol.
+    /// The peer violated the protocol.
     #[error("{0}")]
     Protocol(#[from] WireError),
-    /// A request could not be carried out.
+    /// The engine refused a request.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// The handshake was not finished in time, or too many connections had not finished it.
+    /// The connection did not finish the handshake in time, or too many connections had not finished it.
     #[error("no handshake after {} ms", age.as_millis())]
     NoHandshake {
-        /// How long the connection was open.
+        /// The age of the connection.
         age: Duration,
     },
     /// A request arrived too slowly.
-    #[error("a request arrives at less than {limit} bytes/s")]
+    #[error("request arrived at less than {limit} bytes/s")]
     SlowRequest {
         /// [`partial_rate`](crate::Limits::partial_rate).
         limit: usize,
     },
-    /// A large request stalled while others waited for its share of the budget.
-    #[error("nothing more of a request for {} s, with {held} bytes held and {waiting} others waiting", stall.as_secs_f32())]
+    /// An upload stalled while other uploads waited for its share of the budget.
+    #[error("upload stalled for {} s at {buffered} bytes while {waiting} others wait", stall.as_secs_f32())]
     StalledUpload {
         /// [`input_stall`](crate::Limits::input_stall).
         stall: Duration,
-        /// Bytes held of this request.
-        held: usize,
-        /// The number of waiting uploads.
+        /// The number of bytes buffered for this connection.
+        buffered: usize,
+        /// The number of uploads that wait for a share.
         waiting: usize,
     },
-    /// All incomplete requests together held too much; this connection held the most.
-    #[error("incomplete requests of {total} bytes in all, limit {limit}; this one held {held}")]
+    /// The incomplete requests of all connections exceeded the limit, and this connection had the most bytes.
+    #[error("incomplete requests of {total} bytes in total, limit {limit}; this connection has {buffered}")]
     TooMuchInput {
-        /// Bytes held for all connections.
+        /// The number of bytes buffered for all connections.
         total: usize,
         /// [`input_total`](crate::Limits::input_total).
         limit: usize,
-        /// Bytes held for this connection.
-        held: usize,
+        /// The number of bytes buffered for this connection.
+        buffered: usize,
     },
     /// The peer did not read its replies.
-    #[error("took none of {unsent} bytes of replies for {:.1} s", waited.as_secs_f32())]
+    #[error("read none of {unsent} bytes of replies for {:.1} s", waited.as_secs_f32())]
     SlowReader {
-        /// Unsent bytes.
+        /// The number of unsent bytes.
         unsent: usize,
-        /// How long the peer has taken none of them.
+        /// The time for which the peer has read none of them.
         waited: Duration,
     },
-    /// All unsent replies together held too much; this connection's were the oldest.
+    /// The unsent replies of all connections exceeded the limit, and this connection had stalled first.
     #[error(
-        "replies of {total} bytes not taken by all, limit {limit}; {held} of them this one's, for {:.1} s",
+        "unread replies of {total} bytes in total, limit {limit}; this connection has {buffered}, for {:.1} s",
         age.as_secs_f32()
     )]
     TooMuchOutput {
-        /// Bytes held for all connections.
+        /// The memory of the unsent replies of all connections, in bytes.
         total: usize,
         /// [`output_total`](crate::Limits::output_total).
         limit: usize,
-        /// Bytes held for this connection.
-        held: usize,
-        /// How long the connection has taken none of its replies.
+        /// The memory of the unsent replies of this connection, in bytes.
+        buffered: usize,
+        /// The time for which the peer has read none of its replies.
         age: Duration,
     },
-    /// Too many connections are open.
-    #[error("refused, {open} connections are open")]
+    /// The number of connections has reached its limit.
+    #[error("refused: {open} connections are open")]
     TooManyConnections {
         /// The number of open connections.
         open: usize,
     },
     /// The process may open no more files.
-    #[error("refused, no file left: {error}")]
+    #[error("refused: the process may open no more files: {error}")]
     OutOfFiles {
-        /// The error of the system.
+        /// The error of the operating system.
         error: String,
     },
 }

@@ -1,4 +1,4 @@
-//! One connection as the hub keeps it: its protocol state, its replies, and the times that are running.
+//! The state of one connection: its session, its outbox, and its deadlines.
 
 use core::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::uploads::Upload;
 use super::{CloseReason, ConnectionId};
 use crate::limits::Limits;
 
-/// A connection.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
@@ -17,40 +17,41 @@ pub(super) struct Connection {
     pub(super) session: Session,
     pub(super) outbox: Outbox,
     pub(super) opened: Duration,
-    /// Whether a request of it is blocked in the engine.
+    /// Whether the engine blocks a request of this connection.
     pub(super) blocked: bool,
-    /// Whether the hub is done with it, apart from replies that are still to be sent.
+    /// Whether the hub closes the connection once its unsent replies are sent.
     pub(super) closing: bool,
-    /// Whether the peer's bytes were read to their end.
+    /// Whether the stream was read to its end.
     pub(super) ended: bool,
-    /// Whether there may be bytes to read that no further event announces.
+    /// Whether bytes may be available that no further event announces.
     pub(super) unread: bool,
-    /// Whether an event has announced the end of the peer's bytes, which must be read up to there.
-    pub(super) hung_up: bool,
-    /// Whether it is in the queue of connections to read.
+    /// Whether an event has announced the end of the stream. The bytes before the end are still read.
+    pub(super) end_announced: bool,
+    /// Whether the connection is in the read queue or the upload queue.
     pub(super) in_read_queue: bool,
-    /// Whether it is in the queue of connections to send to.
+    /// Whether the connection is in the send queue.
     pub(super) in_send_queue: bool,
     pub(super) upload: Upload,
-    /// Bytes that count towards `input_total`.
-    pub(super) held: usize,
-    /// The request that is arriving in pieces.
+    /// The number of bytes that count towards `input_total`.
+    pub(super) input_bytes: usize,
+    /// The incomplete request.
     pub(super) receiving: Option<Receiving>,
-    /// Bytes that count towards `output_total`.
-    pub(super) owed: usize,
-    /// Since when the peer has taken none of its unsent replies.
+    /// The number of bytes that count towards `output_total`.
+    pub(super) output_bytes: usize,
+    /// The time since which the peer has read none of its unsent replies.
     pub(super) stalled: Option<Duration>,
 }
 
-/// A request that arrives in pieces.
+/// The progress of an incomplete request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Receiving {
-    /// Its number among the requests of this connection that arrived in pieces.
+    /// The number of the request among those of this connection that arrived in pieces.
     request: u64,
-    /// When it last grew, and to how many bytes.
+    /// The time at which its last bytes arrived.
     grown: Duration,
+    /// The number of bytes that have arrived.
     pub(super) len: usize,
-    /// The start of the period over which its rate is measured, and how many bytes had arrived then.
+    /// The start of the period over which the rate is measured, and the number of bytes that had arrived by then.
     period: (Duration, usize),
 }
 
@@ -66,24 +67,24 @@ impl Connection {
             closing: false,
             ended: false,
             unread: true,
-            hung_up: false,
+            end_announced: false,
             in_read_queue: false,
             in_send_queue: false,
             upload: Upload::None,
-            held: 0,
+            input_bytes: 0,
             receiving: None,
-            owed: 0,
+            output_bytes: 0,
             stalled: None,
         }
     }
 
-    /// Returns whether the peer leaves too many of its replies unread.
+    /// Returns whether the unsent replies exceed `output_pause`.
     #[inline]
     pub(super) fn is_congested(&self, limits: &Limits) -> bool {
         self.outbox.unsent() > limits.output_pause
     }
 
-    /// Returns whether more bytes should be read from it now.
+    /// Returns whether the hub reads more bytes from the connection.
     #[inline]
     pub(super) fn wants_input(&self, limits: &Limits) -> bool {
         !self.closing
@@ -93,16 +94,16 @@ impl Connection {
             && self.session.backlog_bytes() <= limits.deferred_bytes
     }
 
-    /// Returns whether it has all its replies and will get no further request, so that it can be closed.
+    /// Returns whether the connection can be closed: its stream has ended, and all replies are sent.
     pub(super) fn is_finished(&self, limits: &Limits) -> bool {
-        // If too much is held back to read on, the announced end counts as read.
-        let ended = self.ended || (self.hung_up && !self.wants_input(limits));
-        // A peer that sends no more cannot cancel its wait.
+        // If the backlog is too long to read on, the announced end counts as read.
+        let ended = self.ended || (self.end_announced && !self.wants_input(limits));
+        // After the end of the stream, the peer cannot cancel its WAIT.
         let idle = self.blocked || (self.ended && !self.session.has_backlog());
         ended && idle && self.outbox.unsent() == 0
     }
 
-    /// Records how much of a request has arrived. Returns whether the request in progress is another one than before.
+    /// Updates the progress of the incomplete request. Returns whether that request is another one than before.
     pub(super) fn track_request(&mut self, now: Duration) -> bool {
         let (decoder, before) = (self.session.decoder(), self.receiving);
         let request = decoder.started();
@@ -115,13 +116,14 @@ impl Connection {
         before.map(|before| before.request) != self.receiving.map(|receiving| receiving.request)
     }
 
-    /// Returns whether the time for a handshake, a request or a reply is running.
+    /// Returns whether a deadline is running: for the handshake, for a request, or for replies.
     pub(super) fn has_deadline(&self) -> bool {
         let is_busy = !self.session.is_validated() || self.receiving.is_some() || self.stalled.is_some();
         is_busy && !self.closing
     }
 
-    /// Returns why the connection is closed if it has taken too long. `waiting` uploads of other connections wait.
+    /// Returns the reason to close the connection if it has missed a deadline. `waiting` is the number of uploads that
+    /// wait.
     pub(super) fn check_deadlines(
         &mut self,
         waiting: usize,
@@ -136,10 +138,10 @@ impl Connection {
     }
 
     fn check_request(&mut self, waiting: usize, now: Duration, limits: &Limits) -> Option<CloseReason> {
-        let is_read = self.wants_input(limits);
+        let is_reading = self.wants_input(limits);
         let receiving = self.receiving.as_mut()?;
-        if !is_read {
-            // Bytes that the hub does not read cannot arrive.
+        if !is_reading {
+            // While the hub does not read the connection, the peer is not slow.
             (receiving.grown, receiving.period) = (now, (now, receiving.len));
         }
         let (since, before) = receiving.period;
@@ -151,17 +153,18 @@ impl Connection {
             }
         }
         let is_admitted = matches!(self.upload, Upload::Admitted { .. });
-        // What waits to be read has not stopped.
-        let has_stopped = !self.in_read_queue && now.saturating_sub(receiving.grown) >= limits.input_stall;
-        let stalled = CloseReason::StalledUpload { stall: limits.input_stall, held: self.held, waiting };
-        (waiting > 0 && is_admitted && has_stopped).then_some(stalled)
+        let (stall, buffered) = (limits.input_stall, self.input_bytes);
+        // A connection in a read queue may have bytes that the hub has not read.
+        let is_idle = !self.in_read_queue && now.saturating_sub(receiving.grown) >= stall;
+        let is_stalled = waiting > 0 && is_admitted && is_idle;
+        is_stalled.then_some(CloseReason::StalledUpload { stall, buffered, waiting })
     }
 
     fn check_replies(&self, now: Duration, limits: &Limits) -> Option<CloseReason> {
         let waited = now.saturating_sub(self.stalled?);
-        let is_large = self.owed > limits.output_hard;
-        let patience = if is_large { limits.output_stall / 3 } else { limits.output_stall };
+        let is_large = self.output_bytes > limits.output_hard;
+        let timeout = if is_large { limits.output_stall / 3 } else { limits.output_stall };
         let unsent = self.outbox.unsent();
-        (waited >= patience).then_some(CloseReason::SlowReader { unsent, waited })
+        (waited >= timeout).then_some(CloseReason::SlowReader { unsent, waited })
     }
 }

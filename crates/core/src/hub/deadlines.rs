@@ -1,5 +1,6 @@
-//! Deadlines: connections that take too long for a handshake, a request, or their replies, and jobs that are idle. They are
-//! checked every 50 ms, and only for connections with a running deadline.
+//! Deadlines of handshakes, requests and replies, and the expiry of idle jobs.
+//!
+//! The hub checks them every 50 ms, and only for connections with a running deadline.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +8,7 @@ use super::{CloseReason, Connection, Event, Hub};
 use crate::store::EffectLog;
 
 impl<L: EffectLog> Hub<L> {
+    /// Closes connections that missed a deadline, and deletes the keys of idle jobs.
     pub(super) fn sweep(&mut self) {
         let connections = &self.connections;
         self.watched.retain(|&index| connections.get(index).is_some_and(Connection::has_deadline));
@@ -17,18 +19,18 @@ impl<L: EffectLog> Hub<L> {
             }
             let waiting = self.uploads.waiting();
             match self.connections[index].check_deadlines(waiting, self.now, &self.limits) {
-                Some(reason) => self.punish(index, reason),
-                // A value counts for more once the store has let go of it.
+                Some(reason) => self.close_for(index, reason),
+                // The share of a value grows when the store deletes the value.
                 None => self.count_output(index),
             }
         }
-        self.offences.forget_old(self.now, &self.limits);
+        self.offences.remove_expired(self.now, &self.limits);
         if let Some(jobs) = &mut self.jobs {
             self.events.extend(jobs.expire(&mut self.engine, self.now).into_iter().map(Event::Expired));
         }
     }
 
-    /// Closes the oldest connections without a handshake if too many should have finished it, in all or from one address.
+    /// Closes the oldest stale connections beyond `stale_total` and `stale_per_address`.
     fn close_stale(&mut self) {
         let mut stale = Vec::new();
         for &index in self.watched.iter().rev() {
@@ -38,14 +40,14 @@ impl<L: EffectLog> Hub<L> {
                 stale.push((age, index));
             }
         }
-        // The newest come first, and those beyond a limit are closed.
+        // Newest first, so that the connections beyond a limit are the oldest ones.
         stale.sort_by_key(|(age, _)| *age);
         let mut by_address = BTreeMap::new();
         for (count, (age, index)) in (1..).zip(stale) {
-            let of_address = by_address.entry(self.connections[index].peer.ip()).or_insert(0);
-            *of_address += 1;
-            if count > self.limits.stale_total || *of_address > self.limits.stale_per_address {
-                self.punish(index, CloseReason::NoHandshake { age });
+            let count_of_address = by_address.entry(self.connections[index].peer.ip()).or_insert(0);
+            *count_of_address += 1;
+            if count > self.limits.stale_total || *count_of_address > self.limits.stale_per_address {
+                self.close_for(index, CloseReason::NoHandshake { age });
             }
         }
     }

@@ -1,5 +1,4 @@
-//! The table of jobs with keys in the store, for the expiry of idle jobs. A job is a run id of a rendezvous;
-//! [`run_id_of`] maps a key to its job.
+//! The expiry of idle jobs. A job is identified by the run id of its rendezvous. [`run_id_of`] maps a key to its job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,27 +16,27 @@ pub struct ExpiredJob {
     pub run_id: Vec<u8>,
     /// The number of keys and queue items that were deleted.
     pub keys: usize,
-    /// How long the job was idle.
+    /// The time for which the job was idle.
     pub idle: Duration,
 }
 
-/// The bound on the bytes of the table, so that clients cannot grow it without limit. Jobs beyond it never expire.
+/// The maximum memory of the table. Jobs beyond it are not in the table and never expire.
 const MAX_TABLE_BYTES: usize = 4 << 20;
-/// Approximate bytes of a job beyond its run id.
-const JOB_OVERHEAD: usize = 128;
+/// The approximate memory of a job beyond its run id.
+const JOB_OVERHEAD_BYTES: usize = 128;
 
 #[derive(Debug, Default)]
 struct Job {
-    /// The number of connections whose last rendezvous key was one of this job.
+    /// The number of connections whose last rendezvous key belongs to this job.
     connections: usize,
-    /// The time of the last request for one of its keys, or of the last disconnect.
-    used: Duration,
+    /// The time of the last request for a key of the job, or of the last disconnect.
+    last_used: Duration,
 }
 
-/// The table of jobs.
+/// The table of jobs that clients have used.
 #[derive(Debug)]
 pub(super) struct Jobs {
-    /// The time without a request or connection after which a job is idle.
+    /// The time without a request and without a connection after which a job is idle.
     idle_after: Duration,
     jobs: BTreeMap<Arc<[u8]>, Job>,
     /// The job of each connection.
@@ -54,7 +53,7 @@ impl Jobs {
         self.jobs.is_empty()
     }
 
-    /// Records that a connection uses the jobs of the keys in this request.
+    /// Records that a connection uses the jobs of the keys in a request.
     pub(super) fn handle_request(&mut self, connection: usize, request: Request<'_>, now: Duration) {
         request.for_each_key(&mut |key| {
             if let Some(run_id) = run_id_of(key) {
@@ -67,20 +66,20 @@ impl Jobs {
         let current = self.by_connection.get(&connection);
         if current.is_none_or(|current| **current != *run_id) {
             self.handle_disconnect(connection, now);
-            let known = self.jobs.get_key_value(run_id).map(|(run_id, _)| run_id.clone());
-            if known.is_none() {
-                let bytes = run_id.len() + JOB_OVERHEAD;
+            let existing = self.jobs.get_key_value(run_id).map(|(run_id, _)| run_id.clone());
+            if existing.is_none() {
+                let bytes = run_id.len() + JOB_OVERHEAD_BYTES;
                 if self.bytes + bytes > MAX_TABLE_BYTES {
                     return;
                 }
                 self.bytes += bytes;
             }
-            let run_id = known.unwrap_or_else(|| run_id.into());
+            let run_id = existing.unwrap_or_else(|| run_id.into());
             self.jobs.entry(run_id.clone()).or_default().connections += 1;
             self.by_connection.insert(connection, run_id);
         }
         if let Some(job) = self.jobs.get_mut(run_id) {
-            job.used = now;
+            job.last_used = now;
         }
     }
 
@@ -89,21 +88,21 @@ impl Jobs {
         let run_id = self.by_connection.remove(&connection);
         if let Some(job) = run_id.and_then(|run_id| self.jobs.get_mut(&run_id)) {
             job.connections -= 1;
-            job.used = now;
+            job.last_used = now;
         }
     }
 
-    /// Deletes the keys and queues of all idle jobs and returns the jobs that had any.
+    /// Deletes the keys and queues of all idle jobs, and returns the jobs that had any.
     ///
-    /// A job is idle if it has no connection and no client has named one of its keys for the configured time. All keys of a job
-    /// are deleted at one moment, so that a job that returns finds all of its keys or none.
+    /// A job is idle if it has no connection, and if no request has named one of its keys for the configured time. All
+    /// keys of a job are deleted in one step, so that a job that returns finds either all of its keys or none.
     pub(super) fn expire<L: EffectLog>(&mut self, engine: &mut Engine<L>, now: Duration) -> Vec<ExpiredJob> {
         let mut expired = BTreeMap::new();
         self.jobs.retain(|run_id, job| {
-            let idle = now.saturating_sub(job.used);
+            let idle = now.saturating_sub(job.last_used);
             let is_used = job.connections > 0 || idle < self.idle_after;
             if !is_used {
-                self.bytes -= run_id.len() + JOB_OVERHEAD;
+                self.bytes -= run_id.len() + JOB_OVERHEAD_BYTES;
                 expired.insert(run_id.clone(), ExpiredJob { run_id: run_id.to_vec(), keys: 0, idle });
             }
             is_used

@@ -1,24 +1,25 @@
-//! Replies that are still to be sent to one connection. Large values are shared with the store rather than copied, and long
-//! lists of values are printed only as the peer takes them.
+//! The outbox: replies that are queued for a connection and not sent yet.
+//!
+//! Large values are shared with the store, not copied. Long lists of values are encoded in chunks while they are sent.
 
 use std::collections::VecDeque;
 
 use crate::value::Value;
 use crate::wire::Reply;
 
-/// A part of the output.
+/// A part of the outbox.
 #[derive(Debug)]
 enum Segment {
-    /// Printed bytes.
+    /// Encoded bytes.
     Bytes(Vec<u8>),
-    /// A value.
+    /// The bytes of a large value.
     Value(Value),
-    /// Values that are not printed yet.
+    /// Values that are not encoded yet.
     Values(std::vec::IntoIter<Value>),
 }
 
 impl Segment {
-    /// Returns the bytes that can be sent, or `None` if they are not printed yet.
+    /// Returns the bytes of the segment, or `None` if it is not encoded yet.
     fn bytes(&self) -> Option<&[u8]> {
         match self {
             Segment::Bytes(bytes) => Some(bytes),
@@ -28,36 +29,38 @@ impl Segment {
     }
 }
 
-/// The output queue of one connection.
+/// The outbox of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     segments: VecDeque<Segment>,
-    /// Printed bytes that follow the segments. Most replies go here.
+    /// Encoded bytes that follow the segments. Most replies are encoded here.
     tail: Vec<u8>,
-    /// Bytes already sent of the first segment, or of the tail if there is no segment.
+    /// The number of bytes sent of the first segment, or of the tail if there is no segment.
     sent: usize,
     unsent: usize,
 }
 
-/// A list of values longer than this is printed as it is sent.
-const PRINT_AT_ONCE: usize = 64 * 1024;
+/// The length above which a list of values is encoded while it is sent, in chunks of this size.
+const ENCODE_CHUNK_BYTES: usize = 64 * 1024;
 
-/// Room for the replies to 32 requests with values of 64 bytes, so that they are printed without a second allocation.
-const FIRST_CAPACITY: usize = 4096;
+/// The initial capacity of the tail. It fits the replies to 32 requests with values of 64 bytes.
+const INITIAL_TAIL_BYTES: usize = 4096;
 
-/// The most slices that one transmission consists of.
+/// The maximum number of slices in one send.
 pub const MAX_SLICES: usize = 16;
 
 impl Outbox {
-    /// Returns the number of bytes not sent yet.
+    /// Returns the number of unsent bytes.
     pub(super) fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// Returns the bytes of memory that the replies hold. A value counts in equal parts for each of its holders, the store
-    /// included. This walks all values.
-    pub(super) fn held(&self) -> usize {
-        let share = |value: &Value| size_of::<Value>() + value.len() / value.holders();
+    /// Returns the memory of the unsent replies, in bytes.
+    ///
+    /// A value counts in equal parts for each of its clones, including the one in the store. The method visits all
+    /// values.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let share = |value: &Value| size_of::<Value>() + value.len() / value.ref_count();
         let segments = self.segments.iter().map(|segment| match segment {
             Segment::Bytes(bytes) => bytes.len(),
             Segment::Value(value) => share(value),
@@ -66,36 +69,36 @@ impl Outbox {
         segments.sum::<usize>() + self.tail.len()
     }
 
-    /// Adds a reply.
+    /// Appends a reply.
     pub(super) fn push(&mut self, reply: Reply) {
         match reply {
-            Reply::Value(value) if value.len() >= Value::SHARED_FROM => self.share(value, &[]),
-            Reply::Popped { before, item: Some(item) } if item.len() >= Value::SHARED_FROM => {
+            Reply::Value(value) if value.len() >= Value::MIN_SHARED_BYTES => self.share(value, &[]),
+            Reply::Popped { before, item: Some(item) } if item.len() >= Value::MIN_SHARED_BYTES => {
                 self.share(item, &before.to_le_bytes());
             }
             Reply::Values(values) => {
                 let len: usize = values.iter().map(|value| 8 + value.len()).sum();
-                match len <= PRINT_AT_ONCE {
-                    true => self.print(&Reply::Values(values)),
+                match len <= ENCODE_CHUNK_BYTES {
+                    true => self.encode(&Reply::Values(values)),
                     false => self.push_segment(Segment::Values(values.into_iter()), len),
                 }
             }
-            other => self.print(&other),
+            other => self.encode(&other),
         }
     }
 
     #[inline]
-    fn print(&mut self, reply: &Reply) {
-        // A wake-up is one byte, and one write may wake thousands of connections.
+    fn encode(&mut self, reply: &Reply) {
+        // The reply to a WAIT is 1 byte, and one write may wake thousands of connections.
         if self.tail.capacity() == 0 && *reply != Reply::Stop {
-            self.tail.reserve_exact(FIRST_CAPACITY);
+            self.tail.reserve_exact(INITIAL_TAIL_BYTES);
         }
         let before = self.tail.len();
         reply.encode(&mut self.tail);
         self.unsent += self.tail.len() - before;
     }
 
-    /// Adds a large value with `prefix` and its length in front, without a copy.
+    /// Appends `prefix`, the length of a large value, and the value without a copy.
     fn share(&mut self, value: Value, prefix: &[u8]) {
         self.tail.extend_from_slice(prefix);
         self.tail.extend_from_slice(&(value.len() as u64).to_le_bytes());
@@ -119,28 +122,28 @@ impl Outbox {
             slices[0] = &self.tail[self.sent..];
             return (slices, 1);
         }
-        self.print_ahead();
-        let printed = self.segments.iter().map_while(Segment::bytes);
-        let all_printed = printed.clone().count() == self.segments.len();
-        let tail = Some(&self.tail[..]).filter(|_| all_printed);
+        self.encode_next_values();
+        let encoded = self.segments.iter().map_while(Segment::bytes);
+        let all_encoded = encoded.clone().count() == self.segments.len();
+        let tail = Some(&self.tail[..]).filter(|_| all_encoded);
         let mut count = 0;
-        for (slot, bytes) in slices.iter_mut().zip(printed.chain(tail)) {
+        for (slot, bytes) in slices.iter_mut().zip(encoded.chain(tail)) {
             *slot = if count == 0 { &bytes[self.sent..] } else { bytes };
             count += 1;
         }
         (slices, count)
     }
 
-    /// If a list of values comes next, prints the next part of it.
-    fn print_ahead(&mut self) {
+    /// If the first segment is a list of values, encodes the next chunk of it.
+    fn encode_next_values(&mut self) {
         let Some(Segment::Values(values)) = self.segments.front_mut() else { return };
         let mut bytes = Vec::new();
         let mut large = None;
-        while bytes.len() < PRINT_AT_ONCE
+        while bytes.len() < ENCODE_CHUNK_BYTES
             && let Some(value) = values.next()
         {
             bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
-            if value.len() >= Value::SHARED_FROM {
+            if value.len() >= Value::MIN_SHARED_BYTES {
                 large = Some(value);
                 break;
             }
@@ -169,10 +172,10 @@ impl Outbox {
         }
         self.sent += sent;
         if self.sent == self.tail.len() {
-            // Free the buffer: idle connections must stay small.
+            // Free the buffer, so that idle connections stay small.
             (self.tail, self.sent) = (Vec::new(), 0);
-        } else if self.sent >= PRINT_AT_ONCE && self.sent * 2 >= self.tail.len() {
-            // A peer that always lags a little must not make the buffer grow without bound.
+        } else if self.sent >= ENCODE_CHUNK_BYTES && self.sent * 2 >= self.tail.len() {
+            // Without this, the buffer of a peer that always lags would grow without a limit.
             self.tail.drain(..self.sent);
             self.sent = 0;
         }
@@ -183,17 +186,17 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    /// Takes up to `most` bytes of what is to be sent next.
-    fn take(outbox: &mut Outbox, most: usize) -> Vec<u8> {
+    /// Sends up to `max` bytes, and returns them.
+    fn send(outbox: &mut Outbox, max: usize) -> Vec<u8> {
         let (slices, count) = outbox.slices();
         let mut bytes = slices[..count].concat();
-        bytes.truncate(most);
+        bytes.truncate(max);
         outbox.advance(bytes.len());
         bytes
     }
 
     #[test]
-    fn replies_leave_whole_and_in_order_however_little_is_taken() {
+    fn replies_are_sent_in_order_for_every_send_size() {
         let large = Value::copied(&vec![7; 40_000]);
         let small = Value::copied(b"v");
         let replies = [
@@ -204,56 +207,56 @@ mod tests {
             Reply::Values(vec![]),
             Reply::Stop,
         ];
-        for most in [1_000, 65_536, usize::MAX] {
-            let (mut outbox, mut expected, mut taken) = (Outbox::default(), Vec::new(), Vec::new());
+        for max in [1_000, 65_536, usize::MAX] {
+            let (mut outbox, mut expected, mut sent_bytes) = (Outbox::default(), Vec::new(), Vec::new());
             for reply in &replies {
                 reply.encode(&mut expected);
                 outbox.push(reply.clone());
             }
             assert_eq!(outbox.unsent(), expected.len());
             while outbox.unsent() > 0 {
-                taken.extend(take(&mut outbox, most));
+                sent_bytes.extend(send(&mut outbox, max));
             }
-            assert!(taken == expected);
+            assert!(sent_bytes == expected);
             assert_eq!((outbox.segments.len(), outbox.tail.capacity(), outbox.sent), (0, 0, 0));
         }
     }
 
     #[test]
-    fn a_reply_that_is_not_read_costs_no_copy_of_its_values() {
+    fn an_unread_reply_shares_its_values() {
         let value = Value::copied(&vec![0; 8 << 20]);
         let mut outbox = Outbox::default();
         outbox.push(Reply::Values(vec![value.clone(); 64]));
         assert_eq!(outbox.unsent(), 64 * (8 + (8 << 20)));
-        // All of them share one value, of which the store holds one part in 65.
-        assert!(outbox.held() <= (8 << 20) + 64 * size_of::<Value>(), "{}", outbox.held());
+        // The reply has 64 of the 65 clones of the value.
+        assert!(outbox.memory_bytes() <= (8 << 20) + 64 * size_of::<Value>(), "{}", outbox.memory_bytes());
     }
 
     #[test]
-    fn a_value_counts_in_parts_for_its_holders() {
+    fn a_shared_value_counts_in_equal_parts() {
         let mut outbox = Outbox::default();
         let value = Value::copied(&vec![0; 100_000]);
         outbox.push(Reply::Value(value.clone()));
-        assert!((50_000..51_000).contains(&outbox.held()), "{}", outbox.held());
+        assert!((50_000..51_000).contains(&outbox.memory_bytes()), "{}", outbox.memory_bytes());
         drop(value);
-        assert!((100_000..101_000).contains(&outbox.held()), "{}", outbox.held());
+        assert!((100_000..101_000).contains(&outbox.memory_bytes()), "{}", outbox.memory_bytes());
     }
 
     #[test]
-    fn a_peer_that_always_lags_a_little_does_not_make_the_buffer_grow() {
-        let (mut outbox, mut expected, mut taken) = (Outbox::default(), Vec::new(), Vec::new());
+    fn a_constant_backlog_of_unsent_replies_does_not_make_the_buffer_grow() {
+        let (mut outbox, mut expected, mut sent_bytes) = (Outbox::default(), Vec::new(), Vec::new());
         for number in 0..100_000i64 {
             let reply = Reply::Number(number);
             reply.encode(&mut expected);
             outbox.push(reply);
             if number % 1_000 == 999 && number > 1_000 {
-                taken.extend(take(&mut outbox, 8_000));
+                sent_bytes.extend(send(&mut outbox, 8_000));
             }
         }
         assert!(outbox.tail.capacity() < 512 * 1024, "{}", outbox.tail.capacity());
         while outbox.unsent() > 0 {
-            taken.extend(take(&mut outbox, 8_000));
+            sent_bytes.extend(send(&mut outbox, 8_000));
         }
-        assert!(taken == expected);
+        assert!(sent_bytes == expected);
     }
 }

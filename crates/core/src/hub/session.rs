@@ -1,7 +1,7 @@
-//! One connection's side of the protocol: the handshake, and one reply per request in order.
+//! The protocol state of one connection: the handshake and the order of requests.
 //!
-//! A session turns the bytes of a connection into requests for the engine. It holds back requests that must wait behind a
-//! blocked one. It knows no other connection and answers nothing.
+//! A session decodes the bytes of a connection into requests for the engine. While a request is blocked, the session
+//! defers the requests behind it, so that each request gets one reply and replies are sent in order.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,9 @@ use crate::error::WireError;
 use crate::limits::Limits;
 use crate::wire::{Decoded, MAGIC, Op, Request, RequestDecoder};
 
-/// Approximate bytes of a request held back beyond its own: its slot in the queue, and its allocation.
-const DEFERRED_OVERHEAD: usize = 80;
+/// The approximate memory of a deferred request beyond its bytes: its slot in the queue, and the overhead of its
+/// allocation.
+const DEFERRED_OVERHEAD_BYTES: usize = 80;
 
 /// The protocol state of one connection.
 #[derive(Debug, Default)]
@@ -22,13 +23,15 @@ pub(super) struct Session {
     /// Requests behind a blocked one.
     deferred: VecDeque<Bytes>,
     deferred_bytes: usize,
-    /// Bytes that follow the deferred requests. They are parsed once the peer has taken its replies.
+    /// Bytes behind the deferred requests. They are parsed once the peer has read enough of its replies.
     unparsed: Vec<u8>,
 }
 
 impl Session {
-    /// Takes the next request for the engine if it is whole in `input` and no check but its parsing is needed, as for nearly
-    /// all requests. The caller makes sure that no request is blocked.
+    /// Removes the request at the front of `input`, without a copy. Returns `None` if the request needs
+    /// [`Session::next`]: it is incomplete or invalid, belongs to the handshake, or is behind a deferred request.
+    ///
+    /// Nearly all requests take this path. The caller must make sure that no request is blocked.
     #[inline(always)]
     pub(super) fn next_in_place<'a>(&mut self, input: &mut &'a [u8], limits: &Limits) -> Option<Request<'a>> {
         let is_plain = self.validated && self.deferred.is_empty();
@@ -38,8 +41,13 @@ impl Session {
         self.decoder.next_in_place(input, limits)
     }
 
-    /// Returns the next request for the engine: one that was held back, or one taken off the front of `input`. While a request
-    /// is blocked, only a CANCEL_WAIT passes, and the session holds back the others. Returns `None` when `input` is used up.
+    /// Returns the next request for the engine: a deferred one, or the one at the front of `input`. Returns `None` when
+    /// the session has consumed `input`. While a request is blocked, returns only a CANCEL_WAIT and defers all other
+    /// requests.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the bytes violate the protocol or exceed a limit.
     pub(super) fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -47,9 +55,9 @@ impl Session {
         is_blocked: bool,
     ) -> Result<Option<Decoded<'a>>, WireError> {
         if !is_blocked && let Some(request) = self.deferred.pop_front() {
-            self.deferred_bytes -= request.len() + DEFERRED_OVERHEAD;
+            self.deferred_bytes -= request.len() + DEFERRED_OVERHEAD_BYTES;
             if self.deferred.is_empty() {
-                // Free the queue: idle connections must stay small.
+                // Free the queue, so that idle connections stay small.
                 self.deferred = VecDeque::new();
             }
             return Ok(Some(Decoded::Owned(request)));
@@ -63,14 +71,14 @@ impl Session {
                 request if !is_blocked || request == Request::CancelWait => return Ok(Some(decoded)),
                 _ => {
                     let request = decoded.into_owned();
-                    self.deferred_bytes += request.len() + DEFERRED_OVERHEAD;
+                    self.deferred_bytes += request.len() + DEFERRED_OVERHEAD_BYTES;
                     self.deferred.push_back(request);
                 }
             }
         }
     }
 
-    /// Checks the first byte of a request before the request is whole: VALIDATE comes first, and once.
+    /// Checks from the first byte of a request that VALIDATE is the first request and occurs once.
     fn check_first_byte(&self, input: &[u8]) -> Result<(), WireError> {
         let Some(&first) = input.first() else { return Ok(()) };
         if self.decoder.received().is_some() {
@@ -83,39 +91,40 @@ impl Session {
         }
     }
 
-    /// Keeps bytes for which the caller has no use yet.
+    /// Stores bytes that the caller does not parse yet.
     pub(super) fn put_back(&mut self, input: &[u8]) {
-        debug_assert!(self.unparsed.is_empty(), "bytes that came before these are not parsed yet");
+        debug_assert!(self.unparsed.is_empty(), "earlier bytes are not parsed yet");
         self.unparsed = input.to_vec();
     }
 
-    /// Takes the bytes that were put back. The caller parses them before any other bytes.
+    /// Removes and returns the bytes that were put back. The caller parses them before any other bytes.
     pub(super) fn take_unparsed(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.unparsed)
     }
 
-    /// Returns whether the handshake is done.
+    /// Returns whether VALIDATE has arrived.
     pub(super) fn is_validated(&self) -> bool {
         self.validated
     }
 
-    /// Returns whether requests are held back.
+    /// Returns whether the session has deferred requests or unparsed bytes.
     pub(super) fn has_backlog(&self) -> bool {
         !self.deferred.is_empty() || !self.unparsed.is_empty()
     }
 
-    /// Returns the bytes of requests held back, with the cost of keeping them: most requests are small, and a peer may send a
-    /// million of one byte.
+    /// Returns the memory of the deferred requests and the unparsed bytes.
+    ///
+    /// The overhead counts, because a peer may send a million requests of 1 byte.
     pub(super) fn backlog_bytes(&self) -> usize {
         self.deferred_bytes + self.unparsed.len()
     }
 
-    /// Returns the bytes held of requests that are incomplete or held back.
-    pub(super) fn held(&self) -> usize {
-        self.decoder.held() + self.backlog_bytes()
+    /// Returns the memory of the incomplete request, the deferred requests and the unparsed bytes.
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.decoder.allocated() + self.backlog_bytes()
     }
 
-    /// Returns the decoder, for the state of a request that has begun to arrive.
+    /// Returns the decoder, which has the progress of the incomplete request.
     pub(super) fn decoder(&self) -> &RequestDecoder {
         &self.decoder
     }

@@ -1,37 +1,37 @@
-//! The server in figures.
+//! The counters and gauges of a server.
 
 use super::close_reason::CloseReason;
 use crate::error::WireError;
 
-/// A server in figures. Counts are since the start.
+/// The counters and gauges of a server. Counters start at 0 when the server starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ServerStats {
-    /// Connections open now.
+    /// Number of open connections.
     pub connections: u64,
-    /// Connections accepted.
+    /// Connections accepted, including those that were refused after that.
     pub accepted: u64,
-    /// Connections refused: too many, no file left, or an address with too many offences.
+    /// Connections refused: beyond the limit on connections or files, or from an address with too many offences.
     pub refused: u64,
-    /// VALIDATE requests with another magic number.
+    /// VALIDATE requests with a wrong magic number.
     pub bad_magic: u64,
-    /// Connections closed because their bytes were not the protocol (`bad_magic` included).
+    /// Connections closed because of a protocol violation, including `bad_magic`.
     pub protocol_errors: u64,
-    /// Connections closed because a request could not be carried out.
+    /// Connections closed because the engine refused a request.
     pub refusals: u64,
-    /// Connections closed because they did not finish the handshake in time.
+    /// Connections closed because they did not finish the handshake.
     pub no_handshake: u64,
-    /// Connections closed because a request arrived too slowly or took too much room.
+    /// Connections closed because a request arrived too slowly, or because incomplete requests exceeded `input_total`.
     pub slow_input: u64,
-    /// Connections closed because they did not take their replies.
+    /// Connections closed because the peer did not read its replies.
     pub slow_output: u64,
-    /// The most connections that limits and files allow.
-    pub most_connections: u64,
-    /// 1 from when there was no file for another connection until there is one again.
+    /// The maximum number of connections, from the limits and the file limit of the process.
+    pub max_connections: u64,
+    /// 1 while the process cannot open files for further connections, else 0.
     pub out_of_files: u64,
-    /// Keys held.
+    /// Number of stored keys.
     pub keys: u64,
-    /// Bytes held in keys, values and queues.
+    /// Number of bytes in keys, values and queues.
     pub bytes: u64,
 }
 

@@ -1,31 +1,31 @@
-//! Admission of large requests: one budget, first come first served.
+//! Admission of uploads. All uploads share one memory budget, first come first served.
 
 use std::collections::VecDeque;
 
-/// A large request of a connection.
+/// The upload of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Upload {
-    /// The connection sends none.
+    /// The connection has no upload.
     #[default]
     None,
-    /// It waits for its share of the budget, and the connection is not read.
+    /// The upload waits for its share of the budget. The hub does not read the connection.
     Waiting,
-    /// It has its share.
+    /// The upload has its share of the budget.
     Admitted {
         /// The share in bytes.
         len: usize,
-        /// Its number among the admitted ones.
+        /// The number of its admission. Older uploads have lower numbers.
         number: u64,
     },
 }
 
-/// The budget, and the connections whose uploads wait for a share of it.
+/// The budget, and the queue of uploads that wait for a share of it.
 #[derive(Debug)]
 pub(super) struct Uploads {
     budget: usize,
     used: usize,
     admitted: u64,
-    /// Each with its length, or the most it may be.
+    /// Connections with the length of their uploads, or with the maximum length if it is unknown.
     waiting: VecDeque<(usize, usize)>,
 }
 
@@ -34,18 +34,18 @@ impl Uploads {
         Uploads { budget, used: 0, admitted: 0, waiting: VecDeque::new() }
     }
 
-    /// Returns how many uploads wait.
+    /// Returns the number of waiting uploads.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Starts an upload of this length. It waits for [`Uploads::admit_next`].
+    /// Queues an upload of this length for [`Uploads::admit_next`].
     pub(super) fn start(&mut self, connection: usize, len: usize) -> Upload {
         self.waiting.push_back((connection, len));
         Upload::Waiting
     }
 
-    /// Ends an upload.
+    /// Ends an upload, and releases its share.
     pub(super) fn end(&mut self, connection: usize, upload: Upload) {
         match upload {
             Upload::None => {}
@@ -54,8 +54,9 @@ impl Uploads {
         }
     }
 
-    /// Admits the upload that has waited for longest if the budget suffices, and returns its connection. An upload that is
-    /// larger than the budget is admitted alone.
+    /// Admits the oldest waiting upload if the budget suffices, and returns its connection.
+    ///
+    /// An upload that is larger than the budget is admitted if no other upload has a share.
     pub(super) fn admit_next(&mut self) -> Option<(usize, Upload)> {
         let (connection, len) = *self.waiting.front()?;
         if self.used > 0 && self.used + len > self.budget {
@@ -72,7 +73,7 @@ impl Uploads {
 mod tests {
     use super::*;
 
-    /// Starts an upload, and returns the connections whose uploads are admitted then.
+    /// Starts an upload, and returns the connections whose uploads are admitted as a result.
     fn start(uploads: &mut Uploads, connection: usize, len: usize) -> Vec<usize> {
         assert_eq!(uploads.start(connection, len), Upload::Waiting);
         admitted(uploads)
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_are_admitted_while_the_budget_lasts_and_then_in_their_order() {
+    fn uploads_are_admitted_in_order_while_the_budget_suffices() {
         let mut uploads = Uploads::new(100);
         assert_eq!([0, 1, 2, 3].map(|n| start(&mut uploads, n, 40)), [vec![0], vec![1], vec![], vec![]]);
         uploads.end(1, Upload::Admitted { len: 40, number: 2 });
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_upload_does_not_overtake_one_that_waits() {
+    fn a_small_upload_does_not_overtake_a_waiting_one() {
         let mut uploads = Uploads::new(100);
         assert_eq!(start(&mut uploads, 0, 60), [0]);
         assert_eq!(start(&mut uploads, 1, 60), [0; 0]);
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_that_ends_while_it_waits_is_forgotten() {
+    fn an_upload_that_ends_while_it_waits_is_removed() {
         let mut uploads = Uploads::new(100);
         start(&mut uploads, 0, 100);
         start(&mut uploads, 1, 40);

@@ -1,5 +1,4 @@
-//! Carrying out a decision: the shared state as it is to be after it. What is written is always the result of this
-//! function on the state that it replaces.
+//! Applies a decision to the shared state. Every write is the result of [`apply`] on the state that it replaces.
 
 use std::time::Duration;
 
@@ -8,31 +7,31 @@ use super::member::Member;
 use super::state::{NodeDesc, State};
 use super::time::WallTime;
 
-/// The state after `change` by `view.me`.
+/// Returns the state after `change` by the node of `view`.
 ///
-/// Every write drops the dead nodes. `announced` are nodes that asked to be let into the next open round. The node that writes
-/// next lets them in along with itself, or takes them out of the round before that if they are still in it. So nodes that come
-/// or go together need one write, not one each.
+/// Every write removes the dead nodes. `announced` are the nodes that have announced themselves for the next open
+/// round. The writer admits them together with itself, or moves them from the current round to the wait list together
+/// with itself. So nodes that join or rejoin at the same time need one write instead of one each.
 pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &[NodeDesc]) -> State {
     let (Member { me, settings, round, .. }, dead) = (view.member, view.dead);
-    let newest = round.as_ref().and_then(|round| round.newest());
-    let stamp = stamp(state.newest().max(newest), view);
+    let newest = round.as_ref().and_then(|round| round.newest_heartbeat());
+    let stamp = stamp(state.newest_heartbeat().max(newest), view);
     let mut next = state.without(dead, settings.min_nodes);
     match change {
         Change::KeepAlive => {}
         Change::AddToParticipants => {
-            next.take_in(me, stamp);
+            next.admit(me, stamp);
             for node in announced {
                 if next.participants.len() as u64 >= settings.max_nodes {
                     break;
                 }
-                // Also from the wait list: a whole round that starts over comes from there.
+                // Nodes on the wait list are admitted, too: when a round re-forms, all of its nodes are there.
                 if !next.participants.contains_key(node) && !dead.contains(node) {
-                    next.take_in(node, stamp);
+                    next.admit(node, stamp);
                 }
             }
             if next.participants.len() as u64 >= settings.max_nodes {
-                next.complete(settings.max_nodes);
+                next.mark_complete(settings.max_nodes);
             }
         }
         Change::AddToWaitList => {
@@ -43,13 +42,13 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
             next.wait_list.remove(me);
             next.redundancy_list.insert(me.clone());
         }
-        Change::StartOver => {
+        Change::MoveToWaitList => {
             let with_me = announced.iter().filter(|node| *node != me && !dead.contains(node)).chain([me]);
             let in_round = |node: &&NodeDesc| next.participants.contains_key(*node);
             let leaving: Vec<_> = with_me.filter(in_round).cloned().collect();
             next = next.without(&leaving, settings.min_nodes);
             for node in leaving {
-                // That it asked for it is a sign of life.
+                // The announcement shows that the node is alive.
                 next.last_heartbeats.insert(node.clone(), stamp);
                 next.wait_list.insert(node);
             }
@@ -58,8 +57,8 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
             next = next.without(std::slice::from_ref(me), settings.min_nodes);
             next.count_leaver();
         }
-        Change::MarkComplete => next.complete(settings.max_nodes),
-        Change::MarkClosed => next.close_by(me, view.wall),
+        Change::MarkComplete => next.mark_complete(settings.max_nodes),
+        Change::MarkClosed => next.mark_closed(me, view.wall),
         Change::Restore => {
             if let Some(round) = round {
                 next = round.without(dead, settings.min_nodes).restored(&next, stamp);
@@ -70,8 +69,8 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
         next.last_heartbeats.insert(me.clone(), stamp);
         next.publish_terms(state, me, settings);
     }
-    next.keep_newest(state.newest().max(next.newest()));
-    next.keep_world(state, settings.max_nodes);
+    next.preserve_newest_heartbeat(state.newest_heartbeat().max(next.newest_heartbeat()));
+    next.preserve_world_size(state, settings.max_nodes);
     let enough = next.participants.len() as u64 >= settings.min_nodes;
     next.deadline = match (next.complete, enough) {
         (false, true) => next.deadline.or_else(|| stamp.checked_add(settings.last_call(&next).0)),
@@ -80,8 +79,8 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
     next
 }
 
-/// The time to write: after everything that was ever there, so that a node whose clock is ahead does not take this one for
-/// dead, and so that no time comes twice: it is the change that shows that a node is alive.
+/// Returns the time to write as a heartbeat. It is later than every heartbeat so far, for two reasons: torch nodes
+/// whose clocks are ahead must not count this node as dead, and no value may repeat, because only a change shows life.
 fn stamp(newest: Option<WallTime>, view: &View<'_>) -> WallTime {
     let after = newest.and_then(|newest| newest.checked_add(Duration::from_micros(1)));
     after.map_or(view.wall, |after| view.wall.max(after))

@@ -1,25 +1,24 @@
-//! The value under which the state lies in a store: base64 of its bytes, or a sentinel that says there is none yet. What
-//! the bytes mean is `pickle`'s business.
+//! The value of the state's key in a store: the base64 of the state's bytes, or a sentinel if there is no state yet.
 //!
-//! Base64 is written here by hand. A state must be read exactly when Python's `base64.b64decode` reads it, which passes
-//! over every byte that is no digit, and stops at the first padding that ends a group whatever comes behind; no crate at
-//! hand has those rules, and there is little more to it.
+//! This module has its own base64 codec. A value must be readable exactly if Python's `base64.b64decode` can read it.
+//! That function skips every byte that is not a digit, and it stops at the first padding that ends a group and ignores
+//! the rest. None of the crates that we use has these rules.
 
 use super::pickle::{self, StateError};
 use super::state::State;
 use crate::limits::Limits;
 
-/// The value that says there is no state yet. Torch plants it before its first write, so that every later write is a
+/// The value that means that there is no state yet. Torch writes it first, so that every later write is a
 /// compare-and-set on a key that exists.
 pub const NULL: &[u8] = b"Y2FuaW1hZGFt";
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// In place of a value, for bytes that are no digits.
+/// The entry of [`DIGIT_VALUES`] for a byte that is not a base64 digit.
 const NO_DIGIT: u8 = 64;
 
-/// The value of each byte as a digit.
-const VALUES: [u8; 256] = {
+/// The value of each byte as a base64 digit.
+const DIGIT_VALUES: [u8; 256] = {
     let mut values = [NO_DIGIT; 256];
     let mut value = 0;
     while value < 64 {
@@ -29,7 +28,11 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// The state in this value; `None` if it says that there is none yet.
+/// Returns the state in `value`, or `None` if `value` is [`NULL`].
+///
+/// # Errors
+///
+/// Fails with a [`StateError`] if `value` is not the base64 of a state, or exceeds a limit.
 pub fn read(value: &[u8], limits: &Limits) -> Result<Option<State>, StateError> {
     if value == NULL {
         return Ok(None);
@@ -37,7 +40,7 @@ pub fn read(value: &[u8], limits: &Limits) -> Result<Option<State>, StateError> 
     pickle::decode(&decode(value, limits)?, limits).map(Some)
 }
 
-/// Returns the base64 of these bytes, padded, in one line.
+/// Returns the base64 of `bytes`, with padding and without line breaks.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -50,39 +53,44 @@ pub fn encode(bytes: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Returns the bytes of which this is the base64, by the rules of Python's `base64.b64decode`.
+/// Decodes base64 by the rules of Python's `base64.b64decode`.
+///
+/// # Errors
+///
+/// Fails with [`StateError::TooLarge`] if `text` is longer than the base64 of the largest state, and with
+/// [`StateError::Malformed`] if padding is missing.
 pub fn decode(text: &[u8], limits: &Limits) -> Result<Vec<u8>, StateError> {
     let limit = limits.state_bytes.div_ceil(3).saturating_mul(4);
     if text.len() > limit {
         return Err(StateError::TooLarge { len: text.len(), limit });
     }
     let mut bytes = Vec::with_capacity(text.len().div_ceil(4) * 3);
-    // The digits of the last group, how many they are, and how much padding is behind them.
-    let (mut bits, mut held, mut padding) = (0u32, 0, 0);
+    // The bits of the current group of four, the number of its digits, and the padding after them.
+    let (mut bits, mut digits, mut padding) = (0u32, 0, 0);
     for byte in text {
-        match VALUES[usize::from(*byte)] {
-            NO_DIGIT if *byte == b'=' && held + padding >= 3 && held >= 2 => {
-                // Two digits are one byte, three are two.
-                bytes.extend_from_slice(&(bits << (6 * (4 - held))).to_be_bytes()[1..held]);
+        match DIGIT_VALUES[usize::from(*byte)] {
+            NO_DIGIT if *byte == b'=' && digits + padding >= 3 && digits >= 2 => {
+                // Two digits encode one byte, three digits two bytes.
+                bytes.extend_from_slice(&(bits << (6 * (4 - digits))).to_be_bytes()[1..digits]);
                 return Ok(bytes);
             }
             NO_DIGIT => padding += usize::from(*byte == b'='),
             value => {
                 padding = 0;
-                held += 1;
+                digits += 1;
                 bits = bits << 6 | u32::from(value);
             }
         }
-        if held == 4 {
+        if digits == 4 {
             bytes.extend_from_slice(&bits.to_be_bytes()[1..]);
-            held = 0;
+            digits = 0;
         }
     }
-    match held {
+    match digits {
         0 => Ok(bytes),
         _ => {
-            let digits = bytes.len() / 3 * 4 + held;
-            let what = format!("{digits} base64 digits without the padding that would end them");
+            let total = bytes.len() / 3 * 4 + digits;
+            let what = format!("{total} base64 digits without the padding that must follow them");
             Err(StateError::Malformed { what, at: text.len() })
         }
     }
@@ -98,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_the_standard_one() {
+    fn base64_follows_the_standard_alphabet_and_padding() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -117,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_passes_over_is_passed_over() {
+    fn bytes_that_python_ignores_are_ignored() {
         for (text, bytes) in [
             ("Zm9v\nYmFy\n", "foobar"),
             ("Z m 9 v", "foo"),
@@ -141,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_calls_wrong_padding_is_refused() {
+    fn padding_that_python_refuses_is_refused() {
         for (text, digits) in [
             ("Z", 1),
             ("Zg", 2),
@@ -152,20 +160,20 @@ mod tests {
             ("Zm9vYg=x", 7),
             ("Zm=9vYg=", 6),
         ] {
-            let what = format!("{digits} base64 digits without the padding that would end them");
+            let what = format!("{digits} base64 digits without the padding that must follow them");
             assert_eq!(decoded(text), Err(StateError::Malformed { what, at: text.len() }), "{text:?}");
         }
     }
 
     #[test]
-    fn a_value_larger_than_any_state_is_refused_unread() {
+    fn a_value_larger_than_any_state_is_refused_without_decoding() {
         let limits = Limits { state_bytes: 6, ..Limits::default() };
         assert_eq!(decode(b"Zm9vYmFy", &limits), Ok(b"foobar".to_vec()));
         assert_eq!(decode(b"Zm9vYmFy\n", &limits), Err(StateError::TooLarge { len: 9, limit: 8 }));
     }
 
     #[test]
-    fn the_sentinel_is_no_state_and_everything_else_must_be_one() {
+    fn the_sentinel_means_no_state_and_every_other_value_must_be_a_state() {
         let limits = Limits::default();
         assert_eq!(read(NULL, &limits), Ok(None));
         for (value, text) in [
@@ -178,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_read_as_it_was_written() {
+    fn a_state_survives_encoding_and_decoding() {
         let limits = Limits::default();
         let node = NodeDesc::new("host", 1, 0);
         let state = State { last_heartbeats: [(node, WallTime::UNIX_EPOCH)].into(), ..State::default() };

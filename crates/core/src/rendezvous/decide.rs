@@ -1,5 +1,5 @@
-//! The decision: what one node does next, given the shared state and what it has seen. It changes nothing and knows no
-//! store; [`apply`](super::apply) carries a decision out.
+//! Decides what one node does next, from the shared state and the node's observations. Nothing is changed here;
+//! [`apply`](super::apply) computes the state that follows from a decision.
 
 use std::time::Duration;
 
@@ -10,31 +10,31 @@ use super::state::{NodeDesc, State};
 use super::terms::Terms;
 use super::time::{MonoTime, WallTime};
 
-/// What a node is about.
+/// What a node wants to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// Be in the next round.
+    /// To be in the next round.
     Join,
-    /// Be out of the round it was in, so as to be in the next.
+    /// To be out of the current round, before the node joins the next.
     Exit,
-    /// Be in no list at all, because it goes.
+    /// To be in no list, because the node leaves the rendezvous.
     Leave,
-    /// Show that it is alive.
+    /// To have a recent heartbeat.
     KeepAlive,
-    /// Close the rendezvous for everybody.
+    /// To have the rendezvous closed.
     Close,
 }
 
 impl Goal {
-    /// How long leaving may take.
+    /// The timeout of [`Goal::Leave`].
     pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// Whether the goal is worth waiting for other nodes, or for a store that does not answer.
+    /// Returns whether a node waits for other nodes, and for a store that does not answer, to reach the goal.
     pub fn waits(self) -> bool {
         matches!(self, Goal::Join | Goal::Exit)
     }
 
-    /// How long reaching the goal may take.
+    /// Returns how long a node may take to reach the goal.
     pub fn timeout(self, settings: &Settings) -> Duration {
         match self {
             Goal::Join | Goal::Exit => settings.join_timeout,
@@ -45,14 +45,14 @@ impl Goal {
     }
 }
 
-/// What to do. The reason that comes with it says why.
+/// What to do next. [`decide`] returns it together with a [`Reason`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// The goal is reached.
     Finish,
     /// The goal can't be reached.
     Fail,
-    /// Look again later.
+    /// Read the state again later.
     Wait,
     /// Change the shared state.
     Write(Change),
@@ -61,42 +61,42 @@ pub(super) enum Decision {
 /// A change of the shared state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Heartbeat only (with it, the dead are dropped).
+    /// Renew this node's heartbeat. Like every write, this also removes the dead nodes.
     KeepAlive,
-    /// Into the round.
+    /// Add this node to the open round.
     AddToParticipants,
-    /// Onto the list for the next round.
+    /// Add this node to the wait list.
     AddToWaitList,
-    /// Among the spares.
+    /// Make this node a spare.
     AddToRedundancyList,
-    /// Out of the complete round and onto the list for the next.
-    StartOver,
-    /// Out of every list.
+    /// Move this node from the complete round to the wait list.
+    MoveToWaitList,
+    /// Remove this node from every list.
     Withdraw,
-    /// No more nodes: give out ranks.
+    /// Complete the round and assign ranks.
     MarkComplete,
-    /// Over for everybody.
+    /// Close the rendezvous.
     MarkClosed,
-    /// Back to the complete round that this node is in, after the store lost it.
+    /// Write the complete round of this node again, because the store has lost it.
     Restore,
 }
 
-/// The node that decides, and when.
+/// What a decision depends on in addition to the state: the node and the time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
-    /// The node, and what it has seen, the state at hand included.
+    /// The node and its observations, which include the state to decide about.
     pub(super) member: &'a Member,
-    /// The other nodes that have shown no sign of life for too long.
+    /// The other nodes that are dead.
     pub(super) dead: &'a [NodeDesc],
-    /// The time by its own clock.
+    /// The time by the node's monotonic clock.
     pub(super) now: MonoTime,
-    /// The time by the clock that other nodes see.
+    /// The time by the node's wall clock, which goes into the state.
     pub(super) wall: WallTime,
-    /// When it began.
+    /// When the pursuit of the goal started.
     pub(super) since: MonoTime,
-    /// When its goal must be reached.
+    /// When the goal must be reached.
     pub(super) deadline: MonoTime,
-    /// Whether it has stood by as a spare since it began.
+    /// Whether the node has been a spare since the pursuit started.
     pub(super) was_spare: bool,
 }
 
@@ -106,10 +106,10 @@ impl View<'_> {
     }
 }
 
-/// How long a node may take to withdraw after its time to join is up.
-pub const ROLLBACK: Duration = Duration::from_secs(5);
+/// How long after its join timeout a node may still withdraw.
+pub const WITHDRAW_GRACE: Duration = Duration::from_secs(5);
 
-/// What to do next. `state` is the shared state without the dead (see [`State::without`]).
+/// Returns what to do next, and why. `state` is the shared state without the dead nodes (see [`State::without`]).
 pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) {
     let decided = match goal {
         Goal::Join => return join(state, view),
@@ -119,7 +119,7 @@ pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, R
         Goal::Close => close(state),
     };
     match decided {
-        (Decision::Write(_), _) if view.is_late() => (Decision::Fail, Reason::TooLong),
+        (Decision::Write(_), _) if view.is_late() => (Decision::Fail, Reason::OperationTimeout),
         decided => decided,
     }
 }
@@ -131,41 +131,43 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     let spare = state.redundancy_list.contains(me);
     if state.closed {
         let by = state.closed_by();
-        // Also a spare that was called, if the rendezvous was closed before it was in a round.
+        // A spare that was needed has not failed either, if the rendezvous was closed before it joined a round.
         let reason = if spare || view.was_spare { Reason::SpareNotNeeded } else { Reason::Closed { by } };
         return (Decision::Fail, reason);
     }
-    if let Some(reason) = conflict(state, view) {
-        let listed = state.has(me) || view.member.may_be_let_in(state);
+    if let Some(reason) = terms_conflict(state, view) {
+        let listed = state.has(me) || view.member.may_be_admitted(state);
         return (if listed { Decision::Write(Change::Withdraw) } else { Decision::Fail }, reason);
     }
-    // No timeout applies to a spare: it waits for as long as it is not needed.
+    // A spare has no timeout. It waits until it is needed.
     if spare && have >= settings.max_nodes {
         return stay(view, Reason::Spare { have });
     }
     if state.complete && in_round {
-        // A round whose size is not written down had at least `min_nodes` nodes.
-        let least = match state.written_world() {
+        // A round without a recorded size was completed with at least `min_nodes` nodes.
+        let min_world = match state.recorded_world() {
             Some(_) => 0,
-            // Who waits may have been in it, with the highest rank. It starts over in any case: somebody waits.
-            None => settings.min_nodes.max(state.largest_world(settings.max_nodes)),
+            // A waiting node may have been in the round, with the highest rank. To assume so costs nothing: the round
+            // re-forms anyway, because a node waits.
+            None => settings.min_nodes.max(state.max_world_size(settings.max_nodes)),
         };
-        let (round, of) = (state.round, state.world_size().max(least));
-        return match of == have {
-            true => (Decision::Finish, Reason::InRound { round, world_size: have }),
-            // Others have returned from this round with a larger world. It can't be entered any more.
-            false => (Decision::Write(Change::Withdraw), Reason::RoundBroken { round, of, have }),
+        let (round, world_size) = (state.round, state.world_size().max(min_world));
+        return match world_size == have {
+            true => (Decision::Finish, Reason::InRound { round, world_size }),
+            // Other nodes may have started in this round with a larger world size, so this node can't enter it any
+            // more.
+            false => (Decision::Write(Change::Withdraw), Reason::RoundBroken { round, world_size, have }),
         };
     }
     if view.is_late() && !spare {
-        let here = state.participants.keys().cloned().collect();
+        let participants = state.participants.keys().cloned().collect();
         let waited = view.now.since(view.since);
         let reason = match state.complete {
-            true => Reason::NoNextRound { here, round: state.round, waited },
-            false => Reason::JoinTimeout { here, need: settings.min_nodes, waited },
+            true => Reason::NoNextRound { participants, round: state.round, waited },
+            false => Reason::JoinTimeout { participants, need: settings.min_nodes, waited },
         };
-        let listed = state.has(me) || view.member.may_be_let_in(state);
-        let withdraw = listed && view.now.since(view.deadline) <= ROLLBACK;
+        let listed = state.has(me) || view.member.may_be_admitted(state);
+        let withdraw = listed && view.now.since(view.deadline) <= WITHDRAW_GRACE;
         return (if withdraw { Decision::Write(Change::Withdraw) } else { Decision::Fail }, reason);
     }
     if state.complete {
@@ -174,12 +176,13 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return match (waiting, have < settings.max_nodes) {
             (true, true) => stay(view, reason),
             (false, true) => (Decision::Write(Change::AddToWaitList), reason),
-            // Also for those on the wait list: staying on it would make a full round start over, again and again.
+            // This applies to nodes on the wait list, too. A node that stays there would make a full round re-form
+            // again and again.
             (_, false) => (Decision::Write(Change::AddToRedundancyList), Reason::Spare { have }),
         };
     }
     if !in_round {
-        // Only with settings that differ between nodes can an open round be full.
+        // An open round can be full only if nodes have different settings.
         return match have < settings.max_nodes {
             true => (Decision::Write(Change::AddToParticipants), Reason::NotJoined { round: state.round }),
             false => (Decision::Write(Change::AddToRedundancyList), Reason::Spare { have }),
@@ -191,32 +194,32 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     if have < settings.min_nodes {
         return stay(view, Reason::BelowMinNodes { have, need: settings.min_nodes });
     }
-    let called = view.member.watch.last_call().unwrap_or_default();
+    let elapsed = view.member.watch.last_call().unwrap_or_default();
     let (limit, setting) = settings.last_call(state);
-    match limit.checked_sub(called) {
+    match limit.checked_sub(elapsed) {
         None | Some(Duration::ZERO) => (Decision::Write(Change::MarkComplete), Reason::LastCallOver { have }),
-        Some(left) => stay(view, Reason::LastCall { have, most: settings.max_nodes, left, setting }),
+        Some(left) => stay(view, Reason::LastCall { have, max_nodes: settings.max_nodes, left, setting }),
     }
 }
 
-/// Returns why this node can't be in the job, if its `--nnodes` is not that of the other nodes.
-fn conflict(state: &State, view: &View<'_>) -> Option<Reason> {
+/// Returns why this node can't be in the job, if its `--nnodes` differs from that of the other nodes.
+fn terms_conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     let Member { me, settings, .. } = view.member;
     let mine = Terms::new(me, settings);
     match state.terms() {
-        Some(theirs) if state.has_others(me) && !mine.agrees_with(&theirs) => {
-            Some(Reason::OtherTerms { mine: mine.into(), theirs: theirs.into() })
+        Some(theirs) if state.has_other_nodes(me) && !mine.agrees_with(&theirs) => {
+            Some(Reason::TermsConflict { mine: mine.into(), theirs: theirs.into() })
         }
         // A torch node, which publishes no terms, completed the round with fewer nodes than this node needs.
         _ if state.complete && state.participants.contains_key(me) => {
-            let have = state.written_world().filter(|have| *have < mine.min_nodes)?;
+            let have = state.recorded_world().filter(|have| *have < mine.min_nodes)?;
             Some(Reason::TooFewNodes { round: state.round, have, need: mine.min_nodes })
         }
         _ => None,
     }
 }
 
-/// Waits where it is, keeping itself alive and dropping the dead.
+/// Decides for a node that stays in its list: to wait, or to write if a heartbeat is due or a node is dead.
 fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
     match (view.dead.is_empty(), view.member.until_heartbeat().is_zero()) {
         (false, _) => (Decision::Write(Change::KeepAlive), Reason::Dead { nodes: view.dead.to_vec() }),
@@ -226,17 +229,17 @@ fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
 }
 
 fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    // Others may have let it out and into the next round before it has seen the first.
+    // Other nodes may have moved this node out of its round and into the next one since it last read the state.
     let is_in_next = view.member.announcement == Some(state.round);
     if is_in_next || !state.participants.contains_key(&view.member.me) {
         return (Decision::Finish, Reason::Nothing);
     }
-    let change = if state.complete && !state.closed { Change::StartOver } else { Change::Withdraw };
+    let change = if state.complete && !state.closed { Change::MoveToWaitList } else { Change::Withdraw };
     (Decision::Write(change), Reason::Leaving)
 }
 
 fn leave(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    match state.has(&view.member.me) || view.member.may_be_let_in(state) {
+    match state.has(&view.member.me) || view.member.may_be_admitted(state) {
         true => (Decision::Write(Change::Withdraw), Reason::Leaving),
         false => (Decision::Finish, Reason::Nothing),
     }

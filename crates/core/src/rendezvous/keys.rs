@@ -1,63 +1,65 @@
-//! Under which names a rendezvous lies in a store. Two runs with different ids have no name in common, whatever the ids
-//! look like; what lies under the names is not decided here.
+//! The keys of a rendezvous in a store. Two runs with different run ids share no key, whatever the run ids contain.
 
 use super::operation::Phase;
 
-/// The key of the shared state: torch's.
+/// Returns the key of the shared state, which is torch's key.
 pub fn state(run_id: &str) -> String {
     format!("torch.rendezvous.{run_id}")
 }
 
-/// The key under which nodes announce themselves for a round.
+/// Returns the key under which nodes announce themselves for a round.
 ///
-/// It doesn't begin as torch's keys do: what lies under those must be a state. Behind the id come only names without a
-/// slash, so that the id is what is left when they are taken off the end.
-pub fn announced(run_id: &str, round: u64) -> String {
+/// It does not start with torch's prefix, because our server accepts nothing but states under keys with that prefix.
+/// The parts after the run id contain no slash, so a reader finds the run id by removing the last two parts.
+pub fn announcements(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/announced/{round}")
 }
 
-/// The key that appears when a phase is over.
+/// Returns the key that is set when a phase is over.
 pub fn phase_over(run_id: &str, phase: Phase) -> String {
     let Phase { round, complete } = phase;
     format!("rallypoint.rendezvous/{run_id}/{}/{round}", if complete { "ended" } else { "completed" })
 }
 
-/// The key that appears when somebody wants to be in the round after this one.
-pub fn wanted(run_id: &str, round: u64) -> String {
+/// Returns the key that is set when a node waits for the round after this one, or when a node of this round is lost.
+pub fn next_round_wanted(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/wanted/{round}")
 }
 
-/// The store of a round, in which its nodes and their workers meet: torch's name for it, before which its keys come.
+/// Returns the prefix of the keys that the nodes and workers of a round use. The prefix is torch's.
 pub fn round_prefix(run_id: &str, round: u64) -> String {
     format!("{}.{round}", state(run_id))
 }
 
-/// Returns the round of this run that the key belongs to. Every key of the run but the state belongs to one. A key of
-/// another run whose id looks like such a key is taken for one of this run.
+/// Returns the round that a key of this run belongs to. Every key of a run belongs to a round, except the state.
+///
+/// A key of another run counts as a key of this run if the other run id looks like the start of such a key.
 pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     let number = |text: &str| {
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse().ok().filter(|_| is_number)
     };
-    let beside = || {
+    let ours = || {
         let rest = key.strip_prefix("rallypoint.rendezvous/")?.strip_prefix(run_id)?.strip_prefix('/')?;
         let (name, round) = rest.split_once('/')?;
         number(round).filter(|_| ["announced", "completed", "ended", "wanted"].contains(&name))
     };
-    let within = || {
+    let torchs = || {
         let rest = key.strip_prefix(&state(run_id))?.strip_prefix('.')?;
         number(rest.split_once('/')?.0)
     };
-    beside().or_else(within)
+    ours().or_else(torchs)
 }
 
-/// Returns the run id of the rendezvous that a server's key belongs to. Server keys start with the slash that clients add.
+/// Returns the run id of the rendezvous that a key of a server belongs to. Such keys start with the slash that clients
+/// add.
 ///
-/// Some keys are ambiguous: the state of run `a.1/b` reads as a key of round 1 of run `a`, and counts as one of run `a`.
+/// Some keys are ambiguous. The state of run `a.1/b` looks like a key of round 1 of run `a`, and counts as a key of run
+/// `a`.
 pub fn run_id_of(key: &[u8]) -> Option<&[u8]> {
     let key = key.strip_prefix(b"/")?;
     let run_id = if let Some(rest) = key.strip_prefix(b"torch.rendezvous.") {
-        // The first slash behind `.ROUND` ends the prefix of a round.
+        // The first slash after `.ROUND` ends the prefix of a round.
         let before_round = |slash: usize| {
             let dot = rest[..slash].iter().rposition(|byte| !byte.is_ascii_digit())?;
             (rest[dot] == b'.' && dot + 1 < slash).then_some(dot)
@@ -80,25 +82,26 @@ mod tests {
     fn names(run_id: &str) -> BTreeSet<String> {
         let phases = [false, true].map(|complete| (0..30).map(move |round| Phase { round, complete }));
         let over = phases.into_iter().flatten().map(|phase| phase_over(run_id, phase));
-        let of_rounds = (0..30).flat_map(|round| [announced(run_id, round), wanted(run_id, round)]);
+        let of_rounds =
+            (0..30).flat_map(|round| [announcements(run_id, round), next_round_wanted(run_id, round)]);
         over.chain(of_rounds).chain([state(run_id)]).collect()
     }
 
     #[test]
-    fn two_runs_have_no_name_in_common_even_if_one_id_looks_like_a_key_of_the_other() {
+    fn two_runs_share_no_key_even_if_one_run_id_looks_like_a_key_of_the_other() {
         let ids = ["a", "a.1", "a/announced/1", "a/announced", "/a", "a/", "/", "a/ended/2", "1", "11"];
         let mut all = BTreeSet::new();
         for id in ids {
             let names = names(id);
-            assert_eq!(names.len(), 121, "each name is one thing");
+            assert_eq!(names.len(), 121, "each key has one purpose");
             let before = all.len();
             all.extend(names);
-            assert_eq!(all.len(), before + 121, "{id:?} has a name of another run");
+            assert_eq!(all.len(), before + 121, "{id:?} has a key of another run");
         }
     }
 
     #[test]
-    fn keys_of_rounds_are_told_from_the_state_and_from_other_runs() {
+    fn round_of_distinguishes_round_keys_from_the_state_and_from_other_runs() {
         for run_id in ["job", "job.1", "a/announced/1", "/"] {
             let of_rounds = names(run_id).into_iter().filter(|name| *name != state(run_id));
             let met = [format!("{}/MASTER_ADDR", round_prefix(run_id, 12))];
@@ -106,7 +109,7 @@ mod tests {
                 assert!(round_of(run_id, &key).is_some(), "{key}");
             }
             assert_eq!(round_of(run_id, &state(run_id)), None);
-            assert_eq!(round_of(run_id, &announced(run_id, 7)), Some(7));
+            assert_eq!(round_of(run_id, &announcements(run_id, 7)), Some(7));
             assert_eq!(round_of(run_id, &format!("{}/k/8", round_prefix(run_id, 12))), Some(12));
         }
         let of_others = names("job.1").into_iter().chain([format!("{}/k", round_prefix("job.1", 0))]);
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_a_run_names_the_run() {
+    fn run_id_of_finds_the_run_of_every_key() {
         for run_id in ["job", "job.1", "1", "a/announced/1", "a/b", "a..2"] {
             let met = [
                 format!("{}/MASTER_ADDR", round_prefix(run_id, 12)),
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_no_rendezvous_names_no_run() {
+    fn a_key_outside_any_rendezvous_has_no_run_id() {
         for key in [
             "",
             "/",
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_state_lies_where_torch_looks_for_one() {
+    fn only_the_state_key_starts_with_the_torch_prefix() {
         assert_eq!(state("job"), "torch.rendezvous.job");
         let ours =
             names("torch.rendezvous.job").into_iter().filter(|name| name.starts_with("torch.rendezvous."));

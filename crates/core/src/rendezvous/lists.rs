@@ -1,53 +1,56 @@
-//! The lists of the shared state: which node is in which, and what it changes when a node comes or goes.
+//! The lists of the shared state, and how the state changes when a node joins or leaves.
 
 use std::collections::BTreeSet;
 
 use super::state::{Extra, NodeDesc, State};
 use super::time::WallTime;
 
-/// How many nodes a round was completed with, as `round:nodes`. Torch's nodes carry it along without looking at it.
-const WORLD: &str = "rallypoint_world";
-/// How many have left so far.
-const LEAVERS: &str = "rallypoint_left";
-/// The newest heartbeat there was, while no node that is here has it.
-const NEWEST: &str = "rallypoint_newest";
-/// Who closed the rendezvous, and when.
-const CLOSED_BY: &str = "rallypoint_closed_by";
+// The attributes that our nodes add to the state. Torch nodes preserve them without reading them.
+
+/// The number of nodes that a round was completed with, as `round:nodes`.
+const WORLD_ATTR: &str = "rallypoint_world";
+/// The number of nodes of ours that have left the rendezvous.
+const LEAVERS_ATTR: &str = "rallypoint_left";
+/// The newest heartbeat so far, if it is not the heartbeat of a node in the state.
+const NEWEST_ATTR: &str = "rallypoint_newest";
+/// The node that closed the rendezvous, and the time.
+const CLOSED_BY_ATTR: &str = "rallypoint_closed_by";
 
 impl State {
-    /// The round that nodes may announce themselves for: the next one to be open.
-    pub(super) fn to_open(&self) -> u64 {
+    /// Returns the round that nodes announce themselves for: the current round if it is open, else the next one.
+    pub(super) fn next_open_round(&self) -> u64 {
         self.round.saturating_add(u64::from(self.complete))
     }
 
-    /// All nodes in it, each once.
-    pub fn members(&self) -> BTreeSet<&NodeDesc> {
+    /// Returns every node in the state once.
+    pub fn all_nodes(&self) -> BTreeSet<&NodeDesc> {
         self.lists().chain(self.last_heartbeats.keys()).collect()
     }
 
-    /// The nodes of all lists, one list after the other.
+    /// Iterates over the nodes of all three lists.
     pub(super) fn lists(&self) -> impl Iterator<Item = &NodeDesc> {
         self.participants.keys().chain(&self.wait_list).chain(&self.redundancy_list)
     }
 
-    /// Whether a node is in one of the lists.
+    /// Returns whether `node` is in one of the lists.
     pub fn has(&self, node: &NodeDesc) -> bool {
         self.participants.contains_key(node)
             || self.wait_list.contains(node)
             || self.redundancy_list.contains(node)
     }
 
-    /// The state without these nodes.
-    pub fn without(&self, gone: &[NodeDesc], min_nodes: u64) -> State {
+    /// Returns the state without the nodes in `removed`. A complete round whose last node is removed ends, and the next
+    /// one opens.
+    pub fn without(&self, removed: &[NodeDesc], min_nodes: u64) -> State {
         let mut next = self.clone();
-        let mut left = false;
-        for node in gone {
-            left |= next.participants.remove(node).is_some();
+        let mut lost_participant = false;
+        for node in removed {
+            lost_participant |= next.participants.remove(node).is_some();
             next.wait_list.remove(node);
             next.redundancy_list.remove(node);
             next.last_heartbeats.remove(node);
         }
-        if left {
+        if lost_participant {
             if next.complete && next.participants.is_empty() {
                 next.complete = false;
                 next.round += 1;
@@ -59,14 +62,17 @@ impl State {
         next
     }
 
-    /// Whether this state is older than `round`, a complete round that a node has returned from. If so, the store has lost
-    /// that round. If other nodes have completed a round since then, they have gone on without the node.
+    /// Returns whether this state is older than `round`, a complete round that a node has joined. If so, the store has
+    /// lost that round.
+    ///
+    /// A recorded world size shows that nodes have completed a round since the store lost its state. Then they have
+    /// dropped the node, and this state is not older.
     pub(super) fn is_behind(&self, round: &State) -> bool {
-        !self.closed && !self.complete && self.round <= round.round && self.last_world().is_none()
+        !self.closed && !self.complete && self.round <= round.round && self.last_recorded_world().is_none()
     }
 
-    /// Restores this state in place of `other`: the nodes of `other` that are not in it go to its wait list. All nodes get a
-    /// new heartbeat, because the store has lost the ones they sent.
+    /// Returns this state as a replacement of `other`. The nodes that are only in `other` go to the wait list. All
+    /// nodes get a new heartbeat, because the store has lost the recent ones.
     pub(super) fn restored(mut self, other: &State, heartbeat: WallTime) -> State {
         for node in other.last_heartbeats.keys() {
             if !self.has(node) {
@@ -78,113 +84,118 @@ impl State {
         self
     }
 
-    /// Puts a node into the open round. That it asked for it is a sign of life.
-    pub(super) fn take_in(&mut self, node: &NodeDesc, heartbeat: WallTime) {
+    /// Adds a node to the open round, with a new heartbeat.
+    pub(super) fn admit(&mut self, node: &NodeDesc, heartbeat: WallTime) {
         self.wait_list.remove(node);
         self.redundancy_list.remove(node);
         self.participants.insert(node.clone(), 0);
         self.last_heartbeats.insert(node.clone(), heartbeat);
     }
 
-    /// Ends the open round: ranks in the order of the nodes.
+    /// Completes the open round. Ranks follow the order of the nodes.
     ///
-    /// If it is full, whoever waits is a spare from now on. Left on the wait list until they see it themselves, they
-    /// would make the round start over, and with many of them again and again.
-    pub(super) fn complete(&mut self, max_nodes: u64) {
+    /// If the round is full, the waiting nodes become spares with the same write. Otherwise, each of them would have to
+    /// notice it, and until then the nodes on the wait list would make the round re-form.
+    pub(super) fn mark_complete(&mut self, max_nodes: u64) {
         if self.participants.len() as u64 >= max_nodes {
             self.redundancy_list.append(&mut self.wait_list);
         }
         self.complete = true;
         self.deadline = None;
-        for (rank, (_, held)) in (0..).zip(self.participants.iter_mut()) {
-            *held = rank;
+        for (rank, (_, assigned)) in (0..).zip(self.participants.iter_mut()) {
+            *assigned = rank;
         }
-        self.write_down_world(self.participants.len() as u64);
+        self.record_world_size(self.participants.len() as u64);
     }
 
-    fn write_down_world(&mut self, nodes: u64) {
-        self.set_text(WORLD, format!("{}:{nodes}", self.round));
+    fn record_world_size(&mut self, nodes: u64) {
+        self.set_text(WORLD_ATTR, format!("{}:{nodes}", self.round));
     }
 
-    /// Writes down how large the complete round is, if a torch node completed it, as long as that can be known: once the
-    /// highest rank has left, nothing else tells. Whoever waits may have been in it, unless it is full; rather too large,
-    /// so that nobody enters it any more, than too small. Since somebody waits, all start over anyway.
-    pub(super) fn keep_world(&mut self, before: &State, max_nodes: u64) {
-        if self.complete && before.complete && self.round == before.round && self.written_world().is_none() {
-            self.write_down_world(before.world_size().max(before.largest_world(max_nodes)));
+    /// Records the world size of a complete round that a torch node completed, while the size can still be determined.
+    /// Once the node of the highest rank has left, the state does not show it any more.
+    ///
+    /// A waiting node may have been in the round, so the recorded size can be too large. Then no further node enters
+    /// the round, which does no harm: the round re-forms anyway, because a node waits. A size that is too small would
+    /// be wrong.
+    pub(super) fn preserve_world_size(&mut self, before: &State, max_nodes: u64) {
+        if self.complete && before.complete && self.round == before.round && self.recorded_world().is_none() {
+            self.record_world_size(before.world_size().max(before.max_world_size(max_nodes)));
         }
     }
 
-    /// How many nodes the complete round may have had, if those who wait were in it.
-    pub(super) fn largest_world(&self, max_nodes: u64) -> u64 {
+    /// Returns the largest possible world size of the complete round: all waiting nodes may have been in it.
+    pub(super) fn max_world_size(&self, max_nodes: u64) -> u64 {
         ((self.participants.len() + self.wait_list.len()) as u64).min(max_nodes)
     }
 
-    pub(super) fn close_by(&mut self, node: &NodeDesc, at: WallTime) {
+    pub(super) fn mark_closed(&mut self, node: &NodeDesc, at: WallTime) {
         self.closed = true;
-        self.set_text(CLOSED_BY, format!("{} (pid {}) at {at}", node.addr, node.pid));
+        self.set_text(CLOSED_BY_ATTR, format!("{} (pid {}) at {at}", node.addr, node.pid));
     }
 
-    /// How many of ours have left so far.
+    /// Returns the number of nodes of ours that have left the rendezvous.
     pub fn leavers(&self) -> i64 {
-        match self.extra.get(LEAVERS) {
+        match self.extra.get(LEAVERS_ATTR) {
             Some(Extra::Int(count)) => *count,
             _ => 0,
         }
     }
 
-    /// Counts one more that has left. It also makes the state differ if the node was only about to be let in: a node that read
-    /// its announcement before it was taken back has read a state that is replaced now, and can't act on it any more.
+    /// Counts a node that leaves.
+    ///
+    /// This changes the state even if the leaving node is in no list and has only announced itself. A node that read
+    /// the announcement before it was retracted can't admit the leaving node any more: its compare-and-set fails.
     pub(super) fn count_leaver(&mut self) {
         let before = self.leavers();
-        self.extra.insert(LEAVERS.into(), Extra::Int(before.wrapping_add(1)));
+        self.extra.insert(LEAVERS_ATTR.into(), Extra::Int(before.wrapping_add(1)));
     }
 
-    /// The newest heartbeat that was ever here, as far as our nodes have written it down.
-    pub(super) fn newest(&self) -> Option<WallTime> {
-        let left = match self.extra.get(NEWEST) {
+    /// Returns the newest heartbeat so far, as far as our nodes have recorded it.
+    pub(super) fn newest_heartbeat(&self) -> Option<WallTime> {
+        let recorded = match self.extra.get(NEWEST_ATTR) {
             Some(Extra::Time(newest)) => Some(*newest),
             _ => None,
         };
-        self.last_heartbeats.values().copied().max().max(left)
+        self.last_heartbeats.values().copied().max().max(recorded)
     }
 
-    /// Keeps the newest earlier heartbeat if the node that wrote it has left.
-    pub(super) fn keep_newest(&mut self, before: Option<WallTime>) {
-        let here = self.last_heartbeats.values().copied().max();
+    /// Records the newest heartbeat so far, if its node has left.
+    pub(super) fn preserve_newest_heartbeat(&mut self, before: Option<WallTime>) {
+        let current = self.last_heartbeats.values().copied().max();
         match before {
-            Some(newest) if before > here => self.extra.insert(NEWEST.into(), Extra::Time(newest)),
-            _ => self.extra.remove(NEWEST),
+            Some(newest) if before > current => self.extra.insert(NEWEST_ATTR.into(), Extra::Time(newest)),
+            _ => self.extra.remove(NEWEST_ATTR),
         };
     }
 
-    /// How many nodes the complete round was completed with, as far as that can be known.
+    /// Returns the number of nodes that the complete round was completed with, as far as the state shows it.
     ///
-    /// Our nodes write it down, with the first write into a round that a torch node completed. Before that the highest rank
-    /// tells, unless that one has left.
+    /// Our nodes record it when they complete a round, and with their first write into a round that a torch node
+    /// completed. Before that it follows from the highest rank, unless that node has left.
     pub fn world_size(&self) -> u64 {
         let have = self.participants.len() as u64;
         let highest = self.participants.values().max().map_or(0, |rank| rank.saturating_add(1).max(0) as u64);
-        self.written_world().unwrap_or(0).max(highest).max(have)
+        self.recorded_world().unwrap_or(0).max(highest).max(have)
     }
 
-    /// What stands there of the size of this round.
-    pub(super) fn written_world(&self) -> Option<u64> {
-        self.last_world().filter(|(round, _)| *round == self.round).map(|(_, world)| world)
+    /// Returns the recorded world size of the current round.
+    pub(super) fn recorded_world(&self) -> Option<u64> {
+        self.last_recorded_world().filter(|(round, _)| *round == self.round).map(|(_, world)| world)
     }
 
-    /// Returns the last round whose size one of our nodes has written down, and its size.
-    pub(super) fn last_world(&self) -> Option<(u64, u64)> {
-        let (round, world) = self.text(WORLD)?.split_once(':')?;
+    /// Returns the last round with a recorded world size, and that size.
+    pub(super) fn last_recorded_world(&self) -> Option<(u64, u64)> {
+        let (round, world) = self.text(WORLD_ATTR)?.split_once(':')?;
         Some((round.parse().ok()?, world.parse().ok()?))
     }
 
-    /// Who closed it, where one of our nodes did.
+    /// Returns the node that closed the rendezvous and the time, for people to read. Torch nodes don't record it.
     pub fn closed_by(&self) -> Option<String> {
-        self.text(CLOSED_BY).map(str::to_owned)
+        self.text(CLOSED_BY_ATTR).map(str::to_owned)
     }
 
-    /// The text of an attribute that torch does not know.
+    /// Returns the text of an attribute that torch does not have.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         if let Some(Extra::Text(text)) = self.extra.get(name) { Some(text) } else { None }
     }

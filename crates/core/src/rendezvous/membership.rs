@@ -1,4 +1,4 @@
-//! The membership of a rendezvous: what one node knows about the other nodes, as one value.
+//! The membership of a rendezvous: what one node knows about the members of its round, as one value.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,80 +7,81 @@ use super::member::Member;
 use super::reason::names;
 use super::state::{NodeDesc, State};
 
-/// The round that a node has joined, as it was when the node joined it.
+/// The round that a node has joined, as it was at that moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Joined {
+pub struct JoinedRound {
     /// The number of the round.
     pub round: u64,
-    /// Its nodes in the order of their ranks.
+    /// The nodes of the round, ordered by group rank.
     pub nodes: Vec<NodeDesc>,
-    /// How many nodes had left the rendezvous by then.
+    /// The number of nodes that had left the rendezvous by then.
     leavers: i64,
 }
 
-impl Joined {
-    /// The round that `state` shows.
-    pub(super) fn of(state: &State) -> Joined {
+impl JoinedRound {
+    /// Returns the round of `state`.
+    pub(super) fn of(state: &State) -> JoinedRound {
         let nodes = state.participants.keys().cloned().collect();
-        Joined { round: state.round, nodes, leavers: state.leavers() }
+        JoinedRound { round: state.round, nodes, leavers: state.leavers() }
     }
 }
 
-/// The membership of a rendezvous at one moment, as one node sees it.
+/// The membership of a rendezvous at one moment, from the point of view of one node.
 ///
-/// `members`, `returned` and `lost` together are the nodes that the round of this node was completed with.
+/// `members`, `rejoining` and `lost` together are the nodes that the round of this node was completed with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// The round that this node has joined; `None` if it is on its way into one.
+    /// The round that this node has joined, or `None` while it joins one.
     pub round: Option<u64>,
-    /// The nodes that are still in that round, in the order of their ranks.
+    /// The nodes that are still in that round, ordered by group rank.
     pub members: Vec<NodeDesc>,
-    /// The nodes that have left that round and wait for the next one or are in it.
-    pub returned: Vec<NodeDesc>,
+    /// The nodes that have left that round to join the next one.
+    pub rejoining: Vec<NodeDesc>,
     /// The nodes of that round that have left the rendezvous or died.
     pub lost: Option<Lost>,
-    /// All nodes that wait for the next round.
+    /// All nodes on the wait list.
     pub waiting: Vec<NodeDesc>,
-    /// The nodes that stand by because the round is full.
+    /// The spares.
     pub spares: Vec<NodeDesc>,
-    /// Whether nodes of the round have begun the next one, or wait for it.
+    /// Whether nodes of the round have started the next one, or wait for it.
     pub is_round_over: bool,
-    /// Whether the other nodes have dropped this one from the round, or have gone on to a later one without it.
+    /// Whether the other nodes have removed this one from the round, or have started a later round without it.
     pub is_dropped: bool,
-    /// Whether the rendezvous has ended for good.
+    /// Whether the rendezvous is closed.
     pub is_closed: bool,
-    /// The node that closed it and when, for people to read. Nodes of torch's don't record it.
+    /// The node that closed the rendezvous and the time, for people to read. Torch nodes don't record it.
     pub closed_by: Option<String>,
 }
 
 /// Nodes of a round that have left the rendezvous or died.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// The nodes.
+    /// The lost nodes.
     pub nodes: Vec<NodeDesc>,
-    /// Why they are lost.
+    /// Why the nodes are lost.
     pub cause: LossCause,
 }
 
 /// Why nodes are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossCause {
-    /// A node recorded that it left, and does not come back. Nodes of torch's record nothing.
+    /// A node recorded that it left, and does not rejoin. Torch nodes don't record it.
     Left,
-    /// No heartbeat for this long (`keep_alive_interval × keep_alive_max_attempt`), or a node of torch's that left, and may be
-    /// about to come back.
-    Silent(Duration),
+    /// A node had no heartbeat for this long (`keep_alive_interval × keep_alive_max_attempt`), or is a torch node that
+    /// left and may be about to rejoin.
+    NoHeartbeat(Duration),
 }
 
 impl Member {
-    /// The membership that `state` shows to this node. `joined` is the round that it had joined before `state` was read.
-    pub fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
+    /// Returns the membership that follows from `state`. `joined` is the round that this node had joined before `state`
+    /// was read.
+    pub fn membership(&self, joined: Option<&JoinedRound>, state: &State) -> Membership {
         let nodes = joined.map_or(&[][..], |joined| &joined.nodes);
         let is_current = joined.is_some_and(|joined| joined.round == state.round);
         let is_in = |node: &&NodeDesc| is_current && state.participants.contains_key(*node);
         let members: Vec<_> = nodes.iter().filter(is_in).cloned().collect();
         let left = || nodes.iter().filter(|node| !is_in(node));
-        let returned: Vec<_> = left().filter(|node| state.has(node)).cloned().collect();
+        let rejoining: Vec<_> = left().filter(|node| state.has(node)).cloned().collect();
         let lost: Vec<_> = left().filter(|node| !state.has(node)).cloned().collect();
         let is_over = joined.is_some() && !state.closed && !is_current;
         let is_wanted = nodes.iter().any(|node| state.wait_list.contains(node));
@@ -91,12 +92,12 @@ impl Member {
             lost: joined.filter(|_| !lost.is_empty()).map(|joined| Lost {
                 nodes: lost,
                 cause: match state.leavers() == joined.leavers {
-                    true => LossCause::Silent(self.settings.keep_alive_limit()),
+                    true => LossCause::NoHeartbeat(self.settings.keep_alive_limit()),
                     false => LossCause::Left,
                 },
             }),
             members,
-            returned,
+            rejoining,
             waiting: state.wait_list.iter().cloned().collect(),
             spares: state.redundancy_list.iter().cloned().collect(),
             is_closed: state.closed,
@@ -106,27 +107,27 @@ impl Member {
 }
 
 impl Membership {
-    /// How many nodes the round was completed with.
+    /// Returns the number of nodes that the round was completed with.
     pub fn world_size(&self) -> u64 {
         let lost = self.lost.as_ref().map_or(0, |lost| lost.nodes.len());
-        (self.members.len() + self.returned.len() + lost) as u64
+        (self.members.len() + self.rejoining.len() + lost) as u64
     }
 
-    /// How many nodes wait for the next round, as torch's handler counts them. A node that was dropped counts itself, because
-    /// it has to start over to be let in again.
+    /// Returns the number of nodes that wait for the next round, as torch's handler counts them. A node that was
+    /// dropped counts itself, because it has to rejoin.
     pub fn num_nodes_waiting(&self) -> u64 {
         (self.waiting.len() as u64).max(u64::from(self.is_dropped))
     }
 
-    /// Whether the round goes on as it is: all of its nodes are in it, and no node waits for the next one.
+    /// Returns whether all nodes of the round are in it, and no node waits for the next one.
     pub fn is_intact(&self) -> bool {
         self.num_nodes_waiting() == 0 && (self.is_closed || self.lost.is_none())
     }
 
-    /// Whether a node of the round is no longer in it.
-    pub fn is_gone(&self, node: &NodeDesc) -> bool {
+    /// Returns whether a node of the round has left it.
+    pub fn has_left_round(&self, node: &NodeDesc) -> bool {
         let is_lost = self.lost.as_ref().is_some_and(|lost| lost.nodes.contains(node));
-        is_lost || self.returned.contains(node)
+        is_lost || self.rejoining.contains(node)
     }
 }
 
@@ -135,7 +136,7 @@ impl fmt::Display for Lost {
         write!(f, "{}: ", names(&self.nodes))?;
         match self.cause {
             LossCause::Left => f.write_str("left"),
-            LossCause::Silent(limit) => write!(
+            LossCause::NoHeartbeat(limit) => write!(
                 f,
                 "no heartbeat for {} s (keep_alive_interval × keep_alive_max_attempt)",
                 limit.as_secs_f64()

@@ -1,4 +1,4 @@
-//! What a driver does for a node and what it reports back. Nothing is decided here.
+//! The operations that a driver executes for a node, and their outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,76 +9,78 @@ use super::reason::Reason;
 use super::state::{NodeDesc, State};
 use super::time::{MonoTime, WallTime};
 
-/// The shared state as it was read, and what a write must find unchanged.
+/// The shared state as it was read, with a token for the next compare-and-set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// The state; `None` before a node has written one.
+    /// The state, or `None` before a node has written one.
     pub state: Option<Arc<State>>,
-    /// What to compare with.
+    /// The value that the next compare-and-set expects in the store.
     pub token: Bytes,
 }
 
-/// A stretch of the rendezvous' life: a round that is open, or one that is complete. The node that ends it tells the others.
+/// A phase of the rendezvous: a round while it is open, or a round while it is complete. The node that ends a phase
+/// notifies the other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Phase {
     /// The round.
     pub round: u64,
-    /// Whether it is complete.
+    /// Whether the round is complete.
     pub complete: bool,
 }
 
 impl Phase {
-    /// The phase of a state; `None` once it is closed.
+    /// Returns the phase of a state, or `None` if the rendezvous is closed.
     pub fn of(state: &State) -> Option<Phase> {
         (!state.closed).then_some(Phase { round: state.round, complete: state.complete })
     }
 }
 
-/// One operation for a driver to execute. Each ends with one [`Outcome`].
+/// One operation for a driver to execute. Each operation but [`End`](Operation::End) has one [`Outcome`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Read the state: [`Outcome::Cell`].
+    /// Reads the state. Ends with [`Outcome::Cell`].
     Read,
-    /// Announce that this node wants to be in a round, if the store has a place for that: [`Outcome::Done`].
+    /// Announces that this node wants to be in a round, if the backend supports announcements. Ends with
+    /// [`Outcome::Done`].
     Announce {
         /// The round.
         round: u64,
     },
-    /// Read which nodes have announced themselves for a round: [`Outcome::Nodes`].
+    /// Reads which nodes have announced themselves for a round. Ends with [`Outcome::Nodes`].
     ReadAnnounced {
         /// The round.
         round: u64,
     },
-    /// Take back the announcements of these nodes: [`Outcome::Done`].
+    /// Retracts the announcements of some nodes. Ends with [`Outcome::Done`].
     Retract {
         /// The round.
         round: u64,
         /// The nodes.
         nodes: Vec<NodeDesc>,
     },
-    /// Write the state if no other node has written since: [`Outcome::Written`].
+    /// Writes the state if no other node has written since it was read. Ends with [`Outcome::Written`].
     Write {
-        /// What must be there.
+        /// The token of the state that was read.
         token: Bytes,
         /// The new state.
         state: Arc<State>,
-        /// The signals to send if the write wins.
+        /// The signals to send if the write succeeds.
         signals: Vec<Signal>,
     },
-    /// Host the store if this node may, because its host seems to be gone: [`Outcome::Done`].
+    /// Takes over the store if this node may host it, because its host seems to be lost. Ends with [`Outcome::Done`].
     Host,
-    /// Wait: [`Outcome::Paused`].
+    /// Waits. Ends with [`Outcome::Paused`].
     Pause {
-        /// For how long at most.
-        most: Duration,
-        /// The phase whose end ends the pause.
+        /// The maximum duration of the pause.
+        timeout: Duration,
+        /// The phase whose end ends the pause early.
         wake: Option<Phase>,
     },
-    /// Nothing more is to be done.
+    /// Ends the pursuit.
     End(End),
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The state was read.
@@ -87,28 +89,28 @@ pub enum Outcome {
     Nodes(Arc<[NodeDesc]>),
     /// The operation has succeeded.
     Done,
-    /// The write has won, or lost to another one.
+    /// The compare-and-set was carried out.
     Written {
-        /// Whether it has won.
+        /// Whether it succeeded. If not, another node has written first.
         won: bool,
-        /// What is there now.
+        /// The state and the token after it.
         cell: Cell,
     },
     /// The pause is over.
     Paused {
-        /// Whether a signal ended it.
+        /// Whether a signal ended the pause.
         is_woken: bool,
     },
     /// The operation has failed.
     Failed(Fault),
 }
 
-/// Why an operation failed. An error of any other kind ends the pursuit.
+/// A failure of an operation that a node tolerates for some time. Any other error ends the pursuit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The store did not answer.
     Outage,
-    /// What is in the store can't be read as a state.
+    /// The value in the store is not a state.
     Corrupt,
 }
 
@@ -117,64 +119,64 @@ pub enum Fault {
 pub enum End {
     /// The goal is reached.
     Reached {
-        /// The state as it was read or written then.
+        /// The state with which the goal was reached, as it was read or written.
         state: Arc<State>,
         /// Why the goal is reached.
         reason: Reason,
     },
     /// The goal can't be reached.
     Failed(Reason),
-    /// The fault of the last operation has lasted for this long, which is longer than the node tolerates.
+    /// The fault of the last operation has lasted this long, which is longer than the node tolerates.
     Outage(Duration),
     /// The error of the last operation is final.
     Error,
 }
 
-/// Something to wake other nodes for.
+/// A signal that wakes other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Signal {
     /// A phase is over.
-    Over(Phase),
-    /// A node wants to be in the round after this one, or a node of this one is lost.
-    Wanted {
-        /// The round under way.
+    PhaseOver(Phase),
+    /// A node waits for the round after this one, or a node of this round is lost.
+    NextRoundWanted {
+        /// The complete round.
         round: u64,
     },
 }
 
-/// Something to log.
+/// An event for the driver to log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// The operations of this node fail.
     Failing {
-        /// Why.
+        /// Why the operations fail.
         fault: Fault,
-        /// For how long they have failed.
+        /// How long the operations have failed.
         lasted: Duration,
     },
-    /// The store answers again.
+    /// The store answers again after an outage.
     StoreAnswers {
         /// How long the outage lasted.
         lasted: Duration,
     },
     /// This node has become a spare.
     Spare(Reason),
-    /// This node has removed nodes that sent no heartbeat.
+    /// This node has removed dead nodes.
     Removed {
-        /// The nodes.
+        /// The removed nodes.
         nodes: Vec<NodeDesc>,
-        /// The complete round that was under way.
+        /// The complete round, if there was one.
         round: Option<u64>,
     },
 }
 
-/// The time at which an outcome is handled, and a random number.
+/// The current time by two clocks, and a random number.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
-    /// By this node's own clock.
+    /// The time by this node's monotonic clock.
     pub mono: MonoTime,
-    /// By the clock that other nodes see.
+    /// The time by this node's wall clock, which goes into the state.
     pub wall: WallTime,
-    /// Any number, for jitter.
+    /// A random number, for jitter.
     pub random: u64,
 }

@@ -1,4 +1,4 @@
-//! How long a node tolerates that its calls to the store fail, and when it warns about it.
+//! How long a node tolerates failing calls to the store, and when it logs a warning.
 
 use std::time::Duration;
 
@@ -6,31 +6,33 @@ use super::operation::{Fault, Notice};
 use super::settings::Settings;
 use super::time::MonoTime;
 
-/// How long an outage lasts before the first warning. Each further warning comes when the outage has lasted twice as long.
+/// The duration of an outage before the first warning. Each further warning is due when the outage has lasted twice as
+/// long.
 const FIRST_WARNING_GRACE: Duration = Duration::from_secs(5);
 
-/// How long an outage lasts before a node that may host the store does so.
+/// The duration of an outage before a node that may host the store takes it over.
 const HOST_GRACE: Duration = Duration::from_secs(5);
 
-/// How long a state that can't be read is tolerated. Another node may put it right.
+/// How long a node tolerates a corrupt state. Another node may repair it.
 const CORRUPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An outage of the store, as one node observes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outage {
-    /// Why the last call failed, and when the first call began that failed so; `None` after a call that succeeded.
+    /// The fault of the last call, and when the first call with this fault began. `None` after a successful call.
     failing: Option<(Fault, MonoTime)>,
-    /// How long the outage must have lasted for the next warning.
+    /// The duration of the outage at which the next warning is due.
     next_warning: Duration,
 }
 
 impl Outage {
-    /// Records that a call begun at `began` failed at `now`. Returns a warning if one is due.
+    /// Records that a call that began at `began` failed at `now`. Returns a warning if one is due. The caller repeats
+    /// the call.
     ///
     /// # Errors
     ///
-    /// Fails with how long the outage has lasted, if that is longer than allowed: `store_outage_timeout`, or 10 s for a state
-    /// that can't be read. Otherwise the call is to be repeated.
+    /// Fails with the duration of the outage if it has reached the limit: `store_outage_timeout`, or 10 s for a corrupt
+    /// state.
     pub fn handle_failure(
         &mut self,
         fault: Fault,
@@ -56,7 +58,7 @@ impl Outage {
         Ok(Some(Notice::Failing { fault, lasted }))
     }
 
-    /// Returns how long the store has not answered; zero while it answers.
+    /// Returns how long the store has not answered, or zero if it answers.
     pub fn lasted(&self, now: MonoTime) -> Duration {
         match self.failing {
             Some((Fault::Outage, since)) => now.since(since),
@@ -64,13 +66,14 @@ impl Outage {
         }
     }
 
-    /// Returns whether the outage has lasted long enough to take the host of the store for dead.
-    pub fn is_host_gone(&self, now: MonoTime) -> bool {
+    /// Returns whether the outage has lasted so long (5 s) that the host of the store counts as lost.
+    pub fn is_host_lost(&self, now: MonoTime) -> bool {
         self.lasted(now) >= HOST_GRACE
     }
 
-    /// Records that a call succeeded. Returns how long the outage lasted, if it was long enough for a warning.
-    pub fn handle_answer(&mut self, now: MonoTime) -> Option<Notice> {
+    /// Records that a call succeeded. Returns a notice with the duration of the outage, if a warning was logged about
+    /// it.
+    pub fn handle_success(&mut self, now: MonoTime) -> Option<Notice> {
         let lasted = self.lasted(now);
         let (fault, _) = self.failing.take()?;
         let was_reported = fault == Fault::Outage && self.next_warning > FIRST_WARNING_GRACE;
@@ -96,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_come_at_growing_intervals_until_the_limit() {
+    fn warnings_are_due_at_growing_intervals_until_the_limit() {
         let mut outage = Outage::default();
         let warned: Vec<u64> = (1..600)
             .filter(|second| {
@@ -107,27 +110,27 @@ mod tests {
             .collect();
         assert_eq!(warned, [5, 10, 20, 40, 80, 160, 320]);
         assert_eq!(fail(&mut outage, Fault::Outage, 599, 600), Err(seconds(600)));
-        assert_eq!(outage.handle_answer(at(700)), Some(Notice::StoreAnswers { lasted: seconds(700) }));
+        assert_eq!(outage.handle_success(at(700)), Some(Notice::StoreAnswers { lasted: seconds(700) }));
     }
 
     #[test]
-    fn an_answer_ends_an_outage_and_a_short_one_is_not_mentioned() {
+    fn a_reply_ends_an_outage_and_a_short_outage_is_not_reported() {
         let mut outage = Outage::default();
-        assert_eq!(outage.handle_answer(at(1)), None);
+        assert_eq!(outage.handle_success(at(1)), None);
         assert_eq!(fail(&mut outage, Fault::Outage, 1, 3), Ok(None));
-        assert_eq!(outage.handle_answer(at(4)), None);
+        assert_eq!(outage.handle_success(at(4)), None);
         assert_eq!(fail(&mut outage, Fault::Outage, 500, 504), Ok(None));
         assert_eq!(fail(&mut outage, Fault::Outage, 504, 1100), Err(seconds(600)));
     }
 
     #[test]
-    fn a_state_that_cannot_be_read_is_warned_about_at_once_and_tolerated_for_10_s() {
+    fn a_corrupt_state_is_reported_immediately_and_tolerated_for_10_s() {
         let mut outage = Outage::default();
         assert_eq!(fail(&mut outage, Fault::Outage, 0, 4), Ok(None));
         assert_eq!(fail(&mut outage, Fault::Corrupt, 4, 4), Ok(failing(Fault::Corrupt, 0)));
-        assert!(outage.lasted(at(5)).is_zero(), "the store has answered");
+        assert!(outage.lasted(at(5)).is_zero(), "the store answers, with a corrupt state");
         assert_eq!(fail(&mut outage, Fault::Corrupt, 12, 13), Ok(None));
         assert_eq!(fail(&mut outage, Fault::Corrupt, 13, 14), Err(seconds(10)));
-        assert_eq!(outage.handle_answer(at(15)), None);
+        assert_eq!(outage.handle_success(at(15)), None);
     }
 }

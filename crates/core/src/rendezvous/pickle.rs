@@ -1,11 +1,12 @@
-//! The closed codec: a state ⇄ a pickle of torch's `_RendezvousState`.
+//! The codec of a state: a pickle of torch's `_RendezvousState`.
 //!
-//! This is no unpickler. It knows the thirty opcodes and the five names that a state is made of, looks up nothing and
-//! calls nothing; everything else is refused with what was found and where. Reading has no recursion, and sets aside no
-//! more than a small multiple of what a state within the limits needs.
+//! The reader is not an unpickler. It accepts the 30 opcodes and the 5 class names that a state consists of, and it
+//! looks up and calls nothing. It refuses everything else and reports what it found and where. It uses no recursion,
+//! and allocates at most a small multiple of what the largest state within the limits needs.
 //!
-//! The pickles of CPython 3.8–3.14 are read: protocols 4 and 5. Protocol 4 is written, which every Python that torch runs
-//! on reads. The bytes are not those that CPython would write of the same state, but what Python loads is equal.
+//! The reader accepts the pickles of CPython 3.8 to 3.14 (protocols 4 and 5). The writer uses protocol 4, which every
+//! Python that torch supports can read. Its bytes differ from those that CPython writes for the same state, but Python
+//! loads an equal object from them.
 
 mod objects;
 mod opcode;
@@ -15,39 +16,43 @@ mod writer;
 use super::state::State;
 use crate::limits::Limits;
 
-/// Bytes that are not a rendezvous state. Nothing of them was executed, and nothing has changed.
+/// Why bytes are not a state of a rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// More bytes than a state may have.
+    /// The state has more bytes than the limit allows.
     #[error("state of {len} bytes, limit {limit}")]
     TooLarge {
-        /// How many there are.
+        /// The number of bytes.
         len: usize,
-        /// [`state_bytes`](crate::Limits::state_bytes), or what that comes to in base64.
+        /// [`state_bytes`](crate::Limits::state_bytes), or the length of that many bytes in base64.
         limit: usize,
     },
-    /// Something that can't be part of any state, or that is missing in it.
+    /// The bytes contain something that no state contains, or lack something that every state has.
     #[error("{what} at byte {at}")]
     Malformed {
         /// What is wrong, on one line.
         what: String,
-        /// Where the opcode begins that can't be carried out.
+        /// The position of the opcode that can't be executed.
         at: usize,
     },
-    /// A whole state in the form that torch before 2.6 writes: times without a zone, or no redundancy list. Its times can't be
-    /// compared with those of other agents.
+    /// A complete state in the form that torch before 2.6 writes: times without a zone, or no redundancy list. Its
+    /// times can't be compared with those of other agents.
     #[error("written by an agent of torch older than 2.6")]
     OldAgent,
-    /// What we wrote does not read as what it was written from: our defect, and nothing that may be sent.
-    #[error("a state of {nodes} nodes that does not read as it was written")]
-    Unfaithful {
-        /// How many nodes have a heartbeat in it.
+    /// The encoded state does not decode to the same state. This is a bug of ours, and such a state must not be sent.
+    #[error("a state of {nodes} nodes that does not decode to what was encoded")]
+    RoundTripMismatch {
+        /// The number of nodes with a heartbeat in the state.
         nodes: usize,
     },
 }
 
-/// Returns the state in these bytes.
+/// Returns the state in `bytes`.
+///
+/// # Errors
+///
+/// Fails with a [`StateError`] if `bytes` are not a state within the limits.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<State, StateError> {
     let (len, limit) = (bytes.len(), limits.state_bytes);
     if len > limit {
@@ -56,14 +61,17 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<State, StateError> {
     reader::Reader::new(bytes, limits).read()
 }
 
-/// Returns the bytes of this state, which were read back.
+/// Returns the bytes of `state`, after decoding them as a check.
 ///
-/// One bad state ends every torch agent of a job with an exception that explains nothing. So a state that does not read
-/// as it was written, or that is above the limits, is an error here.
+/// A single bad state ends every torch agent of a job with an exception that does not name the cause.
+///
+/// # Errors
+///
+/// Fails with a [`StateError`] if the state exceeds a limit, or does not decode to the same state.
 pub fn encode(state: &State, limits: &Limits) -> Result<Vec<u8>, StateError> {
     let bytes = writer::write(state);
     match decode(&bytes, limits)? == *state {
         true => Ok(bytes),
-        false => Err(StateError::Unfaithful { nodes: state.last_heartbeats.len() }),
+        false => Err(StateError::RoundTripMismatch { nodes: state.last_heartbeats.len() }),
     }
 }

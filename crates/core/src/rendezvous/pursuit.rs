@@ -1,5 +1,8 @@
-//! One node pursuing one goal against a store, one operation at a time: read, decide, write, look again. A driver executes the
-//! operations and reports their outcomes; it decides nothing. A lost compare-and-set is an observation, not an error.
+//! One node that works toward one goal, one operation at a time: read, decide, write, read again.
+//!
+//! A driver executes the operations and reports their outcomes; it decides nothing. A failed compare-and-set is an
+//! observation, not an error. A write *wins* if its compare-and-set succeeds, and is *lost* if another node wrote
+//! first.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -7,39 +10,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::apply::apply;
-use super::decide::{Change, Decision, Goal, ROLLBACK, View, decide};
+use super::decide::{Change, Decision, Goal, View, WITHDRAW_GRACE, decide};
 use super::member::Member;
-use super::membership::Joined;
+use super::membership::JoinedRound;
 use super::operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 use super::reason::Reason;
 use super::state::{NodeDesc, State};
 use super::time::MonoTime;
 
-/// A node on its way to a goal.
+/// The pursuit of a goal by one node, as a state machine.
 #[derive(Debug)]
 pub struct Pursuit {
     goal: Goal,
     since: MonoTime,
     deadline: MonoTime,
-    /// What was read or written last.
+    /// The state that was read or written last.
     cell: Option<Cell>,
     reason: Reason,
-    /// Why the node will have failed once it has withdrawn, as it was before it did.
-    verdict: Option<Reason>,
-    /// How many writes were lost since the last one that was won.
+    /// Why the node fails, from the decision to withdraw until the withdrawal is written.
+    failure: Option<Reason>,
+    /// The number of writes lost since the last write that won.
     losses: u32,
-    /// The round in which this node has let others go first.
-    deferred: Option<u64>,
+    /// The round in which this node has already waited for nodes with earlier announcements.
+    deferred_round: Option<u64>,
     was_spare: bool,
     pending: Pending,
     /// When the pending operation began.
     began: MonoTime,
-    /// A phase that a signal said was over although it was not. The signal is stale.
-    woken: Option<Phase>,
+    /// A phase that is not over although a signal reported its end. Such a signal is stale, and is not waited for
+    /// again.
+    stale_phase: Option<Phase>,
     notices: VecDeque<Notice>,
 }
 
-/// What the outcome of an operation is for.
+/// The operation whose outcome is pending, with the context to handle the outcome.
 #[derive(Debug)]
 enum Pending {
     Read,
@@ -51,28 +55,30 @@ enum Pending {
     Host,
 }
 
-/// How often to look while waiting: as often as torch's nodes.
-pub const POLL: Duration = Duration::from_secs(1);
-/// The pause after the first lost compare-and-set. It doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(4);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1024);
-/// The pause between two nodes that let the same node go first.
-const STAGGER: Duration = Duration::from_millis(1);
-const MOST_STAGGERED: usize = 256;
-/// A node that is so far from the store can't write more than 20 times a second anyway.
-const FAR: Duration = Duration::from_millis(60);
-/// No pause is shorter, however soon something is due.
-const SHORTEST_WAIT: Duration = Duration::from_millis(10);
-/// Shorter pauses are not worth waiting for a signal.
-const MIN_SIGNAL_WAIT: Duration = Duration::from_millis(20);
-/// The pause after an operation that failed.
+/// How often a waiting node reads the state. Torch nodes use the same interval.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The base of the backoff after lost writes. The backoff doubles with each lost write.
+const BACKOFF_INTERVAL: Duration = Duration::from_millis(4);
+const MAX_BACKOFF_INTERVAL: Duration = Duration::from_millis(1024);
+/// The delay per earlier announcement when a node waits for other nodes to write first.
+const STAGGER_INTERVAL: Duration = Duration::from_millis(1);
+/// The maximum number of earlier announcements that delay a node.
+const MAX_STAGGERED: usize = 256;
+/// A write that takes this long or longer needs no backoff: the node can't write more than 20 times a second anyway.
+const SLOW_WRITE_INTERVAL: Duration = Duration::from_millis(60);
+/// The shortest pause while waiting, even if something is due earlier.
+const MIN_WAIT_INTERVAL: Duration = Duration::from_millis(10);
+/// The shortest pause in which a node waits for a signal.
+const MIN_SIGNAL_WAIT_INTERVAL: Duration = Duration::from_millis(20);
+/// The pause after a failed operation.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Pursuit {
-    /// Starts towards `goal`. Returns the first operation, too. A node that wants to join leaves its last round first.
+    /// Starts a pursuit of `goal`, and returns it with its first operation. A node that joins leaves its last round
+    /// first.
     pub fn start(goal: Goal, member: &mut Member, now: MonoTime) -> (Pursuit, Operation) {
         if goal != Goal::KeepAlive {
-            (member.round, member.is_ahead) = (None, false);
+            (member.round, member.is_state_lost) = (None, false);
         }
         if matches!(goal, Goal::Join | Goal::Leave) {
             member.joined = None;
@@ -83,34 +89,34 @@ impl Pursuit {
             deadline: now.after(goal.timeout(&member.settings)),
             cell: None,
             reason: Reason::Nothing,
-            verdict: None,
+            failure: None,
             losses: 0,
-            deferred: None,
+            deferred_round: None,
             was_spare: false,
             pending: Pending::Read,
             began: now,
-            woken: None,
+            stale_phase: None,
             notices: VecDeque::new(),
         };
         (pursuit, Operation::Read)
     }
 
-    /// The goal that the node is about: `Exit` or `Join` if it was started towards `Join`.
+    /// Returns the current goal. A pursuit of `Join` has the goal `Exit` until the node has left its last round.
     pub fn goal(&self) -> Goal {
         self.goal
     }
 
-    /// Why the node does what it does now.
+    /// Returns the reason of the last decision.
     pub fn reason(&self) -> &Reason {
         &self.reason
     }
 
-    /// The state that was read last.
+    /// Returns the state that was read or written last.
     pub fn state(&self) -> Option<&Arc<State>> {
         self.cell.as_ref()?.state.as_ref()
     }
 
-    /// When the goal must be reached. A spare that is needed after all has its whole time again.
+    /// Returns when the goal must be reached. The deadline is extended when a spare is needed.
     pub fn deadline(&self) -> MonoTime {
         self.deadline
     }
@@ -119,20 +125,20 @@ impl Pursuit {
         self.state().is_some_and(|state| state.redundancy_list.contains(me))
     }
 
-    /// Returns how long the next operation may take. A spare has no deadline, but has to notice when the store is away.
+    /// Returns the timeout of the next operation. A spare has no deadline, but has to notice an outage of the store.
     ///
-    /// Each operation of a heartbeat, of leaving and of closing has the whole time of its goal. With only what the
-    /// operations before it have left, a write over a slow link would be given up just before its answer arrives, and
-    /// its connection with it.
+    /// Each operation of a heartbeat, a leave or a close has the whole timeout of the goal. With only the time that
+    /// earlier operations left, a node with a slow link would abandon a write, and its connection, just before the
+    /// reply arrives.
     pub fn call_timeout(&self, member: &Member, now: MonoTime) -> Duration {
         match self.goal.waits() {
             true if self.is_spare(&member.me) => member.call_timeout(now),
-            true => (self.deadline.since(now) + ROLLBACK).min(member.call_timeout(now)),
+            true => (self.deadline.since(now) + WITHDRAW_GRACE).min(member.call_timeout(now)),
             false => self.goal.timeout(&member.settings),
         }
     }
 
-    /// Takes what is to be logged, one notice at a time.
+    /// Returns the next notice to log.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
@@ -146,14 +152,14 @@ impl Pursuit {
             (Pending::Host, _) if self.is_over(member, now.mono) => return Operation::End(End::Error),
             (Pending::Host, _) => return self.pause(RETRY_INTERVAL, None),
             (Pending::Pause(phase), Outcome::Paused { is_woken }) => {
-                self.woken = if *is_woken { *phase } else { self.woken };
+                self.stale_phase = if *is_woken { *phase } else { self.stale_phase };
                 return Operation::Read;
             }
-            // All others are answers of the store.
+            // Every other outcome is a reply of the store.
             _ => {}
         }
         let took = now.mono.since(began);
-        self.notices.extend(member.outage.handle_answer(now.mono));
+        self.notices.extend(member.outage.handle_success(now.mono));
         match (pending, outcome) {
             (Pending::Read, Outcome::Cell(cell)) => {
                 member.observe(cell.state.as_ref(), now.mono);
@@ -171,7 +177,7 @@ impl Pursuit {
                 if !won {
                     return self.handle_lost(member, change, took, now);
                 }
-                member.write_took = took.min(member.settings.keep_alive_interval / 2);
+                member.write_time = took.min(member.settings.keep_alive_interval / 2);
                 self.handle_won(member, change, &before.and_then(|cell| cell.state).unwrap_or_default());
                 self.next(member, None, None, now)
             }
@@ -179,35 +185,36 @@ impl Pursuit {
         }
     }
 
-    /// Handles a write that replaced the state `before`.
+    /// Handles a write that won and replaced the state `before`.
     fn handle_won(&mut self, member: &mut Member, change: Change, before: &State) {
         self.losses = 0;
         if change == Change::Withdraw {
-            // Not earlier: until this write was won, a node that read the announcement may have let this node in.
+            // Not earlier: until this write won, a node that had read the announcement could admit this node.
             member.announcement = None;
         }
         let after = self.state().cloned().unwrap_or_default();
         if after.complete && !before.complete {
-            member.stale = after.round.checked_sub(2).or(member.stale);
+            member.stale_round = after.round.checked_sub(2).or(member.stale_round);
         }
-        self.notices.extend(removed(&member.me, before, &after));
+        self.notices.extend(removal_notice(&member.me, before, &after));
     }
 
-    /// Handles a write that another node was quicker than. What that node wrote may be all that was wanted.
+    /// Handles a lost write. The state that the other node wrote may already reach the goal.
     fn handle_lost(&mut self, member: &mut Member, change: Change, took: Duration, now: Moment) -> Operation {
         self.losses += 1;
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.losses.min(8)).min(LONGEST_PAUSE);
-        let most = pause / 4 + pause.mul_f64((now.random % 4096) as f64 / 4096.0 * 0.75);
-        // A heartbeat is tried again at once: the state that it is to replace is at hand. Far from the store it would else be
-        // overtaken again and again, and be missed; near it, every other time is enough.
-        let is_tried_at_once = change == Change::KeepAlive && (took >= FAR || self.losses % 2 == 1);
-        self.next(member, None, (!is_tried_at_once).then_some(most), now)
+        let pause = BACKOFF_INTERVAL.saturating_mul(1 << self.losses.min(8)).min(MAX_BACKOFF_INTERVAL);
+        let backoff = pause / 4 + pause.mul_f64((now.random % 4096) as f64 / 4096.0 * 0.75);
+        // A lost heartbeat is retried immediately, because the reply contained the state to replace. With backoff, a
+        // node far from the store would lose to nodes near it until it counts as dead. Near the store, every other
+        // retry backs off.
+        let is_urgent = change == Change::KeepAlive && (took >= SLOW_WRITE_INTERVAL || self.losses % 2 == 1);
+        self.next(member, None, (!is_urgent).then_some(backoff), now)
     }
 
     /// Decides what to do next.
     ///
-    /// `announced` are the nodes that have announced themselves for the next round to open, read after the state, and how long
-    /// reading them took. If something is to be written, it is written after a pause of `backoff`.
+    /// `announced` are the nodes that have announced themselves for the next open round, and the time it took to read
+    /// them. They were read after the state. With a `backoff`, the node pauses that long instead of writing.
     fn next(
         &mut self,
         member: &mut Member,
@@ -217,17 +224,17 @@ impl Pursuit {
     ) -> Operation {
         let raw = self.state().cloned().unwrap_or_default();
         if !raw.has(&member.me)
-            && !member.may_be_let_in(&raw)
-            && let Some(verdict) = self.verdict.take()
+            && !member.may_be_admitted(&raw)
+            && let Some(failure) = self.failure.take()
         {
-            return Operation::End(End::Failed(verdict));
+            return Operation::End(End::Failed(failure));
         }
         let dead = member.dead();
         let state = match dead.is_empty() {
             true => Cow::Borrowed(&*raw),
             false => Cow::Owned(raw.without(&dead, member.settings.min_nodes)),
         };
-        // Ranks come from the bytes that were read, never from this node's opinion of which nodes are dead.
+        // Ranks follow from the bytes that were read, never from this node's view of which nodes are dead.
         let seen = if raw.complete && raw.participants.contains_key(&member.me) { &*raw } else { &*state };
         let view = View {
             member,
@@ -251,51 +258,52 @@ impl Pursuit {
             }
             Decision::Finish => {
                 if self.goal == Goal::Join {
-                    member.joined = Some(Arc::new(Joined::of(&raw)));
+                    member.joined = Some(Arc::new(JoinedRound::of(&raw)));
                     (member.round, member.announcement) = (Some(Arc::clone(&raw)), None);
                 }
                 return Operation::End(End::Reached { state: raw, reason });
             }
-            Decision::Fail => return Operation::End(End::Failed(self.verdict.take().unwrap_or(reason))),
+            Decision::Fail => return Operation::End(End::Failed(self.failure.take().unwrap_or(reason))),
             Decision::Wait => return self.pause(self.wait(member, now.mono), Phase::of(&raw)),
             Decision::Write(change) => change,
         };
-        if let Some(most) = backoff {
-            return self.pause(most, Phase::of(&raw));
+        if let Some(backoff) = backoff {
+            return self.pause(backoff, Phase::of(&raw));
         }
-        let round = state.to_open();
-        let mut let_in: &[NodeDesc] = &[];
-        if matches!(change, Change::AddToParticipants | Change::StartOver) {
+        let round = state.next_open_round();
+        let mut admitted: &[NodeDesc] = &[];
+        if matches!(change, Change::AddToParticipants | Change::MoveToWaitList) {
             let Some((nodes, took)) = announced.filter(|_| member.announcement == Some(round)) else {
                 return self.announce(member, round);
             };
-            if let Some(most) = self.deference(&member.me, &state, nodes, took) {
-                return self.pause(most, Phase::of(&raw));
+            if let Some(delay) = self.stagger_delay(&member.me, &state, nodes, took) {
+                return self.pause(delay, Phase::of(&raw));
             }
-            let_in = nodes;
+            admitted = nodes;
         }
-        let next = apply(change, &raw, &view, let_in);
+        let next = apply(change, &raw, &view, admitted);
         if reason.ends_join() {
-            self.verdict.get_or_insert(reason);
+            self.failure.get_or_insert(reason);
         }
-        // A spare that is needed after all has its whole time to join again.
+        // A spare that is needed has its whole join timeout again.
         if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
             self.deadline = now.mono.after(member.settings.join_timeout);
         }
-        // Nodes that go would else be let in again: see `State::count_leaver`. No node is let into a complete round.
-        let mut gone = dead;
-        if change == Change::Withdraw && member.may_be_let_in(&raw) {
-            gone.push(member.me.clone());
+        // The announcements of removed and leaving nodes are retracted first. Otherwise, other nodes would admit them
+        // again; see `State::count_leaver`.
+        let mut withdrawn = dead;
+        if change == Change::Withdraw && member.may_be_admitted(&raw) {
+            withdrawn.push(member.me.clone());
         }
-        if gone.is_empty() {
+        if withdrawn.is_empty() {
             return self.write(member, change, Arc::new(next));
         }
         self.pending = Pending::Retract(change, Arc::new(next));
-        Operation::Retract { round: round.max(member.announcement.unwrap_or_default()), nodes: gone }
+        Operation::Retract { round: round.max(member.announcement.unwrap_or_default()), nodes: withdrawn }
     }
 
-    /// Lets the other nodes know that this node wants to be in a round, and reads which of them want to be in it: the node that
-    /// writes next lets all of them in. Announcing once is enough.
+    /// Announces this node for a round, unless it has done so before, and then reads the announcements of other nodes.
+    /// The node that writes next admits all of them.
     fn announce(&mut self, member: &mut Member, round: u64) -> Operation {
         if member.announcement.replace(round) == Some(round) {
             return self.read_announced(round);
@@ -309,23 +317,25 @@ impl Pursuit {
         Operation::ReadAnnounced { round }
     }
 
-    /// How long to let nodes go first that announced themselves earlier, once in a round: the first of them lets the others in,
-    /// or out, along with itself, so that of many nodes that come or go at once few have to write.
-    fn deference(
+    /// Returns how long to wait for nodes with earlier announcements, at most once per round.
+    ///
+    /// The first of them admits all others, or moves them to the wait list. So when many nodes join or rejoin together,
+    /// few of them have to write.
+    fn stagger_delay(
         &mut self,
         me: &NodeDesc,
         state: &State,
         announced: &[NodeDesc],
         took: Duration,
     ) -> Option<Duration> {
-        let place = announced.iter().position(|node| node == me)?;
-        let is_to_go = |node: &&NodeDesc| state.participants.contains_key(*node) == state.complete;
-        // The last one first: those that came early mostly are where they want to be.
-        let ahead = announced[..place].iter().rev().filter(is_to_go).take(MOST_STAGGERED).count() as u32;
-        if ahead == 0 || self.deferred.replace(state.round) == Some(state.round) {
+        let index = announced.iter().position(|node| node == me)?;
+        let must_write = |node: &&NodeDesc| state.participants.contains_key(*node) == state.complete;
+        // In reverse order, because the nodes with the earliest announcements are usually admitted already.
+        let ahead = announced[..index].iter().rev().filter(must_write).take(MAX_STAGGERED).count() as u32;
+        if ahead == 0 || self.deferred_round.replace(state.round) == Some(state.round) {
             return None;
         }
-        Some(took.clamp(FIRST_PAUSE, LONGEST_PAUSE / 4) + STAGGER * ahead)
+        Some(took.clamp(BACKOFF_INTERVAL, MAX_BACKOFF_INTERVAL / 4) + STAGGER_INTERVAL * ahead)
     }
 
     fn write(&mut self, member: &Member, change: Change, state: Arc<State>) -> Operation {
@@ -336,33 +346,32 @@ impl Pursuit {
         Operation::Write { token: cell.token.clone(), state, signals }
     }
 
-    fn pause(&mut self, most: Duration, phase: Option<Phase>) -> Operation {
+    fn pause(&mut self, timeout: Duration, phase: Option<Phase>) -> Operation {
         self.pending = Pending::Pause(phase);
-        // An operation that waits for no other node has only collided with theirs.
-        let is_waiting = self.goal.waits() && most >= MIN_SIGNAL_WAIT;
-        Operation::Pause { most, wake: phase.filter(|_| is_waiting && self.woken != phase) }
+        // A goal that does not wait for other nodes pauses only because of collisions, so no signal ends the pause.
+        let is_waiting = self.goal.waits() && timeout >= MIN_SIGNAL_WAIT_INTERVAL;
+        Operation::Pause { timeout, wake: phase.filter(|_| is_waiting && self.stale_phase != phase) }
     }
 
-    /// How long to wait: until the next look or heartbeat is due, a last call is over or the time to join is up, whichever
-    /// is first.
+    /// Returns how long to wait: until the next poll, heartbeat, end of the last call or deadline, whichever is first.
     fn wait(&self, member: &Member, now: MonoTime) -> Duration {
-        let call = match self.reason {
+        let last_call = match self.reason {
             Reason::LastCall { left, .. } => left,
-            _ => POLL,
+            _ => POLL_INTERVAL,
         };
-        // A spare waits beyond it. It is up only *after* the deadline.
-        let time = match now > self.deadline {
-            true => POLL,
+        // A spare waits beyond its deadline. Other nodes wait until 1 ms after it, because they fail only *after* it.
+        let until_deadline = match now > self.deadline {
+            true => POLL_INTERVAL,
             false => self.deadline.since(now) + Duration::from_millis(1),
         };
-        POLL.min(call).min(time).min(member.until_heartbeat()).max(SHORTEST_WAIT)
+        POLL_INTERVAL.min(last_call).min(until_deadline).min(member.until_heartbeat()).max(MIN_WAIT_INTERVAL)
     }
 
-    /// What to do after a failed operation. What it was for may or may not have happened; the next read shows it.
+    /// Handles a failed operation. The store may or may not have carried it out; the next read shows which.
     fn recover(&mut self, member: &mut Member, fault: Fault, began: MonoTime, now: MonoTime) -> Operation {
         let is_over = self.is_over(member, now);
-        // A heartbeat is over after one call that timed out. It still hosts the store, because no other operation of a node in
-        // a round does.
+        // A heartbeat ends after one call that timed out. It still takes over the store first, because a node in a
+        // round has no other pursuit that would.
         if is_over && self.goal != Goal::KeepAlive {
             return Operation::End(End::Error);
         }
@@ -370,41 +379,41 @@ impl Pursuit {
             Ok(warning) => self.notices.extend(warning),
             Err(lasted) => return Operation::End(End::Outage(lasted)),
         }
-        if member.outage.is_host_gone(now) {
+        if member.outage.is_host_lost(now) {
             self.pending = Pending::Host;
             return Operation::Host;
         }
         if is_over { Operation::End(End::Error) } else { self.pause(RETRY_INTERVAL, None) }
     }
 
-    /// Whether a failure ends the pursuit, because no time is left for another attempt.
+    /// Returns whether a failure ends the pursuit, because no time is left for another attempt.
     fn is_over(&self, member: &Member, now: MonoTime) -> bool {
-        let grace = if self.goal.waits() { ROLLBACK } else { Duration::ZERO };
+        let grace = if self.goal.waits() { WITHDRAW_GRACE } else { Duration::ZERO };
         now >= self.deadline.after(grace) && !self.is_spare(&member.me)
     }
 }
 
-/// The signals to send after a write by `me`, to wake the nodes that wait for what it changed.
+/// Returns the signals to send after a write by `me`, to wake the nodes that wait for its change.
 fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
     let (was, is) = (Phase::of(before), Phase::of(after));
     let mut signals = Vec::new();
     if let Some(phase) = was.filter(|_| was != is) {
-        signals.push(Signal::Over(phase));
+        signals.push(Signal::PhaseOver(phase));
         if is.is_none() {
-            signals.push(Signal::Wanted { round: phase.round });
+            signals.push(Signal::NextRoundWanted { round: phase.round });
         }
     }
-    let waits = after.wait_list.contains(me) && !before.wait_list.contains(me);
-    // The nodes that are left start over.
+    let is_new_waiter = after.wait_list.contains(me) && !before.wait_list.contains(me);
+    // The remaining nodes of the round have to rejoin.
     let has_lost = || was == is && before.participants.keys().any(|node| node != me && !after.has(node));
-    if after.complete && (waits || has_lost()) {
-        signals.push(Signal::Wanted { round: after.round });
+    if after.complete && (is_new_waiter || has_lost()) {
+        signals.push(Signal::NextRoundWanted { round: after.round });
     }
     signals
 }
 
-/// The nodes that a write by `me` removes because they are dead.
-fn removed(me: &NodeDesc, before: &State, after: &State) -> Option<Notice> {
+/// Returns a notice with the nodes that a write by `me` removed because they are dead.
+fn removal_notice(me: &NodeDesc, before: &State, after: &State) -> Option<Notice> {
     let is_removed = |node: &&NodeDesc| *node != me && !after.has(node);
     let nodes: Vec<_> = before.last_heartbeats.keys().filter(is_removed).cloned().collect();
     let round = before.complete.then_some(before.round);

@@ -1,4 +1,4 @@
-//! Why a decision was taken. The log, the error message, the live line and the tests all read this one value.
+//! The reason of a decision, as one value that log lines, error messages, the live line and tests share.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::state::NodeDesc;
 use super::terms::Terms;
 use crate::{counted, first_few};
 
-/// Why.
+/// The reason of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
@@ -16,36 +16,36 @@ pub enum Reason {
         /// The round.
         round: u64,
     },
-    /// Too few nodes to start a round.
+    /// Fewer than `min_nodes` nodes have joined the round.
     #[error("{have} of at least {need} nodes are here, {} missing", need.saturating_sub(*have))]
     BelowMinNodes {
-        /// How many are here.
+        /// The number of participants.
         have: u64,
-        /// How many must be.
+        /// The minimum number of nodes.
         need: u64,
     },
-    /// Enough nodes are here; more may come until the last call is over.
-    #[error("{have} of at most {most} nodes are here, last call for {:.0} s more", left.as_secs_f64().ceil())]
+    /// Enough nodes have joined. More may join until the last call is over.
+    #[error("{have} of at most {max_nodes} nodes are here, last call ends in {:.0} s", left.as_secs_f64().ceil())]
     LastCall {
-        /// How many are here.
+        /// The number of participants.
         have: u64,
-        /// How many may be.
-        most: u64,
-        /// How long it has to go.
+        /// The maximum number of nodes.
+        max_nodes: u64,
+        /// The time until the last call is over.
         left: Duration,
-        /// The setting that says how long it lasts.
+        /// The setting with the duration of the last call.
         setting: &'static str,
     },
     /// The last call is over.
     #[error("the last call is over with {}", counted(*have, "node"))]
     LastCallOver {
-        /// How many are here.
+        /// The number of participants.
         have: u64,
     },
-    /// As many nodes as may be are here.
+    /// The round has `max_nodes` nodes.
     #[error("{}", if *have == 1 { "the only node is here".into() } else { format!("all {have} nodes are here") })]
     Full {
-        /// How many.
+        /// The number of participants.
         have: u64,
     },
     /// This node is in a round that is complete.
@@ -53,71 +53,71 @@ pub enum Reason {
     InRound {
         /// The round.
         round: u64,
-        /// Its nodes.
+        /// The number of nodes that the round was completed with.
         world_size: u64,
     },
-    /// A round is under way without this node; it waits for the next.
+    /// A round is under way without this node, which waits for the next one.
     #[error("round {round} is under way with {}; waiting for the next", counted(*have, "node"))]
     RoundUnderWay {
         /// The round.
         round: u64,
-        /// Its nodes.
+        /// The number of its participants.
         have: u64,
     },
-    /// A full round is under way; this node is a spare.
+    /// The round is full, and this node is a spare.
     #[error("the round is full with {}; standing by as a spare", counted(*have, "node"))]
     Spare {
-        /// Its nodes.
+        /// The number of participants.
         have: u64,
     },
-    /// A node left a round before this node had returned from it, so the round is void.
+    /// A node left a complete round before this node started in it, so this node can't use the round.
     #[error(
-        "round {round} was completed with {} but {} left before this one started",
-        counted(*of, "node"),
-        of - have
+        "round {round} was completed with {}, but {} left before this node started",
+        counted(*world_size, "node"),
+        world_size - have
     )]
     RoundBroken {
         /// The round.
         round: u64,
-        /// How many it was completed with.
-        of: u64,
-        /// How many are left.
+        /// The number of nodes that the round was completed with.
+        world_size: u64,
+        /// The number of nodes that are still in the round.
         have: u64,
     },
-    /// This node's own heartbeat is due.
+    /// The heartbeat of this node is due.
     #[error("the heartbeat is due")]
     HeartbeatDue,
-    /// Others have shown no sign of life.
-    #[error("no sign of life from {}", names(nodes))]
+    /// Other nodes are dead.
+    #[error("no heartbeat from {}", names(nodes))]
     Dead {
-        /// Who.
+        /// The dead nodes.
         nodes: Vec<NodeDesc>,
     },
-    /// This node was dropped by the others: they saw no sign of life from it.
+    /// The other nodes dropped this one, because they saw no heartbeat from it.
     #[error("the other nodes dropped this one: they saw no heartbeat from it")]
     Dropped,
-    /// This node was started with other numbers of nodes than the job's.
+    /// This node was started with another `--nnodes` than the job.
     #[error(
-        "node {} was started with --nnodes {}, but the job of node {} with --nnodes {}",
-        mine.by, mine.nodes(), theirs.by, theirs.nodes()
+        "node {} was started with --nnodes {}, but node {} started the job with --nnodes {}",
+        mine.node, mine.nnodes(), theirs.node, theirs.nnodes()
     )]
-    OtherTerms {
-        /// Those of this node.
+    TermsConflict {
+        /// The terms of this node.
         mine: Box<Terms>,
-        /// Those of the job.
+        /// The terms of the job.
         theirs: Box<Terms>,
     },
-    /// Nodes that need fewer nodes than this one have completed a round with it.
+    /// A node with a smaller minimum than this one has completed the round with too few nodes.
     #[error(
-        "round {round} was completed with {} by a node that needs no more, but this node needs {need}",
+        "another node completed round {round} with {}, but this node needs at least {need}",
         counted(*have, "node")
     )]
     TooFewNodes {
         /// The round.
         round: u64,
-        /// How many nodes it has.
+        /// The number of its nodes.
         have: u64,
-        /// How many this node needs.
+        /// The minimum number of nodes by the settings of this node.
         need: u64,
     },
     /// The store has lost the round that this node is in.
@@ -126,68 +126,68 @@ pub enum Reason {
     /// The rendezvous is closed.
     #[error("the rendezvous {}", by.as_ref().map_or("is closed".into(), |by| format!("was closed by {by}")))]
     Closed {
-        /// By whom and when, where that is known.
+        /// The node that closed the rendezvous and the time, if known.
         by: Option<String>,
     },
     /// The rendezvous is closed, and this node was a spare that was not needed.
     #[error("the rendezvous is closed, and this node was a spare that was not needed")]
     SpareNotNeeded,
-    /// The time to join is up.
+    /// The join timeout passed while the round was open.
     #[error(
         "{} of at least {} joined within {} s (join_timeout){}{}",
-        here.len(),
+        participants.len(),
         counted(*need, "node"),
         waited.as_secs(),
-        if here.is_empty() { "" } else { ": " },
-        names(here)
+        if participants.is_empty() { "" } else { ": " },
+        names(participants)
     )]
     JoinTimeout {
-        /// Who is here.
-        here: Vec<NodeDesc>,
-        /// How many must be.
+        /// The participants of the round.
+        participants: Vec<NodeDesc>,
+        /// The minimum number of nodes.
         need: u64,
-        /// How long was waited.
+        /// How long this node waited.
         waited: Duration,
     },
-    /// The time to join is up, and the round that was under way when it began still is.
+    /// The join timeout passed while a complete round was under way.
     #[error(
-        "round {round} is under way with {}, and no node started over within {} s (join_timeout): {}",
-        counted(here.len(), "node"),
+        "round {round} is under way with {} and did not re-form within {} s (join_timeout): {}",
+        counted(participants.len(), "node"),
         waited.as_secs(),
-        names(here)
+        names(participants)
     )]
     NoNextRound {
-        /// Who is in it.
-        here: Vec<NodeDesc>,
-        /// Which one it is.
+        /// The participants of the round.
+        participants: Vec<NodeDesc>,
+        /// The round.
         round: u64,
-        /// How long was waited.
+        /// How long this node waited.
         waited: Duration,
     },
-    /// The time for another operation is up.
+    /// The timeout of a goal other than joining passed.
     #[error("it took too long")]
-    TooLong,
+    OperationTimeout,
     /// This node leaves.
     #[error("this node leaves")]
     Leaving,
-    /// Nothing is to be done.
+    /// There is nothing to do.
     #[error("nothing to do")]
     Nothing,
 }
 
 impl Reason {
-    /// Whether a node that withdraws because of this gives up joining.
+    /// Returns whether a node that withdraws for this reason stops joining.
     pub(super) fn ends_join(&self) -> bool {
-        self.is_join_timeout() || matches!(self, Reason::OtherTerms { .. } | Reason::TooFewNodes { .. })
+        self.is_join_timeout() || matches!(self, Reason::TermsConflict { .. } | Reason::TooFewNodes { .. })
     }
 
-    /// Whether the time to join is up.
+    /// Returns whether the join timeout has passed.
     pub fn is_join_timeout(&self) -> bool {
         matches!(self, Reason::JoinTimeout { .. } | Reason::NoNextRound { .. })
     }
 }
 
-/// The first few nodes, and how many more.
+/// Returns the first few nodes, and the number of the others.
 pub(super) fn names(nodes: &[NodeDesc]) -> String {
     first_few(nodes.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)))
 }

@@ -1,4 +1,4 @@
-//! What a node was told: how many nodes, and how long for everything. Checked where it enters, all at once.
+//! The settings of a rendezvous: numbers of nodes, and timeouts.
 
 use std::time::Duration;
 
@@ -8,37 +8,37 @@ use super::terms::Launch;
 /// The settings of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Which job.
+    /// The name of the job.
     pub run_id: String,
-    /// A round needs at least so many nodes.
+    /// The minimum number of nodes of a round.
     pub min_nodes: u64,
-    /// And has at most so many.
+    /// The maximum number of nodes of a round.
     pub max_nodes: u64,
-    /// How long a node waits to be in a round.
+    /// How long a node waits until it is in a round.
     pub join_timeout: Duration,
-    /// How long a round with enough nodes waits for more.
+    /// The duration of the last call.
     pub last_call_timeout: Duration,
-    /// The same for a round that re-forms with no more nodes than the one before it had.
+    /// The duration of the last call in a round that re-forms with no more nodes than the round before it had.
     pub reform_last_call_timeout: Duration,
-    /// How long closing may take.
+    /// How long closing the rendezvous may take.
     pub close_timeout: Duration,
-    /// How long one heartbeat may take.
+    /// How long writing one heartbeat may take.
     pub heartbeat_timeout: Duration,
-    /// How often a node shows that it is alive.
+    /// How often a node renews its heartbeat.
     pub keep_alive_interval: Duration,
-    /// After how many intervals without a sign it is dead.
+    /// The number of intervals without a new heartbeat after which a node is dead.
     pub keep_alive_max_attempt: u32,
-    /// How long a node tolerates a store that does not answer, once it has answered.
+    /// How long a node tolerates an outage of the store, after the store has answered once.
     pub store_outage_timeout: Duration,
-    /// What the node runs, if a launcher started it.
+    /// The launch options of the node, if a launcher started it.
     pub launch: Option<Launch>,
 }
 
 impl Settings {
-    /// A time that is longer, a century, was not meant, and can't be reckoned with.
-    pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    /// The longest timeout that is accepted: 100 years. Arithmetic with longer times could overflow.
+    pub const MAX_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-    /// Torch's defaults, and ours for what torch does not have.
+    /// Creates settings with torch's defaults, and with our own for settings that torch does not have.
     pub fn new(run_id: impl Into<String>, min_nodes: u64, max_nodes: u64) -> Settings {
         Settings {
             run_id: run_id.into(),
@@ -56,19 +56,20 @@ impl Settings {
         }
     }
 
-    /// A node without a sign of life for this long is dead.
+    /// Returns how long a heartbeat may stay unchanged before its node is dead.
     pub fn keep_alive_limit(&self) -> Duration {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
     }
 
-    /// Returns how long the open round of `state` waits for more nodes once it has enough, and the name of that setting.
+    /// Returns the duration of the last call of the open round of `state`, and the name of its setting.
     ///
-    /// A round opens when every node has left the one before it, so all nodes that survived are here when it opens. The
-    /// long wait is for new nodes, and some are known to come if the round has more nodes than the one before it.
+    /// A round opens when every node has left the round before it, so all surviving nodes are present when it opens.
+    /// The long last call is for new nodes. More of them can be expected only if the round already has more nodes than
+    /// the one before.
     pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
         let have = state.participants.len() as u64;
         let is_reform = state
-            .last_world()
+            .last_recorded_world()
             .is_some_and(|(round, world)| round.checked_add(1) == Some(state.round) && have <= world);
         match is_reform && self.reform_last_call_timeout < self.last_call_timeout {
             true => (self.reform_last_call_timeout, "reform_last_call_timeout"),
@@ -76,18 +77,18 @@ impl Settings {
         }
     }
 
-    /// All that is wrong with them, in torch's words where torch has any.
+    /// Returns every error in the settings, in torch's words where torch has the same check.
     pub fn check(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         if self.run_id.is_empty() {
-            wrong.push("The run id must be a non-empty string.".to_owned());
+            errors.push("The run id must be a non-empty string.".to_owned());
         }
         if self.min_nodes < 1 {
-            wrong
+            errors
                 .push(format!("The minimum number of nodes ({}) must be greater than zero.", self.min_nodes));
         }
         if self.max_nodes < self.min_nodes {
-            wrong.push(format!(
+            errors.push(format!(
                 "The maximum number of nodes ({}) must be greater than or equal to the minimum number of nodes ({}).",
                 self.max_nodes, self.min_nodes
             ));
@@ -101,21 +102,21 @@ impl Settings {
             ("heartbeat", self.heartbeat_timeout),
         ] {
             if time.is_zero() {
-                wrong.push(format!("The {name} timeout ({}s) must be positive.", time.as_secs()));
+                errors.push(format!("The {name} timeout ({}s) must be positive.", time.as_secs()));
             }
-            if time > Settings::LONGEST {
-                wrong.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
+            if time > Settings::MAX_TIMEOUT {
+                errors.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
             }
         }
-        // Torch accepts zero and then takes every node for dead.
-        if self.keep_alive_limit().is_zero() || self.keep_alive_limit() > Settings::LONGEST {
-            wrong.push(format!(
+        // Torch accepts zero, and then every node counts as dead.
+        if self.keep_alive_limit().is_zero() || self.keep_alive_limit() > Settings::MAX_TIMEOUT {
+            errors.push(format!(
                 "keep_alive_interval ({}s) × keep_alive_max_attempt ({}) is zero or longer than a century.",
                 self.keep_alive_interval.as_secs(),
                 self.keep_alive_max_attempt
             ));
         }
-        wrong
+        errors
     }
 }
 
@@ -124,18 +125,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_wrong_is_said_at_once() {
+    fn check_returns_every_error() {
         let mut settings = Settings::new("", 0, 4);
         settings.keep_alive_max_attempt = 0;
         settings.join_timeout = Duration::ZERO;
-        let wrong = settings.check();
-        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        let errors = settings.check();
+        assert_eq!(errors.len(), 4, "{errors:?}");
         assert!(Settings::new("job", 1, 1).check().is_empty());
         let mut endless = Settings::new("job", 1, 1);
         endless.keep_alive_interval = Duration::from_secs(i64::MAX as u64);
         endless.join_timeout = Duration::MAX;
         assert_eq!(endless.check().len(), 2, "{:?}", endless.check());
-        let wrong = Settings::new("job", 3, 2).check();
-        assert!(wrong[0].contains("maximum number of nodes (2)"), "{wrong:?}");
+        let errors = Settings::new("job", 3, 2).check();
+        assert!(errors[0].contains("maximum number of nodes (2)"), "{errors:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The state that all nodes of a rendezvous share, and torch's node descriptor. What they come to is decided elsewhere.
+//! The state that all nodes of a rendezvous share, and torch's node descriptor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,31 +6,30 @@ use std::sync::Arc;
 
 use super::time::WallTime;
 
-/// What the nodes of a rendezvous know of each other.
+/// The shared state of a rendezvous.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// The current round. Counted up from 0 and never down, so one below 0 is refused when it is read.
+    /// The current round. Rounds are counted from 0, so the codec refuses a negative number.
     pub round: u64,
-    /// Whether the round is closed to new participants, so that ranks are valid.
+    /// Whether the members of the round are final, so that ranks are valid.
     pub complete: bool,
-    /// When the last call of an incomplete round ends.
+    /// When the last call of an open round ends.
     pub deadline: Option<WallTime>,
-    /// Whether the rendezvous has ended for good.
+    /// Whether the rendezvous is closed.
     pub closed: bool,
-    /// Who takes part in the round, with the rank of each (0 until it is complete).
+    /// The nodes of the round with their group ranks, which are 0 until the round is complete.
     pub participants: BTreeMap<NodeDesc, i64>,
-    /// Who wants to be in the next round.
+    /// The nodes that wait for the next round.
     pub wait_list: BTreeSet<NodeDesc>,
-    /// The spares: who came when the round was full.
+    /// The spares.
     pub redundancy_list: BTreeSet<NodeDesc>,
-    /// When each node last showed that it lives, by its own clock.
+    /// The heartbeat of each node, by the node's own wall clock.
     pub last_heartbeats: BTreeMap<NodeDesc, WallTime>,
-    /// Attributes that we don't know, by name. A later torch may add some; its nodes would miss them if we left them
-    /// out when we write.
+    /// All other attributes, by name: our own, and those that later versions of torch may add. They survive our writes.
     pub extra: BTreeMap<Arc<str>, Extra>,
 }
 
-/// The value of an attribute we don't know: only what can mean nothing but itself is kept.
+/// The value of an unknown attribute. Only plain values are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extra {
@@ -46,35 +45,36 @@ pub enum Extra {
     Time(WallTime),
 }
 
-/// One agent: where it runs, which process it is, which of that process' handlers.
+/// A node: one agent, identified by address, process id and local id.
 ///
-/// The order is torch's and decides ranks, so it must not change: by address (code point by code point, so `node10`
-/// comes before `node2`), then process id, then local id. A clone shares the address.
+/// The order determines the ranks and must stay the same as torch's: by address, compared by code points (`node10`
+/// sorts before `node2`), then by process id, then by local id. A clone shares the address.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeDesc {
-    /// The name or address under which the others reach it.
+    /// The host name or address at which other nodes reach the node.
     pub addr: Arc<str>,
-    /// The id of its process.
+    /// The process id of the agent.
     pub pid: i64,
-    /// Which of the handlers of that process, counted from 0.
+    /// The number of the handler in its process, counted from 0.
     pub local_id: i64,
 }
 
 impl NodeDesc {
-    /// The node with these three.
+    /// Creates a node descriptor.
     pub fn new(addr: impl Into<Arc<str>>, pid: i64, local_id: i64) -> NodeDesc {
         NodeDesc { addr: addr.into(), pid, local_id }
     }
 }
 
-/// Torch's text form.
+/// Formats the node as torch does.
 impl fmt::Display for NodeDesc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}_{}_{}", self.addr, self.pid, self.local_id)
     }
 }
 
-/// As it is displayed, but safe for a line of a log: the address comes from a peer.
+/// Formats the node as `Display` does, with the address escaped. The address comes from a peer and may contain line
+/// breaks.
 impl fmt::Debug for NodeDesc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}_{}_{}", self.addr.escape_debug(), self.pid, self.local_id)
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_begins_as_torchs_does() {
+    fn the_default_state_equals_the_one_of_torch() {
         assert_eq!(
             format!("{:?}", State::default()),
             "State { round: 0, complete: false, deadline: None, closed: false, participants: {}, \
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_prints_on_one_line_whatever_is_in_it() {
+    fn a_state_prints_on_one_line_even_with_line_breaks_in_its_texts() {
         let node = NodeDesc::new("a\nb", 1, 0);
         let state = State {
             participants: [(node.clone(), 0)].into(),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_ordered_by_code_points_of_the_address_then_by_numbers() {
+    fn nodes_are_ordered_by_code_points_of_the_address_then_by_pid_and_local_id() {
         let ordered = [
             NodeDesc::new("", 9, 9),
             NodeDesc::new("10.0.0.10", 1, 0),
@@ -121,7 +121,7 @@ mod tests {
             NodeDesc::new("node10", 0, 0),
             NodeDesc::new("node2", 0, 0),
             NodeDesc::new("nöde", 0, 0),
-            // In UTF-16 these two would be the other way round.
+            // UTF-16 would sort these two the other way around.
             NodeDesc::new("\u{ffff}", 0, 0),
             NodeDesc::new("\u{10000}", 0, 0),
         ];
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_reads_as_torch_writes_it() {
+    fn a_node_displays_as_in_torch() {
         let node = NodeDesc::new("host-a.example", 4242, 1);
         assert_eq!(node.to_string(), "host-a.example_4242_1");
         assert_eq!(format!("{node:?}"), "host-a.example_4242_1");
     }
 
     #[test]
-    fn an_address_cannot_break_a_line_of_a_log() {
+    fn an_address_with_a_line_break_prints_on_one_line() {
         assert_eq!(format!("{:?}", NodeDesc::new("a\nb", 1, 0)), "a\\nb_1_0");
     }
 }

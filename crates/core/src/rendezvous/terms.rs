@@ -1,17 +1,18 @@
-//! The terms of a job: what its nodes must agree on, published in the shared state by the first node of ours.
+//! The terms of a job: the options that its nodes must agree on. The first node of ours publishes them in the shared
+//! state.
 
 use std::fmt;
 
 use super::settings::Settings;
 use super::state::{NodeDesc, State};
 
-/// The attribute of the state that holds the terms. Torch's nodes carry it along without reading it.
-const TERMS: &str = "rallypoint_terms";
+/// The attribute of the state with the terms. Torch nodes preserve it without reading it.
+const TERMS_ATTR: &str = "rallypoint_terms";
 
-/// What a launcher runs on a node. Nodes of one job usually run the same.
+/// The launch options of a node. They are usually the same on all nodes of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
-    /// How often workers may be restarted after a failure.
+    /// The number of restarts after failures that `--max-restarts` allows.
     pub max_restarts: u32,
     /// A hash of the command that the workers run.
     pub command: u64,
@@ -24,30 +25,31 @@ pub struct Terms {
     pub min_nodes: u64,
     /// The maximum number of nodes of a round.
     pub max_nodes: u64,
-    /// What the node runs, if a launcher started it.
+    /// The launch options of the node, if a launcher started it.
     pub launch: Option<Launch>,
     /// The node that published the terms, for people to read.
-    pub by: String,
+    pub node: String,
 }
 
 impl Terms {
-    /// Returns the terms of node `me` with these settings.
+    /// Returns the terms of node `me`.
     pub fn new(me: &NodeDesc, settings: &Settings) -> Terms {
         let Settings { min_nodes, max_nodes, launch, .. } = *settings;
-        Terms { min_nodes, max_nodes, launch, by: format!("{} (pid {})", me.addr, me.pid) }
+        Terms { min_nodes, max_nodes, launch, node: format!("{} (pid {})", me.addr, me.pid) }
     }
 
     /// Returns the value of `--nnodes`.
-    pub fn nodes(&self) -> String {
+    pub fn nnodes(&self) -> String {
         format!("{}:{}", self.min_nodes, self.max_nodes)
     }
 
-    /// Whether both allow the same numbers of nodes.
+    /// Returns whether both have the same `--nnodes`.
     pub fn agrees_with(&self, other: &Terms) -> bool {
         (self.min_nodes, self.max_nodes) == (other.min_nodes, other.max_nodes)
     }
 
-    /// Returns how `other` differs in what it launches (restart limit, command), for a warning. Nodes may differ in both.
+    /// Returns the differences between the launch options (restart limit, command), for a warning. Such nodes may still
+    /// share a job.
     pub fn differences(&self, other: &Terms) -> Vec<String> {
         let (Some(ours), Some(theirs)) = (self.launch, other.launch) else { return Vec::new() };
         let mut found = Vec::new();
@@ -69,36 +71,36 @@ impl Terms {
             let command = u64::from_str_radix(command, 16).ok()?;
             Some(Launch { max_restarts: restarts.parse().ok()?, command })
         });
-        Some(Terms { min_nodes: min.parse().ok()?, max_nodes: max.parse().ok()?, launch, by: by.into() })
+        Some(Terms { min_nodes: min.parse().ok()?, max_nodes: max.parse().ok()?, launch, node: by.into() })
     }
 }
 
-/// `MIN:MAX RESTARTS/COMMAND by NODE`
+/// Formats the terms as `MIN:MAX RESTARTS/COMMAND by NODE`, the value of the attribute.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.nodes())?;
+        write!(f, "{}", self.nnodes())?;
         if let Some(Launch { max_restarts, command }) = self.launch {
             write!(f, " {max_restarts}/{command:016x}")?;
         }
-        write!(f, " by {}", self.by)
+        write!(f, " by {}", self.node)
     }
 }
 
 impl State {
-    /// Returns the published terms of the job, if a node of ours is or was in it.
+    /// Returns the published terms of the job, if a node of ours has published any.
     pub fn terms(&self) -> Option<Terms> {
-        self.text(TERMS).and_then(Terms::read)
+        self.text(TERMS_ATTR).and_then(Terms::read)
     }
 
-    /// Publishes the terms of `me`, unless those of other nodes hold. Terms hold as long as any other node is here.
+    /// Publishes the terms of `me`, unless there are published terms and another node is in the state.
     pub(super) fn publish_terms(&mut self, before: &State, me: &NodeDesc, settings: &Settings) {
-        if before.terms().is_none() || !before.has_others(me) {
-            self.set_text(TERMS, Terms::new(me, settings).to_string());
+        if before.terms().is_none() || !before.has_other_nodes(me) {
+            self.set_text(TERMS_ATTR, Terms::new(me, settings).to_string());
         }
     }
 
-    /// Whether a node other than `me` is in one of the lists.
-    pub(super) fn has_others(&self, me: &NodeDesc) -> bool {
+    /// Returns whether a node other than `me` is in one of the lists.
+    pub(super) fn has_other_nodes(&self, me: &NodeDesc) -> bool {
         self.lists().any(|node| node != me)
     }
 }
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_read_as_they_were_written() {
+    fn terms_survive_writing_and_reading() {
         let launch = Launch { max_restarts: 3, command: 0xabc };
         for launch in [None, Some(launch)] {
             let terms = Terms::new(&NodeDesc::new("a by b", 7, 0), &settings(2, 4, launch));
@@ -125,19 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn terms_hold_as_long_as_another_node_is_here() {
+    fn terms_hold_as_long_as_another_node_is_listed() {
         let (ours, theirs) = (settings(2, 4, None), settings(2, 3, None));
         let mut state = open(&["a"]);
         state.publish_terms(&State::default(), &node("a"), &theirs);
         let before = state.clone();
         state.publish_terms(&before, &node("b"), &ours);
-        assert_eq!(state.terms().unwrap().nodes(), "2:3");
+        assert_eq!(state.terms().unwrap().nnodes(), "2:3");
         state.publish_terms(&open(&["b"]), &node("b"), &ours);
-        assert_eq!(state.terms().unwrap().nodes(), "2:4");
+        assert_eq!(state.terms().unwrap().nnodes(), "2:4");
     }
 
     #[test]
-    fn only_another_command_or_restart_limit_is_a_difference() {
+    fn only_the_command_and_the_restart_limit_are_compared() {
         let launch = Launch { max_restarts: 3, command: 1 };
         let terms = |launch| Terms::new(&node("a"), &settings(1, 1, launch));
         let differences = |other| terms(Some(launch)).differences(&terms(other));

@@ -1,4 +1,4 @@
-//! What the tests of this folder are made of: nodes by name, states by their lists, and one node's view of them.
+//! Helpers for the tests of this module: nodes by name, states by their lists, and one node's view of a state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ pub(super) fn nodes<const N: usize>(names: [&str; N]) -> Vec<NodeDesc> {
     names.map(node).to_vec()
 }
 
-/// So many seconds after the start.
+/// The monotonic time `seconds` after the start.
 pub(super) fn at(seconds: u64) -> MonoTime {
     MonoTime::from_start(Duration::from_secs(seconds))
 }
 
-/// So many seconds after some moment.
+/// The wall time `seconds` after a fixed time.
 pub(super) fn wall(seconds: i64) -> WallTime {
     WallTime::from_micros(1_800_000_000_000_000 + seconds * 1_000_000).unwrap()
 }
 
-/// An open round with these in it, all of whom have shown themselves at the start.
+/// An open round with these participants, all with a heartbeat at `wall(0)`.
 pub(super) fn open(participants: &[&str]) -> State {
     let mut state = State::default();
     for name in participants {
@@ -37,10 +37,10 @@ pub(super) fn open(participants: &[&str]) -> State {
     state
 }
 
-/// A complete round with these in it.
+/// A complete round with these participants.
 pub(super) fn complete(participants: &[&str]) -> State {
     let mut state = open(participants);
-    state.complete(u64::MAX);
+    state.mark_complete(u64::MAX);
     state
 }
 
@@ -57,7 +57,7 @@ impl State {
         self
     }
 
-    pub(super) fn called(mut self) -> State {
+    pub(super) fn in_last_call(mut self) -> State {
         self.deadline = Some(wall(30));
         self
     }
@@ -68,7 +68,7 @@ impl State {
     }
 }
 
-/// Node `b` of a job of two to three nodes, a minute after it started; no heartbeat of it is due.
+/// Node `b` of a job with `--nnodes 2:3`, 60 s after its join started. No heartbeat is due.
 #[derive(Debug, Clone)]
 pub(super) struct Fixture {
     pub(super) member: Member,
@@ -88,7 +88,7 @@ impl Fixture {
     }
 
     pub(super) fn heartbeat_due(self) -> Fixture {
-        self.having_seen(&open(&["b"]), 5)
+        self.after_observing(&open(&["b"]), 5)
     }
 
     pub(super) fn late_by(self, seconds: u64) -> Fixture {
@@ -100,8 +100,8 @@ impl Fixture {
         self
     }
 
-    /// It has been looking at this state, and nothing else, for so long.
-    pub(super) fn having_seen(mut self, state: &State, seconds: u64) -> Fixture {
+    /// Observes this state once a second, for `seconds` seconds.
+    pub(super) fn after_observing(mut self, state: &State, seconds: u64) -> Fixture {
         let state = Arc::new(state.clone());
         for second in 0..=seconds {
             self.member.observe(Some(&state), at(100 + second));
@@ -110,8 +110,8 @@ impl Fixture {
         self
     }
 
-    /// These nodes are dead to it.
-    pub(super) fn without<const N: usize>(self, dead: [&str; N]) -> Fixture {
+    /// Makes the node count these nodes as dead.
+    pub(super) fn with_dead<const N: usize>(self, dead: [&str; N]) -> Fixture {
         Fixture { dead: nodes(dead), ..self }
     }
 

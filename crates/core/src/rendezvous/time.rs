@@ -1,5 +1,7 @@
-//! Time by two clocks, neither of which is read here. [`WallTime`] is what the shared state carries: UTC, in microseconds. It is no
-//! measure of how long something took, because clocks of other machines may be wrong and may jump. [`MonoTime`] is.
+//! Time by two clocks. This module reads neither of them.
+//!
+//! [`WallTime`] is the time in the shared state, in UTC and microseconds. It can't measure durations, because the wall
+//! clocks of other machines may be wrong or jump. [`MonoTime`] measures durations.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 const MICROS_PER_SECOND: i64 = 1_000_000;
 const MICROS_PER_DAY: i64 = 86_400 * MICROS_PER_SECOND;
 
-/// A moment by the wall clock of some machine, between the years 1 and 9999, which is what Python's `datetime` can hold.
+/// A time by the wall clock of one machine, between the years 1 and 9999, which is the range of Python's `datetime`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(i64);
 
@@ -19,27 +21,27 @@ impl WallTime {
     /// 1970-01-01T00:00:00Z.
     pub const UNIX_EPOCH: WallTime = WallTime(0);
 
-    /// Returns the moment `micros` microseconds after the epoch, or before it if negative. `None` outside the range.
+    /// Returns the time `micros` microseconds after the Unix epoch, or `None` if it is out of range.
     pub fn from_micros(micros: i64) -> Option<WallTime> {
         (Self::MIN.0..=Self::MAX.0).contains(&micros).then_some(WallTime(micros))
     }
 
-    /// Microseconds after the epoch.
+    /// Returns the number of microseconds since the Unix epoch, which may be negative.
     pub const fn micros(self) -> i64 {
         self.0
     }
 
-    /// Returns the moment `later` after this one, to the microsecond. `None` outside the range.
+    /// Returns the time `later` after this one, truncated to microseconds, or `None` if it is out of range.
     pub fn checked_add(self, later: Duration) -> Option<WallTime> {
         let micros = i64::try_from(later.as_micros()).ok()?;
         WallTime::from_micros(self.0.checked_add(micros)?)
     }
 
-    /// Returns the moment that Python's `datetime` pickles as these bytes: the year in two (high one first), month, day,
-    /// hour, minute and second in one each, microseconds in three. `None` if there is no such moment.
+    /// Returns the time that Python's `datetime` pickles as these bytes, or `None` if there is no such time.
     ///
-    /// The highest bit of the month says which of two equal wall times is meant when clocks are put back; in UTC that
-    /// never happens, so it is ignored.
+    /// The bytes are the year (2 bytes, big-endian), month, day, hour, minute and second (1 byte each), and
+    /// microseconds (3 bytes, big-endian). The highest bit of the month is Python's `fold`, which has no meaning in UTC
+    /// and is ignored.
     pub fn from_stamp(mut stamp: [u8; 10]) -> Option<WallTime> {
         stamp[2] &= 0x7f;
         let [y1, y0, month, day, hour, minute, second, u2, u1, u0] = stamp;
@@ -47,16 +49,16 @@ impl WallTime {
         let seconds = i64::from(hour) * 3600 + i64::from(minute) * 60 + i64::from(second);
         let micros = i64::from(u32::from_be_bytes([0, u2, u1, u0]));
         let time = WallTime::from_micros(days * MICROS_PER_DAY + seconds * MICROS_PER_SECOND + micros)?;
-        // A part that is out of its range, such as 31 April, has been carried over into another moment.
+        // An invalid part, such as 31 April, was carried over, so the result has other bytes.
         (time.to_stamp() == stamp).then_some(time)
     }
 
-    /// Returns the bytes as which Python's `datetime` pickles this moment; see [`from_stamp`](WallTime::from_stamp).
+    /// Returns the bytes that Python's `datetime` pickles for this time; see [`from_stamp`](WallTime::from_stamp).
     pub fn to_stamp(self) -> [u8; 10] {
         let (year, month, day) = civil_from_days(self.0.div_euclid(MICROS_PER_DAY));
         let in_day = self.0.rem_euclid(MICROS_PER_DAY);
         let seconds = in_day / MICROS_PER_SECOND;
-        // Nothing is cut off: a `WallTime` is within the range, and the rest are remainders.
+        // No cast truncates: the year is in range, and the other parts are remainders.
         let [y1, y0] = (year as u16).to_be_bytes();
         let [hour, minute, second] = [seconds / 3600, seconds / 60 % 60, seconds % 60].map(|part| part as u8);
         let [_, u2, u1, u0] = ((in_day % MICROS_PER_SECOND) as u32).to_be_bytes();
@@ -64,7 +66,7 @@ impl WallTime {
     }
 }
 
-/// ISO 8601, always with microseconds, so that lines of a log can be compared by eye.
+/// Formats the time by ISO 8601, always with microseconds, so that log lines align.
 impl fmt::Display for WallTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [y1, y0, month, day, hour, minute, second, ..] = self.to_stamp();
@@ -79,25 +81,26 @@ impl fmt::Debug for WallTime {
     }
 }
 
-/// Days from the first of March of the year 0 to the epoch.
+/// The number of days from 1 March of the year 0 to the Unix epoch.
 const EPOCH: i64 = 719_468;
 const DAYS_PER_400_YEARS: i64 = 146_097;
 
-/// Days from the epoch to this date. Counting years from March puts the leap day last, where it shifts no month.
+/// Returns the number of days from the Unix epoch to a date. Years are counted from March, so that the leap day is the
+/// last day of a year and shifts no month.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let months = (month + 9) % 12;
-    // From March on, every five months have 153 days.
+    // From March on, every 5 months have 153 days.
     let day_of_year = (153 * months + 2) / 5 + day - 1;
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - EPOCH
 }
 
-/// Returns the date `days` days after the epoch: year, month, day.
+/// Returns the date `days` days after the Unix epoch: year, month, day.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + EPOCH;
     let era = days.div_euclid(DAYS_PER_400_YEARS);
     let in_era = days.rem_euclid(DAYS_PER_400_YEARS);
-    // Without the leap days before it, the day's year is a plain quotient.
+    // After the leap days before it are subtracted, the year is a plain quotient.
     let year_of_era = (in_era - in_era / 1460 + in_era / 36_524 - in_era / 146_096) / 365;
     let day_of_year = in_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let months = (5 * day_of_year + 2) / 153;
@@ -106,22 +109,22 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
-/// A moment by this node's own clock, which only goes forward and means nothing to other nodes.
+/// A time by this node's monotonic clock. Other nodes can't interpret it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MonoTime(Duration);
 
 impl MonoTime {
-    /// Returns the moment this long after the start of the clock.
+    /// Returns the time `passed` after the start of the clock.
     pub fn from_start(passed: Duration) -> MonoTime {
         MonoTime(passed)
     }
 
-    /// Returns the time since `earlier`, or zero if `earlier` is later.
+    /// Returns the duration since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: MonoTime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the moment this much later.
+    /// Returns the time `later` after this one.
     pub fn after(self, later: Duration) -> MonoTime {
         MonoTime(self.0.saturating_add(later))
     }
@@ -137,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_moment_of_the_reference_vectors_reads_and_writes() {
+    fn the_time_of_the_reference_vectors_reads_and_writes() {
         let bytes = stamp("07 ea 0b 0f 11 2b 01 01 e2 40");
         let time = WallTime::from_stamp(bytes).unwrap();
         assert_eq!(time.to_string(), "2026-11-15T17:43:01.123456Z");
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_known_from_python_are_the_same_here() {
+    fn times_computed_by_python_are_the_same_here() {
         for (micros, text) in [
             (-62_135_596_800_000_000, "0001-01-01T00:00:00.000000Z"),
             (-1, "1969-12-31T23:59:59.999999Z"),
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_there_is_comes_after_the_day_before_it_and_back() {
+    fn every_day_in_range_follows_the_day_before_it_and_converts_back() {
         let (first, last) = (WallTime::MIN.0 / MICROS_PER_DAY, WallTime::MAX.0 / MICROS_PER_DAY);
         let days_in_month = |year: i64, month: i64| match month {
             4 | 6 | 9 | 11 => 30,
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_that_do_not_exist_are_refused() {
+    fn times_that_do_not_exist_are_refused() {
         for (what, bytes) in [
             ("year 0", "00 00 01 01 00 00 00 00 00 00"),
             ("year 10000", "27 10 01 01 00 00 00 00 00 00"),
@@ -201,7 +204,7 @@ mod tests {
             ("minute 60", "07 ea 01 01 00 3c 00 00 00 00"),
             ("a leap second", "07 ea 01 01 00 00 3c 00 00 00"),
             ("a million microseconds", "07 ea 01 01 00 00 00 0f 42 40"),
-            ("nothing but ones", "ff ff ff ff ff ff ff ff ff ff"),
+            ("only 0xff", "ff ff ff ff ff ff ff ff ff ff"),
         ] {
             assert_eq!(WallTime::from_stamp(stamp(bytes)), None, "{what}");
         }
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn adding_ends_at_the_end_of_the_range() {
+    fn checked_add_returns_none_beyond_the_range() {
         let micro = Duration::from_micros(1);
         assert_eq!(WallTime::MAX.checked_add(micro), None);
         assert_eq!(WallTime::MAX.checked_add(Duration::MAX), None);
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_less_than_a_microsecond_is_cut_off() {
+    fn durations_are_truncated_to_microseconds() {
         let time = WallTime::UNIX_EPOCH.checked_add(Duration::new(5, 999)).unwrap();
         assert_eq!(time.micros(), 5_000_000);
     }

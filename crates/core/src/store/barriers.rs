@@ -1,6 +1,7 @@
-//! Barriers that can be used again: each round releases `world_size` clients that are all still connected.
+//! Reusable barriers. Each round of a barrier releases `world_size` clients that are all connected.
 //!
-//! A barrier is not a key: setting a key of its name releases no client, and a completed barrier leaves nothing behind.
+//! A barrier is not a key. Setting a key with the name of a barrier releases no client, and a completed barrier leaves
+//! no state behind.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +12,22 @@ use hashbrown::hash_map::Entry;
 use super::engine::ClientId;
 use crate::key::Key;
 
-/// The position of a client at a barrier.
+/// The arrival of a client at a barrier.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    name: (Key, u64),
+    barrier: (Key, u64),
     number: u64,
 }
 
-/// All barriers with waiting clients. Barriers of one key with different world sizes are different barriers.
+/// All barriers with blocked clients. Barriers with the same key but different world sizes are independent.
 #[derive(Debug)]
 pub(super) struct Barriers {
-    /// The clients at each barrier, by the order of their arrival.
+    /// The clients at each barrier, in the order of their arrival.
     rounds: HashMap<(Key, u64), BTreeMap<u64, ClientId>, RandomState>,
     bytes: usize,
 }
 
-/// Approximate bytes of a barrier with this key: the key, and the records.
+/// Returns the approximate memory of a barrier with this key, in bytes.
 pub(super) fn barrier_cost(key: &[u8]) -> usize {
     key.len() + 256
 }
@@ -36,18 +37,20 @@ impl Barriers {
         Barriers { rounds: HashMap::with_hasher(hasher), bytes: 0 }
     }
 
-    /// Returns the bytes of all barriers.
+    /// Returns the memory of all barriers, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns whether clients wait at a barrier.
+    /// Returns whether clients are blocked at a barrier.
     pub(super) fn has_round(&self, key: &[u8], world_size: u64) -> bool {
         self.rounds.contains_key(&(Key::from(key), world_size))
     }
 
-    /// Adds a client. Returns its position in an incomplete round, or, as `Err`, the other clients of a round that is complete
-    /// and over, in the order of their arrival.
+    /// Adds a client to the current round of a barrier.
+    ///
+    /// Returns the arrival if the round is still incomplete. If this client completes the round, returns `Err` with the
+    /// other clients of the round in the order of their arrival, and removes the round.
     pub(super) fn arrive(
         &mut self,
         client: ClientId,
@@ -68,12 +71,12 @@ impl Barriers {
         }
         let number = clients.last_key_value().map_or(0, |(number, _)| number + 1);
         clients.insert(number, client);
-        Ok(Arrival { name: round.key().clone(), number })
+        Ok(Arrival { barrier: round.key().clone(), number })
     }
 
-    /// Removes a client that gave up or disconnected.
+    /// Removes a client that canceled its BARRIER or disconnected.
     pub(super) fn leave(&mut self, arrival: Arrival) {
-        let Entry::Occupied(mut round) = self.rounds.entry(arrival.name) else { return };
+        let Entry::Occupied(mut round) = self.rounds.entry(arrival.barrier) else { return };
         round.get_mut().remove(&arrival.number);
         if round.get().is_empty() {
             self.bytes -= barrier_cost(&round.key().0);
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_arrival_gets_all_the_others_and_the_round_is_forgotten() {
+    fn the_last_arrival_completes_and_removes_the_round() {
         let mut barriers = barriers();
         barriers.arrive(client(5), b"b", 3).unwrap();
         barriers.arrive(client(6), b"b", 3).unwrap();
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_all_clients_left_is_forgotten() {
+    fn a_round_that_all_clients_left_is_removed() {
         let mut barriers = barriers();
         let first = barriers.arrive(client(5), b"b", 3).unwrap();
         let second = barriers.arrive(client(6), b"b", 3).unwrap();
@@ -116,12 +119,12 @@ mod tests {
     #[test]
     fn a_client_that_left_is_not_released() {
         let mut barriers = barriers();
-        let leaver = barriers.arrive(client(5), b"b", 3).unwrap();
+        let first = barriers.arrive(client(5), b"b", 3).unwrap();
         barriers.arrive(client(6), b"b", 3).unwrap();
-        barriers.leave(leaver);
+        barriers.leave(first);
         barriers.arrive(client(7), b"b", 3).unwrap();
-        let others = barriers.arrive(client(8), b"b", 3).unwrap_err();
-        assert_eq!(others, [client(6), client(7)]);
+        let released = barriers.arrive(client(8), b"b", 3).unwrap_err();
+        assert_eq!(released, [client(6), client(7)]);
     }
 
     #[test]

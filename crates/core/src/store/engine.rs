@@ -1,8 +1,8 @@
-//! One total order of requests, and what each of them does.
+//! The engine: one total order of requests, and the effects of each request.
 //!
-//! A request is decided first and applied second: the engine checks it against what is stored, then passes [`Effect`]s to
-//! [`Engine::apply`]. The same sequence of inputs gives the same outputs and refusals on every machine. The engine has no
-//! clock: clients bound their own waits and cancel them.
+//! The engine first checks a request against the stored data, and then passes [`Effect`]s to [`Engine::apply`]. The
+//! same sequence of inputs gives the same outputs and refusals on every machine. The engine has no clock: a client with
+//! a timeout cancels its own WAIT.
 
 mod waiting;
 mod writing;
@@ -24,15 +24,15 @@ use crate::limits::Limits;
 use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply, Request};
 
-/// Names that the server reserves. Torch's clients put `/` before every key, so they never use one.
+/// The prefix of reserved keys. Torch's clients put `/` before every key, so they never use a reserved key.
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
-/// The read-only name under which a server identifies itself. No count and no list includes it.
+/// The read-only key whose value is the identity of the server. GETNUMKEYS and LIST_KEYS exclude it.
 pub const SERVER_KEY: &[u8] = b"rallypoint/server";
-/// A name for CHECK alone: it is present if the last COMPARE_SET of this connection stored its value. The reply to a
-/// COMPARE_SET can't tell, because the key may have held that value already.
+/// A key for CHECK only. It is present if the last COMPARE_SET of this connection stored its value. The reply to
+/// COMPARE_SET does not show that, because the key may have had that value before.
 pub const STORED_KEY: &[u8] = b"rallypoint/stored";
 
-/// A client of the engine, numbered by the caller. Numbers should be small and reused after a disconnect.
+/// A client of the engine. The caller chooses the numbers, which should be small and reused after a disconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(u32);
 
@@ -48,75 +48,75 @@ impl ClientId {
     }
 }
 
-/// What comes of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     /// The request has no reply.
-    Nothing,
+    NoReply,
     /// The client gets this reply.
     Reply(Reply),
-    /// The client is blocked. [`Engine::poll_woken`] returns it when its request is answered.
+    /// The client is blocked. [`Engine::poll_woken`] returns the client when its request has ended.
     Blocked,
 }
 
-/// Refusals are boxed to keep results small.
+/// A result with a boxed refusal, which keeps `Ok` results small.
 type Result<T, E = Box<Refusal>> = std::result::Result<T, E>;
 
-/// A check of the values written under keys with a prefix, beyond the limits that hold for all keys.
+/// A check of the values that clients write under keys with a prefix, in addition to the limits.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteGuard {
-    /// The prefix of the keys it checks.
+    /// The prefix of the checked keys. It must not be empty.
     pub prefix: &'static [u8],
-    /// The check.
+    /// The check of a key and its new value.
     pub check: CheckWrite,
 }
 
-/// Returns why a key may not hold a value.
+/// Returns an error with the reason if `value` must not be stored under `key`.
 pub type CheckWrite = fn(key: &[u8], value: &[u8], limits: &Limits) -> Result<(), String>;
 
-/// How to create an [`Engine`].
+/// Options of an [`Engine`].
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
-    /// The limits on what is stored.
+    /// The limits on stored data and waits.
     pub limits: Limits,
-    /// Makes the placement of keys in hash tables unpredictable to clients.
+    /// The seed of the hash tables. Clients that do not know it cannot provoke collisions.
     pub seed: u64,
-    /// What [`SERVER_KEY`] reads as. Without an identity no name is reserved.
+    /// The value of [`SERVER_KEY`]. Without an identity, no key is reserved.
     pub identity: Option<Value>,
-    /// A check of written values.
+    /// An additional check of written values.
     pub guard: Option<WriteGuard>,
 }
 
 #[derive(Debug, Default)]
 enum State {
     #[default]
-    Free,
+    Idle,
     Waiting(Registrations),
     AtBarrier(Box<Arrival>),
 }
 
-/// What the engine knows of a client.
+/// The state of a client.
 #[derive(Debug, Default)]
 struct Client {
     state: State,
-    /// Boxed, because few clients have one at a time.
+    /// The latch of the last WAIT. Boxed, because few clients have a latch at the same time.
     latch: Option<Box<Latch>>,
-    /// Whether its last COMPARE_SET stored its value.
+    /// Whether the client's last COMPARE_SET stored its value.
     stored: bool,
 }
 
-/// What a wait leaves to its client until the client's next request.
+/// The data that a WAIT leaves for the client's next request.
 #[derive(Debug, Default)]
 struct Latch {
-    /// The values that the wait has seen. A `get` that follows finds them even if the keys were deleted since.
+    /// The values that the WAIT saw. A GET that follows finds them even if the keys were deleted in between.
     values: Vec<(Key, Value)>,
-    /// What the values count towards [`Limits::latched_bytes`].
+    /// The number of bytes that the values count towards [`Limits::latched_bytes`].
     bytes: usize,
-    /// The queue whose item the client was woken for.
+    /// The queue that the client has a claim on.
     claim: Option<Key>,
 }
 
-/// The store.
+/// A store without IO.
 pub struct Engine<L = ()> {
     limits: Limits,
     identity: Option<Value>,
@@ -127,7 +127,7 @@ pub struct Engine<L = ()> {
     waiters: Waiters,
     clients: Vec<Client>,
     blocked: usize,
-    /// What all latches together count as.
+    /// The number of bytes of all latches.
     latched: usize,
     woken: VecDeque<ClientId>,
     log: L,
@@ -135,7 +135,7 @@ pub struct Engine<L = ()> {
 }
 
 impl<L: EffectLog> Engine<L> {
-    /// Creates an empty store that records its effects in `log`.
+    /// Creates an empty store. It records its effects in `log`.
     pub fn new(options: EngineOptions, log: L) -> Engine<L> {
         let seed = options.seed;
         let hasher = RandomState::with_seeds(seed, !seed, seed.rotate_left(32), seed ^ 0x9E37_79B9_7F4A_7C15);
@@ -156,48 +156,49 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Carries out a request. While a client is blocked, only CANCEL_WAIT is accepted from it.
+    /// Executes a request of a client. If the client is blocked, the request must be a CANCEL_WAIT.
     ///
     /// # Errors
     ///
-    /// Fails if the request is refused. It has changed nothing then, and the client's connection is to be closed.
+    /// Fails with a [`Refusal`] if the request exceeds a limit or is not allowed. A refused request has changed
+    /// nothing. The caller closes the client's connection.
     #[inline(always)]
-    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> Result<Answer> {
+    pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> Result<Outcome> {
         if client.index() >= self.clients.len() {
             self.clients.resize_with(client.index() + 1, Client::default);
         }
-        let known = &mut self.clients[client.index()];
-        if !matches!(known.state, State::Free) && request != Request::CancelWait {
+        let record = &mut self.clients[client.index()];
+        if !matches!(record.state, State::Idle) && request != Request::CancelWait {
             return Err(Refusal::Blocked { op: request.op() }.into());
         }
-        match known.latch.take() {
-            None => self.answer(client, request, &[]),
-            Some(latch) => self.answer_after_wait(client, request, *latch),
+        match record.latch.take() {
+            None => self.run(client, request, &[]),
+            Some(latch) => self.run_after_wait(client, request, *latch),
         }
     }
 
-    /// Forgets a client that has disconnected, with whatever it waited for.
+    /// Removes a disconnected client, with its WAIT or BARRIER, its latch and its claim.
     pub fn handle_disconnect(&mut self, client: ClientId) {
         if client.index() >= self.clients.len() {
             return;
         }
         self.unblock(client);
-        let gone = std::mem::take(&mut self.clients[client.index()]);
-        if let Some(latch) = gone.latch {
+        let removed = std::mem::take(&mut self.clients[client.index()]);
+        if let Some(latch) = removed.latch {
             self.end_latch(*latch);
         }
     }
 
-    /// Returns the next client whose blocked request is answered, with [`Reply::Stop`].
+    /// Returns the next client whose blocked request has ended. The caller sends it [`Reply::Stop`].
     #[inline]
     pub fn poll_woken(&mut self) -> Option<ClientId> {
         self.woken.pop_front()
     }
 
-    /// Records an effect, changes what is stored, and answers the clients that waited for it. Nothing else changes what is
-    /// stored.
+    /// Records an effect, applies it to the stored data, and wakes the clients that waited for it. No other method
+    /// changes the stored data.
     ///
-    /// Always inline: each request decides on one kind of effect, and pays for that kind alone.
+    /// Always inline, so that the code of each request contains only the one kind of effect that it uses.
     #[inline(always)]
     pub fn apply(&mut self, effect: Effect<'_>) {
         self.log.record(&effect);
@@ -210,7 +211,7 @@ impl<L: EffectLog> Engine<L> {
                 for (key, value) in pairs.iter() {
                     self.map.put(key, value.into());
                 }
-                // A waiter sees what the whole list left, not a value that a later pair replaced.
+                // Wake waiters after the last pair, so that none sees a value that a later pair replaces.
                 if self.waiters.len() > 0 {
                     pairs.iter().for_each(|(key, _)| self.wake(key));
                 }
@@ -222,14 +223,14 @@ impl<L: EffectLog> Engine<L> {
             Effect::Delete { key } => self.map.remove(key),
             Effect::Push { key, item } => {
                 self.queues.push(key, item.to_value());
-                // A push wakes a waiter even if another client was woken for an item that is gone.
+                // Claims do not matter here, because another client may have popped the item of a claim.
                 self.wake_for_item(key);
             }
             Effect::Pop { key } => self.queues.pop(key),
         }
     }
 
-    /// Returns a view of the engine at this moment.
+    /// Returns a snapshot of the engine.
     pub fn snapshot(&self) -> Snapshot<'_> {
         Snapshot {
             keys: self.map.len(),
@@ -242,21 +243,25 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Panics if the parts of the engine disagree or a limit is passed. For tests: it walks everything.
+    /// Checks the invariants of the engine, for tests. The check visits all clients and their registrations.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the parts of the engine are inconsistent, or if a limit is exceeded.
     pub fn check_invariants(&self) {
         let (mut registered, mut blocked, mut latched) = (0, 0, 0);
-        for known in &self.clients {
-            latched += known.latch.as_ref().map_or(0, |latch| latch.bytes);
-            blocked += usize::from(!matches!(known.state, State::Free));
-            let State::Waiting(registrations) = &known.state else { continue };
-            assert!(registrations.left() > 0, "a client waits for nothing");
-            assert_eq!(self.waiters.missing(registrations).count(), registrations.left());
+        for record in &self.clients {
+            latched += record.latch.as_ref().map_or(0, |latch| latch.bytes);
+            blocked += usize::from(!matches!(record.state, State::Idle));
+            let State::Waiting(registrations) = &record.state else { continue };
+            assert!(registrations.remaining() > 0, "a client waits for nothing");
+            assert_eq!(self.waiters.missing(registrations).count(), registrations.remaining());
             for key in self.waiters.missing(registrations) {
                 assert!(self.map.get(key).is_none(), "a wake-up was lost");
                 assert!(!self.queues.has_unclaimed(key), "a wake-up for a queue was lost");
                 assert!(self.waiters.is_awaited(key));
             }
-            registered += registrations.left();
+            registered += registrations.remaining();
         }
         assert_eq!((registered, blocked, latched), (self.waiters.len(), self.blocked, self.latched));
         assert!(self.bytes() <= self.limits.store_bytes, "{} bytes", self.bytes());
@@ -265,26 +270,26 @@ impl<L: EffectLog> Engine<L> {
         assert!(self.latched <= self.limits.latched_bytes);
     }
 
-    /// Returns the bytes that [`Limits::store_bytes`] bounds: stored data, awaited names and barriers.
+    /// Returns the bytes that count towards [`Limits::store_bytes`]: stored data, awaited keys and barriers.
     #[inline(always)]
     fn bytes(&self) -> usize {
         self.map.bytes() + self.queues.bytes() + self.waiters.bytes() + self.barriers.bytes()
     }
 
-    /// Answers the first request after a wait, which ends what the wait left open.
+    /// Executes the first request after a WAIT, and ends the latch of the WAIT.
     #[inline(never)]
-    fn answer_after_wait(&mut self, client: ClientId, request: Request<'_>, latch: Latch) -> Result<Answer> {
-        let answer = self.answer(client, request, &latch.values);
+    fn run_after_wait(&mut self, client: ClientId, request: Request<'_>, latch: Latch) -> Result<Outcome> {
+        let outcome = self.run(client, request, &latch.values);
         self.end_latch(latch);
-        answer
+        outcome
     }
 
     #[inline(always)]
-    fn answer(&mut self, client: ClientId, request: Request<'_>, seen: &[(Key, Value)]) -> Result<Answer> {
-        Ok(Answer::Reply(match request {
+    fn run(&mut self, client: ClientId, request: Request<'_>, latched: &[(Key, Value)]) -> Result<Outcome> {
+        Ok(Outcome::Reply(match request {
             Request::Get { key } => {
-                let latched = || seen.iter().find(|(seen, _)| **seen == *key).map(|(_, value)| value);
-                Reply::Value(self.value(key, latched))
+                let find = || latched.iter().find(|(name, _)| **name == *key).map(|(_, value)| value);
+                Reply::Value(self.value(key, find))
             }
             Request::Set { key, value } => return self.set(key, value),
             Request::CompareSet { key, expected, desired } => {
@@ -299,7 +304,7 @@ impl<L: EffectLog> Engine<L> {
             Request::NumKeys => Reply::Number(self.map.len() as i64),
             Request::DeleteKey { key } => Reply::Number(i64::from(self.delete(key)?)),
             Request::Append { key, value } => return self.append(key, value.bytes()),
-            Request::MultiGet { keys } => Reply::Values(self.values(keys, seen)),
+            Request::MultiGet { keys } => Reply::Values(self.values(keys, latched)),
             Request::MultiSet { pairs } => return self.multi_set(pairs),
             Request::CancelWait => {
                 self.unblock(client);
@@ -311,12 +316,12 @@ impl<L: EffectLog> Engine<L> {
             Request::QueueLen { key } => Reply::Number(self.queues.len(key) as i64),
             Request::ListKeys => Reply::Keys(self.list_keys()?),
             Request::Barrier { key, world_size } => return self.barrier(client, key, world_size),
-            // The session has checked it. A second VALIDATE never reaches the engine.
-            Request::Validate { .. } => return Ok(Answer::Nothing),
+            // The session checks VALIDATE and does not pass it on.
+            Request::Validate { .. } => return Ok(Outcome::NoReply),
         }))
     }
 
-    // ---- reading ----
+    // ---- reads ----
 
     fn is_present(&self, key: &[u8]) -> bool {
         self.map.get(key).is_some() || self.queues.len(key) > 0 || self.reserved(key).is_some()
@@ -326,32 +331,32 @@ impl<L: EffectLog> Engine<L> {
         self.identity.as_ref().filter(|_| key == SERVER_KEY)
     }
 
-    /// Returns the value of a key as it is now, or else as a wait has seen it.
+    /// Returns the current value of a key, or its latched value, or an empty value.
     #[inline]
     fn value<'a>(&'a self, key: &[u8], latched: impl FnOnce() -> Option<&'a Value>) -> Value {
-        let held = self.map.get(key).or_else(|| self.reserved(key));
-        held.or_else(latched).unwrap_or(&self.empty).clone()
+        let stored = self.map.get(key).or_else(|| self.reserved(key));
+        stored.or_else(latched).unwrap_or(&self.empty).clone()
     }
 
-    fn values(&self, keys: KeyList<'_>, seen: &[(Key, Value)]) -> Vec<Value> {
-        // Few requests need it: most keys are still there.
-        let latched =
-            LazyCell::new(|| seen.iter().map(|(key, value)| (&**key, value)).collect::<BTreeMap<_, _>>());
+    fn values(&self, keys: KeyList<'_>, latched: &[(Key, Value)]) -> Vec<Value> {
+        // Built only if a key is absent, which is rare.
+        let by_key =
+            LazyCell::new(|| latched.iter().map(|(key, value)| (&**key, value)).collect::<BTreeMap<_, _>>());
         let mut values = Vec::with_capacity(keys.len());
-        values.extend(keys.iter().map(|key| self.value(key, || latched.get(key).copied())));
+        values.extend(keys.iter().map(|key| self.value(key, || by_key.get(key).copied())));
         values
     }
 
     fn list_keys(&self) -> Result<Vec<Key>> {
         let len = 8 + 8 * self.map.len() + self.map.key_bytes();
-        permit(Op::ListKeys, b"*", "bytes of reply", len, self.limits.output_hard)?;
+        check(Op::ListKeys, b"*", "bytes of reply", len, self.limits.output_hard)?;
         Ok(self.map.iter().map(|(key, _)| key.clone()).collect())
     }
 }
 
-/// Refuses a request that needs more of something than the limit.
+/// Refuses a request if `needed` exceeds `limit`. `what` is their unit.
 #[inline(always)]
-fn permit(op: Op, key: &[u8], what: &'static str, needed: usize, limit: usize) -> Result<()> {
+fn check(op: Op, key: &[u8], what: &'static str, needed: usize, limit: usize) -> Result<()> {
     match needed > limit {
         true => Err(Refusal::Limit { op, key: printable(key), what, needed, limit }.into()),
         false => Ok(()),

@@ -1,4 +1,5 @@
-//! Keys and values, in many hash tables rather than one, so that growing one never stops the store for long.
+//! The map of keys to values. It consists of 64 hash tables, so that the growth of one table delays requests by a few
+//! ms at most.
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -7,12 +8,12 @@ use crate::key::Key;
 use crate::value::Value;
 use crate::wire::Payload;
 
-/// The number of tables. With four million keys the largest growth of a table moves 64 thousand, in a few milliseconds.
+/// The number of hash tables. With 4,000,000 keys, the growth of one table moves about 64,000 keys.
 const SHARDS: usize = 64;
 
-/// Approximate bytes of an entry beyond its key and value: its slot in a table that is two thirds full, the allocation of the
-/// value, and that of a long key.
-const ENTRY_OVERHEAD: usize = 128;
+/// The approximate memory of an entry beyond the bytes of its key and value: its slot in a table that is two thirds
+/// full, and the overhead of its allocations.
+const ENTRY_OVERHEAD_BYTES: usize = 128;
 
 #[derive(Debug)]
 struct Entry {
@@ -20,7 +21,7 @@ struct Entry {
     value: Value,
 }
 
-/// A map from keys to values that counts the bytes it holds.
+/// A map of keys to values that counts its memory.
 #[derive(Debug)]
 pub(super) struct Map {
     shards: Box<[HashTable<Entry>]>,
@@ -30,9 +31,9 @@ pub(super) struct Map {
     key_bytes: usize,
 }
 
-/// Returns what an entry with a key and a value of these lengths counts as.
-pub(super) fn cost(key: usize, value: usize) -> usize {
-    key + value + ENTRY_OVERHEAD
+/// Returns the memory of an entry with a key and a value of these lengths.
+pub(super) fn entry_cost(key: usize, value: usize) -> usize {
+    key + value + ENTRY_OVERHEAD_BYTES
 }
 
 impl Map {
@@ -44,7 +45,7 @@ impl Map {
     #[inline]
     fn hash(&self, key: &[u8]) -> (usize, u64) {
         let hash = self.hasher.hash_one(key);
-        // A table uses the low bits for the slot and the top seven for the tag.
+        // A table uses the low bits for the slot and the top 7 bits for the tag, so the shard uses bits in the middle.
         ((hash >> 32) as usize % SHARDS, hash)
     }
 
@@ -52,12 +53,12 @@ impl Map {
         self.len
     }
 
-    /// Returns the bytes held, overheads included.
+    /// Returns the memory of all entries, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns the bytes of the keys alone.
+    /// Returns the sum of the lengths of all keys.
     pub(super) fn key_bytes(&self) -> usize {
         self.key_bytes
     }
@@ -67,11 +68,11 @@ impl Map {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// Returns the key as it is kept, with its value.
+    /// Returns the stored key, which is cheap to clone, and its value.
     #[inline]
     pub(super) fn entry(&self, key: &[u8]) -> Option<(&Key, &Value)> {
         let (shard, hash) = self.hash(key);
-        self.shards[shard].find(hash, |entry| entry.key.is(key)).map(|entry| (&entry.key, &entry.value))
+        self.shards[shard].find(hash, |entry| entry.key.equals(key)).map(|entry| (&entry.key, &entry.value))
     }
 
     /// Iterates over all keys and values, in no particular order.
@@ -82,43 +83,43 @@ impl Map {
     #[inline]
     fn get_mut(&mut self, key: &[u8]) -> Option<&mut Value> {
         let (shard, hash) = self.hash(key);
-        self.shards[shard].find_mut(hash, |entry| entry.key.is(key)).map(|entry| &mut entry.value)
+        self.shards[shard].find_mut(hash, |entry| entry.key.equals(key)).map(|entry| &mut entry.value)
     }
 
-    /// Stores a value. The bytes are copied over the old value where that needs no allocation.
+    /// Stores a value. Overwrites the old value in place if possible, which needs no allocation.
     #[inline(always)]
     pub(super) fn put(&mut self, key: &[u8], value: Payload<'_>) {
-        let Some(held) = self.get_mut(key) else { return self.insert(key, value.to_value()) };
-        let before = held.len();
-        if !held.overwrite(value.bytes()) {
-            *held = value.to_value();
+        let Some(stored) = self.get_mut(key) else { return self.insert(key, value.to_value()) };
+        let before = stored.len();
+        if !stored.try_overwrite(value.bytes()) {
+            *stored = value.to_value();
         }
         self.bytes = self.bytes + value.bytes().len() - before;
     }
 
-    /// Lengthens the value of a key. An absent key counts as empty.
+    /// Appends to the value of a key. An absent key counts as empty.
     pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
-        let Some(held) = self.get_mut(key) else { return self.insert(key, Value::copied(more)) };
-        held.append(more);
+        let Some(stored) = self.get_mut(key) else { return self.insert(key, Value::copied(more)) };
+        stored.append(more);
         self.bytes += more.len();
     }
 
-    /// Adds a key that is absent.
+    /// Inserts an absent key.
     fn insert(&mut self, key: &[u8], value: Value) {
         self.len += 1;
         self.key_bytes += key.len();
-        self.bytes += cost(key.len(), value.len());
+        self.bytes += entry_cost(key.len(), value.len());
         let (shard, hash) = self.hash(key);
         let (entry, hasher) = (Entry { key: Key::from(key), value }, &self.hasher);
         self.shards[shard].insert_unique(hash, entry, |entry| hasher.hash_one(&*entry.key));
     }
 
-    /// Removes a key, if it exists.
+    /// Removes a key, if it is present.
     pub(super) fn remove(&mut self, key: &[u8]) {
         let (shard, hash) = self.hash(key);
-        let Ok(slot) = self.shards[shard].find_entry(hash, |entry| entry.key.is(key)) else { return };
+        let Ok(slot) = self.shards[shard].find_entry(hash, |entry| entry.key.equals(key)) else { return };
         let (entry, _) = slot.remove();
-        self.bytes -= cost(entry.key.len(), entry.value.len());
+        self.bytes -= entry_cost(entry.key.len(), entry.value.len());
         self.key_bytes -= entry.key.len();
         self.len -= 1;
     }
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_are_each_found_again() {
+    fn each_of_10000_keys_is_found() {
         let mut map = map();
         for number in 0..10_000u32 {
             map.put(&number.to_le_bytes(), number.to_be_bytes()[..].into());
@@ -160,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_follow_every_change() {
+    fn every_change_updates_the_byte_count() {
         let mut map = map();
         map.put(b"key", b"1234"[..].into());
-        assert_eq!(map.bytes(), cost(3, 4));
+        assert_eq!(map.bytes(), entry_cost(3, 4));
         map.put(b"key", b"1"[..].into());
-        assert_eq!(map.bytes(), cost(3, 1));
+        assert_eq!(map.bytes(), entry_cost(3, 1));
         map.append(b"key", b"234567");
-        assert_eq!(map.bytes(), cost(3, 7));
+        assert_eq!(map.bytes(), entry_cost(3, 7));
         map.remove(b"key");
         assert_eq!(map.bytes(), 0);
     }
@@ -177,20 +178,20 @@ mod tests {
         let mut map = map();
         let long = [b'k'; 1000];
         map.put(&long, b"1"[..].into());
-        let kept = map.entry(&long).unwrap().0.clone();
+        let key = map.entry(&long).unwrap().0.clone();
         map.put(&long, b"2"[..].into());
-        assert_eq!(kept.as_ptr(), map.entry(&long).unwrap().0.as_ptr());
+        assert_eq!(key.as_ptr(), map.entry(&long).unwrap().0.as_ptr());
     }
 
     #[test]
     fn an_append_to_an_absent_key_stores_it() {
         let mut map = map();
         map.append(b"key", b"more");
-        assert_eq!((map.get(b"key"), map.len(), map.bytes()), (Some(&value(b"more")), 1, cost(3, 4)));
+        assert_eq!((map.get(b"key"), map.len(), map.bytes()), (Some(&value(b"more")), 1, entry_cost(3, 4)));
     }
 
     #[test]
-    fn a_key_is_removed_once() {
+    fn removing_an_absent_key_changes_nothing() {
         let mut map = map();
         map.put(b"key", b"v"[..].into());
         map.remove(b"key");

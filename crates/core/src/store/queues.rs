@@ -1,7 +1,7 @@
 //! First-in-first-out queues. A queue exists while it has an item or a claim.
 //!
-//! A push wakes at most one waiter, which then holds a *claim* until its next request. While claims cover all items, no other
-//! waiter is woken. A claim that ends unused, because its holder died or did something else, wakes the next waiter.
+//! A push wakes at most one waiter. The woken waiter has a *claim* on one item until its next request. If that request
+//! does not pop the item, or if the client disconnects, the engine wakes the next waiter.
 
 use std::collections::VecDeque;
 
@@ -24,8 +24,8 @@ pub(super) struct Queues {
     bytes: usize,
 }
 
-/// Approximate bytes of an item beyond its value.
-const ITEM_OVERHEAD: usize = 48;
+/// The approximate memory of an item beyond the bytes of its value.
+const ITEM_OVERHEAD_BYTES: usize = 48;
 
 impl Queues {
     pub(super) fn new(hasher: RandomState) -> Queues {
@@ -49,7 +49,7 @@ impl Queues {
 
     pub(super) fn push(&mut self, key: &[u8], item: Value) {
         self.items += 1;
-        self.bytes += item.len() + ITEM_OVERHEAD;
+        self.bytes += item.len() + ITEM_OVERHEAD_BYTES;
         match self.queues.get_mut(key) {
             Some(queue) => queue.items.push_back(item),
             None => {
@@ -59,27 +59,27 @@ impl Queues {
         }
     }
 
-    /// Returns the item at the head of a queue.
+    /// Returns the first item of a queue.
     pub(super) fn head(&self, key: &[u8]) -> Option<&Value> {
         self.queues.get(key)?.items.front()
     }
 
-    /// Removes the item at the head of a queue.
+    /// Removes the first item of a queue.
     pub(super) fn pop(&mut self, key: &[u8]) {
         let Some(queue) = self.queues.get_mut(key) else { return };
         if let Some(item) = queue.items.pop_front() {
             self.items -= 1;
-            self.bytes -= item.len() + ITEM_OVERHEAD;
+            self.bytes -= item.len() + ITEM_OVERHEAD_BYTES;
         }
         self.remove_if_unused(key);
     }
 
-    /// Iterates over the names of all queues and their items, in no particular order of names.
+    /// Iterates over the items of all queues with the names of their queues. The order of the queues is unspecified.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.queues.iter().flat_map(|(key, queue)| queue.items.iter().map(|item| (&**key, item)))
     }
 
-    /// Returns whether an item exists that no woken client has claimed.
+    /// Returns whether a queue has more items than claims.
     pub(super) fn has_unclaimed(&self, key: &[u8]) -> bool {
         self.queues.get(key).is_some_and(|queue| queue.claims < queue.items.len())
     }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn items_leave_in_the_order_they_came() {
+    fn items_are_popped_in_push_order() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.push(b"q", item(b"b"));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_do_not_mix() {
+    fn queues_are_independent() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.pop(b"p");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_queue_is_forgotten() {
+    fn an_emptied_queue_is_removed() {
         let mut queues = queues();
         queues.push(b"a name of some length", item(b"item"));
         assert!(queues.bytes() > 25);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_outlives_the_item_that_was_stolen() {
+    fn a_claim_outlives_an_item_that_another_client_popped() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.claim(b"q");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_claim_on_an_empty_queue_forgets_it() {
+    fn ending_the_last_claim_removes_an_empty_queue() {
         let mut queues = queues();
         queues.push(b"q", item(b"a"));
         queues.claim(b"q");

@@ -1,23 +1,23 @@
-//! The state of the engine at one moment, for status reports, journals and tests.
+//! Snapshots of the engine for status reports, journals and tests.
 
 use super::effect::Effect;
 use super::map::Map;
 use super::queues::Queues;
 use crate::value::Value;
 
-/// A view of the engine at one moment.
+/// A view of the state of the engine.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Snapshot<'a> {
     /// The number of keys.
     pub keys: usize,
-    /// Bytes of keys, values and queue items, with their overheads.
+    /// The memory of keys, values and queue items, in bytes.
     pub bytes: usize,
     /// The number of items in all queues.
     pub queue_items: usize,
-    /// Awaited keys, counted once for each client that waits.
+    /// The number of awaited keys. A key counts once for each of its waiters.
     pub awaited: usize,
-    /// Clients blocked in a WAIT or BARRIER.
+    /// The number of clients that are blocked in a WAIT or BARRIER.
     pub blocked: usize,
     pub(super) map: &'a Map,
     pub(super) queues: &'a Queues,
@@ -29,7 +29,7 @@ impl<'a> Snapshot<'a> {
         self.map.get(key)
     }
 
-    /// Iterates over the effects that turn an empty store into this one, in no particular order of keys.
+    /// Iterates over effects that turn an empty store into this one. The order of the keys is unspecified.
     pub fn effects(&self) -> impl Iterator<Item = Effect<'a>> + use<'a> {
         let put = self.map.iter().map(|(key, value)| Effect::Put { key, value: (&**value).into() });
         let push = self.queues.iter().map(|(key, item)| Effect::Push { key, item: (&**item).into() });

@@ -1,7 +1,7 @@
-//! The index of waiting clients, linked from both ends.
+//! The index of waiters, by key and by client.
 //!
-//! Each awaited key has the list of its waiters, oldest first; each waiter has its registrations. Both point at the same
-//! records, so that the cost of a cancel or a disconnect depends only on how many keys that waiter waits for.
+//! Each awaited key has a linked list of registrations, oldest first. Each waiter has the ids of its registrations. The
+//! cost of a cancel or a disconnect therefore depends only on the number of keys that the client waits for.
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -10,15 +10,16 @@ use slab::Slab;
 use super::engine::ClientId;
 use crate::key::Key;
 
+/// The id that stands for no registration.
 const NONE: u32 = u32::MAX;
-/// Capacity kept when the last registration ends.
-const KEPT: usize = 16 * 1024;
+/// The number of registrations up to which the capacity is kept when the last registration ends.
+const MAX_RETAINED_CAPACITY: usize = 16 * 1024;
 
-/// One client waiting for one key.
+/// The registration of one client for one key.
 #[derive(Debug)]
 struct Registration {
     client: ClientId,
-    /// The position among the client's registrations.
+    /// The index in [`Registrations::ids`] of the client.
     position: u32,
     awaited: u32,
     older: u32,
@@ -29,43 +30,44 @@ struct Registration {
 #[derive(Debug)]
 struct Awaited {
     key: Key,
-    /// The hash of the key, so that removing it does not read the key again.
+    /// The hash of the key, so that a removal does not hash the key again.
     hash: u64,
     oldest: u32,
     newest: u32,
 }
 
-/// The registrations of one waiting client. They mean nothing without the index.
+/// The ids of one client's registrations in [`Waiters`].
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
+    /// [`NONE`] marks a fulfilled registration.
     ids: Vec<u32>,
-    left: usize,
+    remaining: usize,
 }
 
 impl Registrations {
-    /// Returns how many keys are still missing.
-    pub(super) fn left(&self) -> usize {
-        self.left
+    /// Returns the number of keys that the client still waits for.
+    pub(super) fn remaining(&self) -> usize {
+        self.remaining
     }
 }
 
-/// The index.
+/// The index of all registrations.
 #[derive(Debug)]
 pub(super) struct Waiters {
     by_key: HashTable<u32>,
     awaited: Slab<Awaited>,
     registrations: Slab<Registration>,
     hasher: RandomState,
-    /// Bytes of the registrations and of the keys awaited.
+    /// The memory of the registrations and of the awaited keys.
     bytes: usize,
 }
 
-/// Approximate bytes of a registration beyond its key.
-pub(super) const WAIT_OVERHEAD: usize = 128;
+/// The approximate memory of a registration beyond its key.
+pub(super) const REGISTRATION_OVERHEAD_BYTES: usize = 128;
 
-/// A registration that was taken off the index because its key came.
+/// A registration that was removed from the index because its key is present now.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct Fulfilled {
     pub(super) client: ClientId,
     position: u32,
 }
@@ -81,12 +83,12 @@ impl Waiters {
         }
     }
 
-    /// Returns the number of registrations: awaited keys, counted once for each waiter.
+    /// Returns the number of registrations.
     pub(super) fn len(&self) -> usize {
         self.registrations.len()
     }
 
-    /// Returns the bytes held for all waiters.
+    /// Returns the memory of the index, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -102,7 +104,7 @@ impl Waiters {
         self.by_key.find(hash, |&at| *self.awaited[at as usize].key == *key).copied()
     }
 
-    /// Registers `client` as a waiter for `key`, behind the existing waiters.
+    /// Registers `client` as the newest waiter of `key`.
     pub(super) fn register(&mut self, client: ClientId, registrations: &mut Registrations, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
         let at = self.find_hashed(hash, key).unwrap_or_else(|| self.insert(hash, key));
@@ -116,9 +118,9 @@ impl Waiters {
             NONE => awaited.oldest = id,
             older => self.registrations[older as usize].newer = id,
         }
-        self.bytes += WAIT_OVERHEAD;
+        self.bytes += REGISTRATION_OVERHEAD_BYTES;
         registrations.ids.push(id);
-        registrations.left += 1;
+        registrations.remaining += 1;
     }
 
     fn insert(&mut self, hash: u64, key: &[u8]) -> u32 {
@@ -130,13 +132,14 @@ impl Waiters {
         at
     }
 
-    /// Takes the oldest waiter off the list of `key`. Returns the key as it is kept, too.
-    pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Seen, Key)> {
+    /// Removes the oldest registration for `key` from the index. Returns it with the stored key, which is cheap to
+    /// clone.
+    pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Fulfilled, Key)> {
         let at = self.find(key)?;
         let awaited = &self.awaited[at as usize];
         let (id, key) = (awaited.oldest, awaited.key.clone());
         let Registration { client, position, .. } = self.unlink(id);
-        Some((Seen { client, position }, key))
+        Some((Fulfilled { client, position }, key))
     }
 
     /// Returns whether `key` has a waiter.
@@ -144,21 +147,21 @@ impl Waiters {
         self.find(key).is_some()
     }
 
-    /// Removes a registration that [`take_oldest`](Waiters::take_oldest) took from those of its client.
-    pub(super) fn strike(registrations: &mut Registrations, seen: &Seen) {
-        registrations.ids[seen.position as usize] = NONE;
-        registrations.left -= 1;
+    /// Marks a registration as fulfilled, after [`Waiters::take_oldest`] has removed it from the index.
+    pub(super) fn remove(registrations: &mut Registrations, fulfilled: &Fulfilled) {
+        registrations.ids[fulfilled.position as usize] = NONE;
+        registrations.remaining -= 1;
     }
 
-    /// Ends all registrations of this client.
+    /// Removes all registrations of a client.
     pub(super) fn cancel(&mut self, registrations: &mut Registrations) {
         for id in registrations.ids.drain(..).filter(|&id| id != NONE) {
             self.unlink(id);
         }
-        registrations.left = 0;
+        registrations.remaining = 0;
     }
 
-    /// Iterates over the keys this client still waits for.
+    /// Iterates over the keys that a client still waits for.
     pub(super) fn missing<'a>(&'a self, registrations: &'a Registrations) -> impl Iterator<Item = &'a Key> {
         registrations
             .ids
@@ -168,32 +171,32 @@ impl Waiters {
     }
 
     fn unlink(&mut self, id: u32) -> Registration {
-        let gone = self.registrations.remove(id as usize);
-        self.bytes -= WAIT_OVERHEAD;
-        let awaited = &mut self.awaited[gone.awaited as usize];
-        match gone.older {
-            NONE => awaited.oldest = gone.newer,
-            older => self.registrations[older as usize].newer = gone.newer,
+        let removed = self.registrations.remove(id as usize);
+        self.bytes -= REGISTRATION_OVERHEAD_BYTES;
+        let awaited = &mut self.awaited[removed.awaited as usize];
+        match removed.older {
+            NONE => awaited.oldest = removed.newer,
+            older => self.registrations[older as usize].newer = removed.newer,
         }
-        match gone.newer {
-            NONE => awaited.newest = gone.older,
-            newer => self.registrations[newer as usize].older = gone.older,
+        match removed.newer {
+            NONE => awaited.newest = removed.older,
+            newer => self.registrations[newer as usize].older = removed.older,
         }
         if awaited.oldest == NONE {
-            if let Ok(slot) = self.by_key.find_entry(awaited.hash, |&at| at == gone.awaited) {
+            if let Ok(slot) = self.by_key.find_entry(awaited.hash, |&at| at == removed.awaited) {
                 slot.remove();
             }
-            self.bytes -= self.awaited.remove(gone.awaited as usize).key.len();
+            self.bytes -= self.awaited.remove(removed.awaited as usize).key.len();
         }
         if self.registrations.is_empty() {
             self.release_capacity();
         }
-        gone
+        removed
     }
 
-    /// Frees the capacity that very many registrations needed.
+    /// Frees the capacity of the empty index if it is large.
     fn release_capacity(&mut self) {
-        if self.registrations.capacity() > KEPT {
+        if self.registrations.capacity() > MAX_RETAINED_CAPACITY {
             (self.registrations, self.awaited, self.by_key) = (Slab::new(), Slab::new(), HashTable::new());
         }
     }
@@ -207,16 +210,18 @@ mod tests {
         Waiters::new(RandomState::with_seeds(1, 2, 3, 4))
     }
 
-    /// Lets a client wait for some keys.
+    /// Registers a client for these keys.
     fn register(waiters: &mut Waiters, client: u32, keys: &[&[u8]]) -> Registrations {
         let mut registrations = Registrations::default();
         keys.iter().for_each(|key| waiters.register(ClientId::new(client), &mut registrations, key));
         registrations
     }
 
-    /// Who waited for a key, in order; none does afterwards.
+    /// Removes all waiters of a key and returns them in order.
     fn take_all(waiters: &mut Waiters, key: &[u8]) -> Vec<usize> {
-        std::iter::from_fn(|| waiters.take_oldest(key)).map(|(seen, _)| seen.client.index()).collect()
+        std::iter::from_fn(|| waiters.take_oldest(key))
+            .map(|(fulfilled, _)| fulfilled.client.index())
+            .collect()
     }
 
     fn is_empty(waiters: &Waiters) -> bool {
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_a_key_are_taken_oldest_first() {
+    fn waiters_are_taken_oldest_first() {
         let mut waiters = waiters();
         for client in [3, 1, 2] {
             register(&mut waiters, client, &[b"k"]);
@@ -234,38 +239,38 @@ mod tests {
     }
 
     #[test]
-    fn cancel_takes_one_out_of_the_front_the_middle_and_the_end() {
-        for gone in 0..3 {
+    fn cancel_removes_the_first_a_middle_or_the_last_waiter() {
+        for canceled in 0..3 {
             let mut waiters = waiters();
-            let mut all: Vec<Registrations> =
+            let mut registrations: Vec<Registrations> =
                 (0..3).map(|client| register(&mut waiters, client, &[b"k"])).collect();
-            waiters.cancel(&mut all[gone]);
-            let stayed: Vec<usize> = (0..3).filter(|client| *client != gone).collect();
-            assert_eq!(take_all(&mut waiters, b"k"), stayed);
+            waiters.cancel(&mut registrations[canceled]);
+            let remaining: Vec<usize> = (0..3).filter(|client| *client != canceled).collect();
+            assert_eq!(take_all(&mut waiters, b"k"), remaining);
             assert!(is_empty(&waiters));
         }
     }
 
     #[test]
-    fn cancel_ends_all_that_a_client_waits_for_and_no_more() {
+    fn cancel_removes_all_registrations_of_one_client_only() {
         let mut waiters = waiters();
         let mut registrations = register(&mut waiters, 1, &[b"a", b"b", b"a"]);
         register(&mut waiters, 2, &[b"b", b"c"]);
-        assert_eq!((waiters.len(), registrations.left()), (5, 3));
+        assert_eq!((waiters.len(), registrations.remaining()), (5, 3));
         waiters.cancel(&mut registrations);
-        assert_eq!((waiters.len(), registrations.left()), (2, 0));
+        assert_eq!((waiters.len(), registrations.remaining()), (2, 0));
         assert!(!waiters.is_awaited(b"a"));
         assert!(waiters.is_awaited(b"b") && waiters.is_awaited(b"c"));
     }
 
     #[test]
-    fn a_key_struck_off_is_not_cancelled_again() {
+    fn cancel_skips_fulfilled_registrations() {
         let mut waiters = waiters();
         let mut registrations = register(&mut waiters, 1, &[b"a", b"b"]);
-        let (seen, key) = waiters.take_oldest(b"a").unwrap();
+        let (fulfilled, key) = waiters.take_oldest(b"a").unwrap();
         assert_eq!(*key, b"a"[..]);
-        Waiters::strike(&mut registrations, &seen);
-        // The position in the index now belongs to another client.
+        Waiters::remove(&mut registrations, &fulfilled);
+        // The index reuses the id of the fulfilled registration for another client.
         register(&mut waiters, 2, &[b"c"]);
         waiters.cancel(&mut registrations);
         assert_eq!(waiters.len(), 1);
@@ -273,18 +278,18 @@ mod tests {
     }
 
     #[test]
-    fn missing_names_what_was_not_struck_off() {
+    fn missing_lists_the_unfulfilled_keys() {
         let mut waiters = waiters();
         let mut registrations = register(&mut waiters, 1, &[b"a", b"b", b"c"]);
-        let (seen, _) = waiters.take_oldest(b"b").unwrap();
-        Waiters::strike(&mut registrations, &seen);
+        let (fulfilled, _) = waiters.take_oldest(b"b").unwrap();
+        Waiters::remove(&mut registrations, &fulfilled);
         let missing: Vec<&[u8]> = waiters.missing(&registrations).map(|key| &**key).collect();
         assert_eq!(missing, [&b"a"[..], b"c"]);
-        assert_eq!(registrations.left(), 2);
+        assert_eq!(registrations.remaining(), 2);
     }
 
     #[test]
-    fn nobody_waits_for_a_key_that_was_never_named() {
+    fn a_key_without_waiters_yields_none() {
         let mut waiters = waiters();
         register(&mut waiters, 1, &[b"a"]);
         assert_eq!(waiters.take_oldest(b"b"), None);
@@ -292,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_are_each_found_again() {
+    fn each_of_10000_keys_is_found() {
         let mut waiters = waiters();
         let names: Vec<[u8; 4]> = (0..10_000u32).map(u32::to_le_bytes).collect();
         let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
@@ -302,14 +307,15 @@ mod tests {
     }
 
     #[test]
-    fn the_room_of_a_crowd_is_given_back_when_it_is_gone() {
+    fn capacity_is_released_after_100000_registrations() {
         let mut waiters = waiters();
         let names: Vec<[u8; 4]> = (0..100_000u32).map(u32::to_le_bytes).collect();
         let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
         let mut registrations = register(&mut waiters, 1, &keys);
         waiters.cancel(&mut registrations);
-        let room = (waiters.registrations.capacity(), waiters.awaited.capacity(), waiters.by_key.capacity());
-        assert!(room.0.max(room.1).max(room.2) <= KEPT, "{room:?}");
+        let capacities =
+            (waiters.registrations.capacity(), waiters.awaited.capacity(), waiters.by_key.capacity());
+        assert!(capacities.0.max(capacities.1).max(capacities.2) <= MAX_RETAINED_CAPACITY, "{capacities:?}");
         register(&mut waiters, 2, &[b"k"]);
         assert_eq!(take_all(&mut waiters, b"k"), [2]);
     }

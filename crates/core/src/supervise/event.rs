@@ -1,14 +1,14 @@
-//! What happens to a node. The supervisor decides what follows.
+//! The events that the agent passes to the supervisor.
 
 use std::fmt;
 
 use crate::rendezvous::NodeDesc;
 
-/// The rank of a worker on its node.
+/// The number of a worker on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalRank(pub u32);
 
-/// A signal, by number.
+/// A Unix signal, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signal(pub i32);
 
@@ -19,17 +19,17 @@ impl Signal {
     pub const KILL: Signal = Signal(9);
 }
 
-/// How a worker ended.
+/// How a worker exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Exit {
-    /// With this exit code.
+    /// The worker exited with this code.
     Code(i32),
-    /// By this signal.
+    /// This signal killed the worker.
     Signal(Signal),
 }
 
 impl Exit {
-    /// Whether it did what it was to do.
+    /// Returns whether the worker exited with code 0.
     pub fn is_success(self) -> bool {
         self == Exit::Code(0)
     }
@@ -44,44 +44,45 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Something that happened.
+/// An event that the supervisor reacts to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// This node is in a round and knows the ranks of its workers.
-    Formed {
-        /// How often the nodes of the round have restarted their workers after a failure: the most that any of them has.
+    Joined {
+        /// The largest number of restarts after failures that any node of the round has counted.
         restarts: u32,
-        /// The nodes of the round, where they are known.
+        /// The nodes of the round, if they are known.
         nodes: Vec<NodeDesc>,
-        /// Whether all of them are ours, and not torch's.
+        /// Whether all of them are nodes of ours, and none is a torch node.
         are_all_ours: bool,
     },
-    /// This node is in no round. The driver has the details.
-    NotFormed {
+    /// This node could not join a round. The agent keeps the error.
+    JoinFailed {
         /// Whether the job has ended while this node was a spare.
         is_spare: bool,
     },
-    /// A worker could not be started, and counts as ended. The driver has the details.
+    /// A worker could not be started, and counts as exited. The agent keeps the error.
     NotStarted(LocalRank),
-    /// A worker ended.
+    /// A worker exited.
     Exited(LocalRank, Exit),
-    /// None of the processes that the workers have started is left.
-    Alone,
-    /// A worker could not be interrupted for too long.
+    /// All workers and all processes that they started have exited.
+    AllProcessesExited,
+    /// A worker has been in uninterruptible sleep for too long.
     Stuck,
-    /// This node was told to end.
-    Signalled(Signal),
-    /// The nodes of the round have reported how many workers they have; these nodes have some.
+    /// The agent received a signal that tells this node to end.
+    Signaled(Signal),
+    /// All nodes of the round have reported the number of their workers. These nodes have at least one.
     WorkingNodes(Vec<NodeDesc>),
-    /// No node of the round has been lost: the answer to `CheckPeers`.
+    /// No node of the round was lost. This is the reply to `CheckPeers`.
     PeersAlive,
-    /// Another node restarts its workers after a failure. All nodes count it: workers meet under that number.
+    /// Another node restarts its workers after a failure. All nodes count the restart, because workers only find each
+    /// other if they have the same restart count.
     PeerRestarts,
     /// Another node has failed for good.
     PeerFailed,
-    /// The store of the round is lost. The driver has the details.
+    /// The store of the round is lost. The agent keeps the error.
     StoreLost,
-    /// This node waits no longer for the other nodes to finish.
+    /// This node has stopped waiting for the other nodes to finish. This is the reply to `Finish`.
     Finished {
         /// Whether all nodes have finished.
         all: bool,

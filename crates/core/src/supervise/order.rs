@@ -1,125 +1,127 @@
-//! What is to be done, and why. Each order prints on one line.
+//! The orders of the supervisor to the agent. Each prints on one line.
 
 use std::time::Duration;
 
 use super::event::{Exit, LocalRank, Signal};
 use crate::counted;
 
-/// Something to do.
+/// One instruction of the supervisor to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Get into the next round and learn the workers' ranks; to be answered with `Formed` or `NotFormed`.
+    /// Joins the next round and determines the ranks of the workers. The agent replies with `Joined` or `JoinFailed`.
     Join(Reason),
-    /// Give that up; it is still to be answered.
+    /// Cancels the join. The agent still replies to `Join`.
     StopJoining,
-    /// Start all workers, in the order of their ranks. Those that can't be are to be told of.
+    /// Starts all workers, in the order of their ranks. The agent reports each worker that can't be started with
+    /// `NotStarted`.
     Start {
-        /// How often this node has restarted them after a failure.
+        /// The number of restarts after failures so far.
         restarts: u32,
     },
-    /// Send a signal.
+    /// Sends a signal.
     Send(Target, Signal),
-    /// Tell the other nodes now that a worker of this node has failed.
-    Announce {
+    /// Publishes immediately to the other nodes that a worker of this node has failed.
+    PublishFailure {
         /// The worker.
         worker: LocalRank,
-        /// Whether the job has failed. Otherwise all nodes restart their workers.
+        /// Whether the job has failed. If not, all nodes restart their workers.
         is_final: bool,
     },
-    /// Report that the next start is delayed by this long, because the workers ran for a short time again.
-    ReportPause(Duration),
-    /// Report which nodes of the round are lost, and why.
+    /// Logs that the next start is delayed by this duration, because the last runs of the workers were short.
+    ReportRestartDelay(Duration),
+    /// Logs which nodes of the round are lost, and why.
     ReportLost,
-    /// Report how many nodes wait for the next round, and that this node goes on.
+    /// Logs how many nodes wait for the next round, and that this node continues.
     ReportWaiting(u64),
-    /// Tell the other nodes that they need not wait for this node's work, which has failed.
-    ReportFailed,
-    /// Take this node out of the rendezvous now, while its workers end.
+    /// Publishes to the other nodes that the workers of this node have failed, so that no node waits for them to
+    /// finish.
+    PublishNodeFailed,
+    /// Leaves the rendezvous now, while the workers are stopped.
     Leave,
-    /// A worker failed and no restart is left: find out whether a node was lost. To be answered with `PeersAlive`, unless the
-    /// membership shows the loss.
+    /// Checks whether a node was lost, because a worker failed and no restart is left. The agent replies with
+    /// `PeersAlive`, unless the membership shows a lost node.
     CheckPeers(LocalRank),
-    /// Wait until all nodes have finished; to be answered with `Finished`.
+    /// Waits until all nodes have finished. The agent replies with `Finished`.
     Finish,
-    /// It is over.
+    /// Ends the run on this node.
     End {
-        /// How it ended.
+        /// The result of the run.
         verdict: Verdict,
-        /// What becomes of the rendezvous.
-        parting: Parting,
+        /// What to do with the rendezvous.
+        on_end: OnEnd,
     },
 }
 
-/// Who gets a signal.
+/// The processes that get a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// A worker and what it has started.
+    /// A worker and the processes that it started.
     Worker(LocalRank),
-    /// What workers have started and left behind.
-    Strays,
+    /// The processes whose worker has exited.
+    Orphans,
 }
 
-/// Why the workers are (re)started or stopped.
+/// Why a node joins a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
-    /// Nothing has happened yet.
-    #[error("the job begins")]
+    /// The node has just started.
+    #[error("the job starts")]
     FirstStart,
     /// A worker of this node failed.
     #[error("worker {} of this node failed ({exit}); restarts left: {left}", worker.0)]
     WorkerFailed {
-        /// Which one.
+        /// The worker.
         worker: LocalRank,
-        /// How.
+        /// How the worker exited.
         exit: Exit,
-        /// How many restarts are left after this one.
+        /// The number of restarts left after this one.
         left: u32,
     },
-    /// One of another node failed.
+    /// A worker of another node failed.
     #[error("a worker of another node failed")]
     PeerRestarts,
-    /// Nodes want to come in.
-    #[error("{} to be let in", if *.0 == 1 { "1 node waits".into() } else { format!("{} nodes wait", .0) })]
+    /// This number of nodes wait for the next round.
+    #[error("{} to join", if *.0 == 1 { "1 node waits".into() } else { format!("{} nodes wait", .0) })]
     NodesWaiting(u64),
-    /// Nodes have gone.
+    /// This number of nodes were lost.
     #[error("{} left or died", counted(*.0, "node"))]
     NodesLeft(u64),
-    /// The others begin a new round.
-    #[error("the other nodes start over")]
+    /// Nodes of the round have left it to join the next one.
+    #[error("the other nodes rejoin")]
     RoundOver,
-    /// The others have dropped this node.
+    /// The other nodes have dropped this one.
     #[error("the other nodes have dropped this one because they saw no heartbeat from it")]
     Dropped,
 }
 
-/// How a run ended.
+/// The result of a run on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// All workers did what they were to do.
+    /// All workers exited with code 0.
     Succeeded,
-    /// One failed, and there was no restart left.
+    /// A worker of this node failed, and no restart was left.
     Failed,
-    /// One of another node did.
+    /// A worker of another node failed, and no restart was left.
     FailedElsewhere,
-    /// A worker could not be interrupted, or not even killed.
+    /// A worker was stuck, or could not be killed.
     Unhealthy,
-    /// The other nodes left the round of workers that run in one round only.
+    /// The other nodes left the round while the workers ran. The policy does not allow them to run in another round.
     RoundOver,
-    /// This node was told to end.
-    Signalled(Signal),
-    /// The job ended without this node.
+    /// A signal told this node to end.
+    Signaled(Signal),
+    /// The job ended while this node was a spare.
     Spare,
-    /// Something that whoever told of it has the details of.
+    /// An error, which the agent keeps.
     Error,
 }
 
-/// What becomes of the rendezvous when this node ends.
+/// What a node does with the rendezvous when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Parting {
-    /// It ends for all.
+pub enum OnEnd {
+    /// Closes the rendezvous.
     Close,
-    /// This node is taken out; the others may go on.
+    /// Leaves the rendezvous. The other nodes may continue.
     Leave,
-    /// Nothing is to be done, or there is no time for it.
+    /// Does nothing, because it has left already or has no time.
     Nothing,
 }

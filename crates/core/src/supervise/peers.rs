@@ -1,25 +1,26 @@
-//! What the membership of a rendezvous means for a node whose workers run in a round: whether it has to start over.
+//! Decides from the membership of a rendezvous whether a node has to rejoin.
 
 use std::time::Duration;
 
 use super::order::Reason;
 use crate::rendezvous::{LossCause, Membership, MonoTime};
 
-/// What the nodes of a round have reported about their work, beside the rendezvous.
+/// What the nodes of a round have reported in the store of the round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reports {
-    /// How many nodes have finished. Nodes of torch's report nothing else.
+    /// The number of nodes that have finished, including torch nodes.
     pub finished: u64,
-    /// How many nodes of ours have finished.
+    /// The number of nodes of ours that have finished.
     pub ours_finished: u64,
-    /// How many of the nodes that are lost have reported under their own name that they have finished.
+    /// The number of lost nodes that have reported under their own name that they have finished.
     pub lost_finished: u64,
 }
 
 impl Reports {
-    /// Returns how many nodes are lost that had not finished. Nodes of torch's send no heartbeats while they wait for the others to
-    /// finish, so that they seem dead; they are only counted. As many of the lost nodes have finished as were counted and are
-    /// not ours.
+    /// Returns the number of lost nodes that had not finished.
+    ///
+    /// Torch nodes that have finished send no heartbeats while they wait for the other nodes, so they seem lost. They
+    /// report only a count. So for each finished node that is not ours, one lost node counts as finished.
     pub(super) fn unfinished(&self, seen: &Membership) -> u64 {
         let lost = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len() as u64);
         let torchs_finished = self.finished.saturating_sub(self.ours_finished);
@@ -27,22 +28,22 @@ impl Reports {
     }
 }
 
-/// What a node has seen of the other nodes of its round.
+/// What a node has observed about the other nodes of its round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Peers {
-    /// Since when nodes are lost that had not finished.
+    /// When a lost node that had not finished was first observed.
     lost_since: Option<MonoTime>,
-    /// How many lost nodes have been reported.
-    pub(super) reported: usize,
+    /// The number of lost nodes that have been logged.
+    pub(super) reported_lost: usize,
 }
 
 impl Peers {
-    /// How long a node that left its round may take to come back. A node that starts over leaves before it waits, and a
-    /// membership is up to one second old.
+    /// How long a node that left its round may take to appear on the wait list. A torch node leaves the round with one
+    /// write and joins the wait list with another, and a membership is up to 1 s old.
     const RETURN_GRACE: Duration = Duration::from_millis(1200);
 
-    /// Returns why this node has to start over, if it has to. `reports` is `None` if the round's store did not answer: what
-    /// it does not tell now, it tells next time.
+    /// Returns why this node has to rejoin, if it has to. `reports` is `None` if the store of the round did not answer.
+    /// Then lost nodes are noticed with a later call.
     pub(super) fn reason_to_reform(
         &mut self,
         seen: &Membership,
@@ -54,15 +55,16 @@ impl Peers {
         match seen.num_nodes_waiting() {
             0 => self.confirm_lost(seen, lost, now),
             _ if seen.is_dropped => Some(Reason::Dropped),
-            // Nodes of ours would have announced that they restart.
+            // Nodes of ours would have published that they restart.
             _ if have_only_returned(seen) && !are_all_ours => Some(Reason::PeerRestarts),
             _ if seen.is_round_over => Some(Reason::RoundOver),
             waiting => Some(Reason::NodesWaiting(waiting)),
         }
     }
 
-    /// Nodes are lost if they were missing before and either can't come back or have not come back in time. A node that was
-    /// missing only once may have finished while the reports were read.
+    /// Returns a reason to rejoin if nodes are lost for good: in two observations, and either they recorded that they
+    /// left or the grace has passed. A node that is missing in one observation may have finished while the reports were
+    /// read.
     pub(super) fn confirm_lost(&mut self, seen: &Membership, lost: u64, now: MonoTime) -> Option<Reason> {
         if lost == 0 {
             self.lost_since = None;
@@ -77,9 +79,9 @@ impl Peers {
     }
 }
 
-/// Whether nodes have left the round only to come back, and no other node waits.
+/// Returns whether all waiting nodes are rejoining nodes of the round, and no node is lost.
 fn have_only_returned(seen: &Membership) -> bool {
-    !seen.returned.is_empty() && seen.lost.is_none() && seen.returned.len() == seen.waiting.len()
+    !seen.rejoining.is_empty() && seen.lost.is_none() && seen.rejoining.len() == seen.waiting.len()
 }
 
 #[cfg(test)]

@@ -1,39 +1,43 @@
-//! The two decoders: requests on the server's side, replies on the client's.
+//! The decoder of requests for servers, and the decoder of replies for clients.
 //!
-//! Bytes are copied only when a message arrives in pieces. The buffer for it grows as bytes arrive; an announced length counts
-//! only once 128 KiB of the message are there.
+//! The decoders copy bytes only if a frame arrives in pieces. The buffer of such a frame grows with the bytes that
+//! arrive. Its announced length is reserved only once 128 KiB have arrived.
 
 use bytes::Bytes;
 
-use super::operand::{Bounds, Stop, Walk, Walked, too_long};
+use super::operand::{Bounds, Cursor, ListProgress, ReadError, too_long};
 use super::operation::Request;
 use super::reply::{Reply, ReplyKind};
 use crate::error::WireError;
 use crate::limits::Limits;
 
-/// A whole message taken off a stream.
+/// A complete frame from a stream.
 #[derive(Debug)]
 pub enum Decoded<'a> {
-    /// The bytes of a message that lies in the input.
+    /// A frame within the input.
     InPlace(&'a [u8]),
-    /// A message in a buffer of its own, which a large value in it may share.
+    /// A frame in a buffer of its own, which a large value of the frame may share.
     Owned(Bytes),
 }
 
 impl Decoded<'_> {
-    fn walk(&self) -> Walk<'_> {
+    fn cursor(&self) -> Cursor<'_> {
         match self {
-            Decoded::InPlace(bytes) => Walk::over_checked(bytes, None),
-            Decoded::Owned(bytes) => Walk::over_checked(bytes, Some(bytes)),
+            Decoded::InPlace(bytes) => Cursor::new_checked(bytes, None),
+            Decoded::Owned(bytes) => Cursor::new_checked(bytes, Some(bytes)),
         }
     }
 
-    /// Returns the request.
+    /// Decodes the request.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the bytes are not a complete request. A [`RequestDecoder`] returns only complete requests.
     pub fn request(&self) -> Request<'_> {
-        Request::read(&mut self.walk()).expect("a decoder has checked the bytes")
+        Request::decode(&mut self.cursor()).expect("a decoder has checked the bytes")
     }
 
-    /// Returns the message in a buffer of its own.
+    /// Returns the frame in a buffer of its own.
     pub(crate) fn into_owned(self) -> Bytes {
         match self {
             Decoded::InPlace(bytes) => Bytes::copy_from_slice(bytes),
@@ -42,68 +46,69 @@ impl Decoded<'_> {
     }
 }
 
-/// How much of a message is there.
+/// The part of a frame that has arrived.
 enum Extent {
-    /// All of it, and it is this long.
+    /// The complete frame, of this length.
     Whole(usize),
     Partial {
-        walked: Walked,
-        /// The length of the whole message, if it is known.
+        progress: ListProgress,
+        /// The length of the frame, if it is known.
         end: Option<usize>,
     },
 }
 
-/// Walks through `bytes`, which are a message from its start. `skip` walks to the end of a message.
+/// Measures the frame at the start of `bytes`. `skip` moves a cursor to the end of the frame.
 fn measure(
     bytes: &[u8],
     bounds: Bounds,
-    walked: Walked,
-    skip: impl Fn(&mut Walk<'_>) -> Result<(), Stop>,
+    progress: ListProgress,
+    skip: impl Fn(&mut Cursor<'_>) -> Result<(), ReadError>,
 ) -> Result<Extent, WireError> {
-    let mut walk = Walk::over(bytes, bounds, walked);
-    match skip(&mut walk) {
-        Ok(()) if walk.position() <= bounds.frame => Ok(Extent::Whole(walk.position())),
-        Ok(()) => Err(too_long("message", None, walk.position() as u64, bounds.frame)),
-        Err(Stop::Missing { end }) => Ok(Extent::Partial { walked: walk.walked(), end }),
-        Err(Stop::Invalid(error)) => Err(*error),
+    let mut cursor = Cursor::new(bytes, bounds, progress);
+    match skip(&mut cursor) {
+        Ok(()) if cursor.position() <= bounds.frame => Ok(Extent::Whole(cursor.position())),
+        Ok(()) => Err(too_long("frame", None, cursor.position() as u64, bounds.frame)),
+        Err(ReadError::Incomplete { end }) => Ok(Extent::Partial { progress: cursor.progress(), end }),
+        Err(ReadError::Invalid(error)) => Err(*error),
     }
 }
 
-/// A message that has begun to arrive.
+/// A frame that has arrived in part.
 #[derive(Debug)]
 struct Partial {
     bytes: Vec<u8>,
-    walked: Walked,
-    /// The length of the whole message, once it is known.
+    progress: ListProgress,
+    /// The length of the frame, once it is known.
     end: Option<usize>,
 }
 
 impl Partial {
-    /// Takes from `input` what belongs to this message. Returns whether the message is whole.
+    /// Moves the bytes of this frame from `input` to the buffer. Returns whether the frame is complete.
     fn fill(
         &mut self,
         input: &mut &[u8],
         bounds: Bounds,
-        skip: impl Fn(&mut Walk<'_>) -> Result<(), Stop>,
+        skip: impl Fn(&mut Cursor<'_>) -> Result<(), ReadError>,
     ) -> Result<bool, WireError> {
-        let all = *input;
+        let original = *input;
         loop {
-            match measure(&self.bytes, bounds, self.walked, &skip)? {
+            match measure(&self.bytes, bounds, self.progress, &skip)? {
                 Extent::Whole(len) => {
-                    // Where the end was not known, bytes behind the message were copied too. The caller gets them back.
-                    let behind = self.bytes.len() - len;
-                    *input = &all[all.len() - input.len() - behind..];
+                    // While the length was unknown, bytes of the next frame were copied too. Give them back to the
+                    // caller.
+                    let excess = self.bytes.len() - len;
+                    *input = &original[original.len() - input.len() - excess..];
                     self.bytes.truncate(len);
                     if self.bytes.capacity() - len > (len / 8).max(1024) {
-                        // A stored value may keep this buffer, and its spare capacity would not be counted.
+                        // A stored value may share this buffer, and its spare capacity would not be counted.
                         self.bytes.shrink_to_fit();
                     }
                     return Ok(true);
                 }
-                Extent::Partial { walked, end } => {
-                    (self.walked, self.end) = (walked, end);
-                    let room = end.map_or(usize::MAX, |end| end - self.bytes.len());
-                    let (taken, rest) = input.split_at(input.len().min(room));
+                Extent::Partial { progress, end } => {
+                    (self.progress, self.end) = (progress, end);
+                    let missing = end.map_or(usize::MAX, |end| end - self.bytes.len());
+                    let (taken, rest) = input.split_at(input.len().min(missing));
                     if taken.is_empty() {
                         return Ok(false);
                     }
@@ -116,16 +121,18 @@ impl Partial {
     }
 }
 
-/// Reserves room for `more` bytes of a message. The capacity doubles, so that each byte is moved about once. Once 128 KiB
-/// have arrived, a message of known length gets all of its room: moving a large buffer costs more than unused capacity.
-fn reserve(bytes: &mut Vec<u8>, more: usize, end: Option<usize>, most: usize) -> Result<(), WireError> {
+/// Reserves capacity for `more` bytes of a frame.
+///
+/// The capacity doubles, so that each byte is moved about once. Once 128 KiB have arrived, a frame of known length gets
+/// its full capacity, because moving a large buffer costs more than unused capacity.
+fn reserve(bytes: &mut Vec<u8>, more: usize, end: Option<usize>, limit: usize) -> Result<(), WireError> {
     let needed = bytes.len() + more;
     if needed <= bytes.capacity() {
         return Ok(());
     }
     let grown = match end {
         Some(end) if needed >= 1 << 17 => end,
-        _ => (bytes.capacity() * 2).min(end.unwrap_or(most)),
+        _ => (bytes.capacity() * 2).min(end.unwrap_or(limit)),
     };
     let capacity = grown.max(needed);
     bytes
@@ -133,11 +140,11 @@ fn reserve(bytes: &mut Vec<u8>, more: usize, end: Option<usize>, most: usize) ->
         .map_err(|_| WireError::OutOfMemory { len: capacity as u64 })
 }
 
-/// The messages of a stream of bytes.
+/// The frames of a byte stream.
 #[derive(Debug, Default)]
 struct Stream {
     partial: Option<Box<Partial>>,
-    /// How many messages have begun to arrive in pieces.
+    /// The number of frames that arrived in pieces, including `partial`.
     started: u64,
 }
 
@@ -146,7 +153,7 @@ impl Stream {
         &mut self,
         input: &mut &'a [u8],
         bounds: Bounds,
-        skip: impl Fn(&mut Walk<'_>) -> Result<(), Stop>,
+        skip: impl Fn(&mut Cursor<'_>) -> Result<(), ReadError>,
     ) -> Result<Option<Decoded<'a>>, WireError> {
         if let Some(partial) = &mut self.partial {
             if !partial.fill(input, bounds, skip)? {
@@ -155,17 +162,17 @@ impl Stream {
             let bytes = self.partial.take().map(|partial| partial.bytes).unwrap_or_default();
             return Ok(Some(Decoded::Owned(bytes.into())));
         }
-        match measure(input, bounds, Walked::Nothing, skip)? {
+        match measure(input, bounds, ListProgress::Start, skip)? {
             Extent::Whole(len) => {
                 let (bytes, rest) = input.split_at(len);
                 *input = rest;
                 Ok(Some(Decoded::InPlace(bytes)))
             }
-            Extent::Partial { walked, end } => {
+            Extent::Partial { progress, end } => {
                 if !input.is_empty() {
                     self.started += 1;
                     let bytes = std::mem::take(input).to_vec();
-                    self.partial = Some(Box::new(Partial { bytes, walked, end }));
+                    self.partial = Some(Box::new(Partial { bytes, progress, end }));
                 }
                 Ok(None)
             }
@@ -173,87 +180,91 @@ impl Stream {
     }
 }
 
-/// Decodes requests from a stream of bytes, wherever it is cut.
+/// Decodes requests from a byte stream that is split at any positions.
 #[derive(Debug, Default)]
 pub struct RequestDecoder(Stream);
 
 impl RequestDecoder {
-    /// Takes the next whole request off the front of `input`. Returns `None` when `input` is used up.
+    /// Removes the next request from the front of `input`. Returns `None` if `input` does not complete a request. The
+    /// decoder then buffers the bytes.
     ///
     /// # Errors
     ///
-    /// Fails if the bytes are not the protocol. The stream has no meaning after that and must be closed.
+    /// Fails if the bytes violate the protocol or exceed a limit. The rest of the stream cannot be decoded after that.
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
         limits: &Limits,
     ) -> Result<Option<Decoded<'a>>, WireError> {
-        self.0.next(input, Bounds::of_request(limits), |walk| Request::read(walk).map(drop))
+        self.0.next(input, Bounds::of_request(limits), |cursor| Request::decode(cursor).map(drop))
     }
 
-    /// Takes the request at the front of `input` if it is whole and within the limits, as nearly all are.
+    /// Removes the request at the front of `input`, without a copy. Returns `None` if the request needs
+    /// [`RequestDecoder::next`]: it is incomplete or invalid, or it continues a request that arrives in pieces.
     #[inline(always)]
     pub(crate) fn next_in_place<'a>(&mut self, input: &mut &'a [u8], limits: &Limits) -> Option<Request<'a>> {
         if self.0.partial.is_some() {
             return None;
         }
-        let mut walk = Walk::over(input, Bounds::of_request(limits), Walked::Nothing);
-        let request = Request::read(&mut walk).ok()?;
-        if walk.position() > limits.frame_len {
+        let mut cursor = Cursor::new(input, Bounds::of_request(limits), ListProgress::Start);
+        let request = Request::decode(&mut cursor).ok()?;
+        if cursor.position() > limits.frame_len {
             return None;
         }
-        *input = walk.rest();
+        *input = cursor.rest();
         Some(request)
     }
 
-    /// Returns how many requests have begun to arrive in pieces.
+    /// Returns the number of requests that arrived in pieces, including the one that is incomplete.
     pub fn started(&self) -> u64 {
         self.0.started
     }
 
-    /// Returns the bytes received of a request that has begun to arrive; `None` between requests.
+    /// Returns the number of bytes received of the incomplete request, or `None` if no request is incomplete.
     pub fn received(&self) -> Option<usize> {
         self.0.partial.as_ref().map(|partial| partial.bytes.len())
     }
 
-    /// Returns the length of that request, if it is known already.
+    /// Returns the length of the incomplete request, if it is known.
     pub fn expected(&self) -> Option<usize> {
         self.0.partial.as_ref()?.end
     }
 
-    /// Returns the bytes allocated for that request. Unused capacity counts, because RLIMIT_AS counts it.
-    pub fn held(&self) -> usize {
+    /// Returns the number of bytes allocated for the incomplete request. Unused capacity counts, as it does for
+    /// RLIMIT_AS.
+    pub fn allocated(&self) -> usize {
         self.0.partial.as_ref().map_or(0, |partial| partial.bytes.capacity())
     }
 }
 
-/// Decodes replies from a stream of bytes, each of the kind the caller expects next.
+/// Decodes replies from a byte stream. The caller names the kind of each reply.
 #[derive(Debug, Default)]
 pub struct ReplyDecoder(Stream);
 
 impl ReplyDecoder {
-    /// Takes the next whole reply off the front of `input`. Returns `None` when `input` is used up. The caller passes the same
-    /// `kind` until the reply is whole.
+    /// Removes the next reply from the front of `input`. Returns `None` if `input` does not complete a reply. The
+    /// decoder then buffers the bytes, and the caller passes the same `kind` in the next call.
     ///
     /// # Errors
     ///
-    /// Fails if the bytes are not a reply of this kind. The stream has no meaning after that and must be closed.
+    /// Fails if the bytes are not a reply of this kind, or exceed a limit. The rest of the stream cannot be decoded
+    /// after that.
     pub fn next(
         &mut self,
         kind: ReplyKind,
         input: &mut &[u8],
         limits: &Limits,
     ) -> Result<Option<Reply>, WireError> {
-        let decoded = self.0.next(input, Bounds::of_reply(limits), |walk| kind.skip(walk))?;
+        let decoded = self.0.next(input, Bounds::of_reply(limits), |cursor| kind.skip(cursor))?;
         let Some(decoded) = decoded else { return Ok(None) };
-        match Reply::read(kind, &mut decoded.walk()) {
+        match Reply::decode(kind, &mut decoded.cursor()) {
             Ok(reply) => Ok(Some(reply)),
-            Err(Stop::Invalid(error)) => Err(*error),
-            Err(Stop::Missing { .. }) => unreachable!("the reply is whole"),
+            Err(ReadError::Invalid(error)) => Err(*error),
+            Err(ReadError::Incomplete { .. }) => unreachable!("the reply is whole"),
         }
     }
 
-    /// Returns whether a reply has begun to arrive.
+    /// Returns whether a reply has arrived in part.
     pub fn is_mid_reply(&self) -> bool {
         self.0.partial.is_some()
     }

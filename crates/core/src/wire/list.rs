@@ -1,8 +1,8 @@
-//! Lists inside a message: iterated where they lie, on the wire or in a caller's slice. Nothing is collected.
+//! Lists in requests. A list iterates over the bytes of a frame or over a caller's slice, and allocates nothing.
 
 use std::fmt;
 
-use super::operand::{Operand, Walk};
+use super::operand::{Cursor, Operand};
 use crate::error::printable;
 
 /// The keys of a CHECK, WAIT or MULTI_GET.
@@ -17,17 +17,17 @@ pub struct List<'a, T>(pub(super) Repr<'a, T>);
 
 #[derive(Clone, Copy)]
 pub(super) enum Repr<'a, T> {
-    /// Items as they travel, without the count in front. A decoder has checked them.
-    Wire {
+    /// Encoded items without their count. A decoder has checked them.
+    Encoded {
         count: usize,
         bytes: &'a [u8],
     },
     Slice(&'a [T]),
 }
 
-#[allow(private_bounds)] // Only this module's parent makes items.
+#[allow(private_bounds)] // `Operand` is private, because only `wire` defines item types.
 impl<'a, T: Operand<'a> + Copy> List<'a, T> {
-    /// Creates a list over a caller's items.
+    /// Creates a list of `items`.
     pub fn new(items: &'a [T]) -> Self {
         List(Repr::Slice(items))
     }
@@ -35,12 +35,12 @@ impl<'a, T: Operand<'a> + Copy> List<'a, T> {
     /// Returns the number of items.
     pub fn len(&self) -> usize {
         match self.0 {
-            Repr::Wire { count, .. } => count,
+            Repr::Encoded { count, .. } => count,
             Repr::Slice(items) => items.len(),
         }
     }
 
-    /// Returns whether there is no item.
+    /// Returns whether the list has no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -49,16 +49,16 @@ impl<'a, T: Operand<'a> + Copy> List<'a, T> {
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let (bytes, items) = match self.0 {
-            Repr::Wire { bytes, .. } => (bytes, &[][..]),
+            Repr::Encoded { bytes, .. } => (bytes, &[][..]),
             Repr::Slice(items) => (&[][..], items),
         };
-        let mut walk = Walk::over_checked(bytes, None);
-        let next = move || if walk.rest().is_empty() { None } else { T::take(&mut walk, false).ok() };
+        let mut cursor = Cursor::new_checked(bytes, None);
+        let next = move || if cursor.rest().is_empty() { None } else { T::decode(&mut cursor, false).ok() };
         std::iter::from_fn(next).chain(items.iter().copied())
     }
 }
 
-// Two lists are equal if they name the same, on the wire or in a slice.
+// An encoded list equals a slice with the same items.
 impl<'a, T: Operand<'a> + Copy + PartialEq> PartialEq for List<'a, T> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
@@ -83,46 +83,46 @@ mod tests {
     use super::*;
 
     fn keys(count: usize, bytes: &[u8]) -> KeyList<'_> {
-        List(Repr::Wire { count, bytes })
+        List(Repr::Encoded { count, bytes })
     }
 
     fn pairs(count: usize, bytes: &[u8]) -> PairList<'_> {
-        List(Repr::Wire { count, bytes })
+        List(Repr::Encoded { count, bytes })
     }
 
-    const WIRE: &[u8] = b"\x02\0\0\0\0\0\0\0/a\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\xff\x01\0\0\0\0\0\0\0b";
+    const ENCODED: &[u8] = b"\x02\0\0\0\0\0\0\0/a\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\xff\x01\0\0\0\0\0\0\0b";
 
     #[test]
-    fn keys_on_the_wire_are_walked_in_order() {
-        let keys = keys(4, WIRE);
+    fn encoded_keys_are_iterated_in_order() {
+        let keys = keys(4, ENCODED);
         assert_eq!(keys.iter().collect::<Vec<_>>(), [&b"/a"[..], b"", b"\xff", b"b"]);
         assert_eq!(keys.len(), 4);
     }
 
     #[test]
-    fn pairs_on_the_wire_are_walked_in_order() {
-        let pairs = pairs(2, WIRE);
+    fn encoded_pairs_are_iterated_in_order() {
+        let pairs = pairs(2, ENCODED);
         assert_eq!(pairs.iter().collect::<Vec<_>>(), [(&b"/a"[..], &b""[..]), (b"\xff", b"b")]);
         assert_eq!(pairs.len(), 2);
     }
 
     #[test]
-    fn a_list_on_the_wire_equals_one_in_a_slice_that_names_the_same() {
-        assert_eq!(keys(4, WIRE), KeyList::new(&[b"/a", b"", b"\xff", b"b"]));
-        assert_ne!(keys(4, WIRE), KeyList::new(&[b"/a", b"", b"\xff"]));
-        assert_eq!(pairs(2, WIRE), PairList::new(&[(b"/a", b""), (b"\xff", b"b")]));
-        assert_ne!(pairs(2, WIRE), PairList::new(&[(b"/a", b""), (b"\xff", b"c")]));
+    fn an_encoded_list_equals_a_slice_with_the_same_items() {
+        assert_eq!(keys(4, ENCODED), KeyList::new(&[b"/a", b"", b"\xff", b"b"]));
+        assert_ne!(keys(4, ENCODED), KeyList::new(&[b"/a", b"", b"\xff"]));
+        assert_eq!(pairs(2, ENCODED), PairList::new(&[(b"/a", b""), (b"\xff", b"b")]));
+        assert_ne!(pairs(2, ENCODED), PairList::new(&[(b"/a", b""), (b"\xff", b"c")]));
     }
 
     #[test]
-    fn a_list_of_nothing_has_nothing_to_walk() {
+    fn an_empty_list_yields_no_items() {
         assert!(keys(0, b"").is_empty());
         assert_eq!(keys(0, b"").iter().next(), None);
         assert_eq!(PairList::new(&[]).iter().next(), None);
     }
 
     #[test]
-    fn values_of_pairs_are_not_printed() {
+    fn the_debug_output_of_pairs_omits_the_values() {
         let text = format!("{:?}", PairList::new(&[(b"/key", b"secret")]));
         assert_eq!(text, r#"{"/key": 6}"#);
     }

@@ -1,12 +1,12 @@
-//! The operations of the protocol, in one table: code, operands, reply, and whether a client may send it twice.
+//! The operations of the protocol, in one table: code, operands, reply, and whether a client may repeat the request.
 //!
-//! To add an operation, add a row here and a function to the engine. The decoder, the encoder and the client read the
-//! table. Torch's codes end at 18 and are never reused.
+//! To add an operation, add a row to the table and a function to the engine. The decoder, the encoder and the client
+//! follow the table. Torch uses the codes 0 to 18.
 
 use std::fmt;
 
 use super::list::{KeyList, PairList};
-use super::operand::{Operand, Payload, Stop, Walk};
+use super::operand::{Cursor, Operand, Payload, ReadError};
 use super::reply::ReplyKind;
 use crate::error::WireError;
 
@@ -19,21 +19,21 @@ macro_rules! operations {
         pub enum Op { $($(#[$doc])* $name = $code,)* }
 
         impl Op {
-            /// All operations, in the order of their codes.
+            /// All operations, sorted by code.
             pub const ALL: &'static [Op] = &[$(Op::$name,)*];
 
-            /// Returns the name that users know: the method of the store that sends it.
+            /// Returns the name of the store method that sends the operation.
             pub fn name(self) -> &'static str {
                 match self { $(Op::$name => $text,)* }
             }
 
-            /// Returns whether sending the request twice leaves the store as sending it once does.
+            /// Returns whether the operation is idempotent, so that a client may repeat it after a lost connection.
             pub fn is_repeatable(self) -> bool {
                 match self { $(Op::$name => $repeatable,)* }
             }
         }
 
-        /// A request of a client. Its operands are views into the bytes it came in.
+        /// A request of a client. Its operands borrow from the frame.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[allow(missing_docs)] // The fields are the operands that `Op` describes.
         pub enum Request<'a> {
@@ -46,37 +46,37 @@ macro_rules! operations {
                 match self { $(Request::$name { .. } => Op::$name,)* }
             }
 
-            /// Appends the request to `out` as it travels.
+            /// Appends the encoded request to `out`.
             pub fn encode(&self, out: &mut Vec<u8>) {
                 out.push(self.op() as u8);
                 match self {
-                    $(Request::$name $({ $($field),* })? => { $($($field.put(out);)*)? })*
+                    $(Request::$name $({ $($field),* })? => { $($($field.encode(out);)*)? })*
                 }
             }
 
-            /// Passes the keys that the request names to `visit`.
+            /// Calls `visit` for each key in the request.
             pub fn for_each_key(&self, visit: &mut dyn FnMut(&[u8])) {
                 match self {
                     $(Request::$name $({ $($field),* })? => { $($($field.for_each_key(visit);)*)? })*
                 }
             }
 
-            /// Returns the kind of reply to this request, or `None` if it gets none.
-            #[allow(unused_variables)] // The operands are for the reply column.
+            /// Returns the kind of the reply, or `None` if the request has no reply.
+            #[allow(unused_variables)] // Only some reply columns use the operands.
             pub fn reply_kind(&self) -> Option<ReplyKind> {
                 use ReplyKind::*;
                 match self { $(Request::$name $({ $($field),* })? => $reply,)* }
             }
 
-            /// Reads a request.
+            /// Decodes a request.
             #[inline(always)]
-            #[allow(unused_variables, unused_mut, unused_assignments)] // Some requests have no operands.
-            pub(super) fn read(walk: &mut Walk<'a>) -> Result<Request<'a>, Stop> {
-                let [code] = walk.array()?;
+            #[allow(unused_variables, unused_mut, unused_assignments)] // Some operations have no operands.
+            pub(super) fn decode(cursor: &mut Cursor<'a>) -> Result<Request<'a>, ReadError> {
+                let [code] = cursor.array()?;
                 Ok(match code {
                     $($code => {
-                        let mut left = <[&str]>::len(&[$($(stringify!($field)),*)?]);
-                        Request::$name $({ $($field: { left -= 1; Operand::take(walk, left == 0)? }),* })?
+                        let mut remaining = <[&str]>::len(&[$($(stringify!($field)),*)?]);
+                        Request::$name $({ $($field: { remaining -= 1; Operand::decode(cursor, remaining == 0)? }),* })?
                     })*
                     _ => return Err(WireError::UnknownOp { code }.into()),
                 })
@@ -85,48 +85,48 @@ macro_rules! operations {
     };
 }
 
-/// The last column of the table.
+// The values of the last column of the table.
 const REPEATABLE: bool = true;
 const ONCE: bool = false;
 
 operations! {
-    /// The first request of a connection: a magic number.
+    /// Identifies the client by a magic number. VALIDATE is the first request of a connection.
     0 Validate "validate" { magic: u32 } => None, REPEATABLE;
-    /// Stores a value.
+    /// Stores a value under a key.
     1 Set "set" { key: &'a [u8], value: Payload<'a> } => None, REPEATABLE;
-    /// Stores a value if the held one is as expected.
+    /// Stores a value if the current value is the expected one.
     2 CompareSet "compare_set" { key: &'a [u8], expected: Payload<'a>, desired: Payload<'a> } => Some(Value), ONCE;
     /// Returns the value of a key.
     3 Get "get" { key: &'a [u8] } => Some(Value), REPEATABLE;
-    /// Adds to a number kept as decimal text.
+    /// Adds to a number that is stored as decimal text.
     4 Add "add" { key: &'a [u8], delta: i64 } => Some(Number), ONCE;
-    /// Returns whether all these keys are present.
+    /// Returns whether all keys are present.
     5 Check "check" { keys: KeyList<'a> } => Some(Checked), REPEATABLE;
-    /// Is answered once all these keys have been present.
+    /// Blocks the client until each of the keys has been present.
     6 Wait "wait" { keys: KeyList<'a> } => Some(Waited(Op::Wait)), REPEATABLE;
     /// Returns the number of keys.
     7 NumKeys "num_keys" => Some(Number), REPEATABLE;
-    /// Removes a key.
+    /// Deletes a key.
     8 DeleteKey "delete_key" { key: &'a [u8] } => Some(Number), REPEATABLE;
-    /// Lengthens a value.
+    /// Appends to a value.
     9 Append "append" { key: &'a [u8], value: Payload<'a> } => None, ONCE;
     /// Returns the values of several keys.
     10 MultiGet "multi_get" { keys: KeyList<'a> } => Some(Values(keys.len() as u64)), REPEATABLE;
-    /// Stores several values at once.
+    /// Stores several values atomically.
     11 MultiSet "multi_set" { pairs: PairList<'a> } => None, REPEATABLE;
-    /// Ends the wait of this connection.
+    /// Ends the WAIT or BARRIER of this connection.
     12 CancelWait "cancel_wait" => Some(Waited(Op::CancelWait)), ONCE;
-    /// Is answered with the same number.
+    /// Returns the same number.
     13 Ping "ping" { nonce: u32 } => Some(Nonce), REPEATABLE;
-    /// Puts an item at the end of a queue.
+    /// Appends an item to a queue.
     14 QueuePush "queue_push" { key: &'a [u8], value: Payload<'a> } => None, ONCE;
-    /// Takes the item at the head of a queue.
+    /// Removes and returns the first item of a queue.
     15 QueuePop "queue_pop" { key: &'a [u8] } => Some(Popped), ONCE;
     /// Returns the number of items in a queue.
     16 QueueLen "queue_len" { key: &'a [u8] } => Some(Number), REPEATABLE;
-    /// Returns the names of all keys.
+    /// Returns all keys.
     17 ListKeys "list_keys" => Some(Keys), REPEATABLE;
-    /// Is answered once `world_size` connections have asked the same.
+    /// Blocks the client until `world_size` connections are at the barrier.
     18 Barrier "barrier" { key: &'a [u8], world_size: i64 } => Some(Waited(Op::Barrier)), ONCE;
 }
 

@@ -1,7 +1,7 @@
-//! Replies: what a server answers. The bytes of a reply don't say what it is; the client knows which kind it expects.
+//! Replies of a server. The bytes of a reply do not name its kind. The client knows which kind it expects.
 
 use super::list::KeyList;
-use super::operand::{Operand, Payload, Stop, Walk, put_string};
+use super::operand::{Cursor, Operand, Payload, ReadError, encode_string};
 use super::operation::Op;
 use super::{STOP_WAITING, WAIT_CANCELED};
 use crate::error::WireError;
@@ -11,37 +11,37 @@ use crate::value::Value;
 /// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// A WAIT or BARRIER is over.
+    /// The WAIT or BARRIER has ended.
     Stop,
-    /// A CANCEL_WAIT was carried out.
+    /// The WAIT or BARRIER was canceled. This is the reply to CANCEL_WAIT.
     Canceled,
-    /// CHECK: whether all keys are present.
+    /// The reply to CHECK: whether all keys are present.
     Checked(bool),
-    /// A number: ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN.
+    /// The reply to ADD, GETNUMKEYS, DELETE_KEY and QUEUE_LEN.
     Number(i64),
-    /// A value: GET, COMPARE_SET.
+    /// The reply to GET and COMPARE_SET.
     Value(Value),
-    /// Values one after the other: MULTI_GET.
+    /// The reply to MULTI_GET.
     Values(Vec<Value>),
-    /// QUEUE_POP: the length before the pop and, if it was above zero, the item.
+    /// The reply to QUEUE_POP.
     Popped {
-        /// The number of items in the queue before.
+        /// The number of items in the queue before the pop.
         before: i64,
-        /// The item taken.
+        /// The item, if the queue was not empty.
         item: Option<Value>,
     },
-    /// LIST_KEYS.
+    /// The reply to LIST_KEYS.
     Keys(Vec<Key>),
-    /// The number of a PING.
+    /// The reply to PING: the number of the request.
     Nonce(u32),
 }
 
 /// The kind of reply that a client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyKind {
-    /// One byte: [`Reply::Stop`] or [`Reply::Canceled`], for the operation named.
+    /// [`Reply::Stop`] or [`Reply::Canceled`], in one byte. Errors name the operation.
     Waited(Op),
-    /// One byte: [`Reply::Checked`].
+    /// [`Reply::Checked`], in one byte.
     Checked,
     /// [`Reply::Number`].
     Number,
@@ -49,7 +49,7 @@ pub enum ReplyKind {
     Nonce,
     /// [`Reply::Value`].
     Value,
-    /// [`Reply::Values`], this many.
+    /// [`Reply::Values`] with this number of values.
     Values(u64),
     /// [`Reply::Popped`].
     Popped,
@@ -58,73 +58,73 @@ pub enum ReplyKind {
 }
 
 impl ReplyKind {
-    /// Walks to the end of a reply of this kind.
-    pub(super) fn skip(self, walk: &mut Walk<'_>) -> Result<(), Stop> {
+    /// Moves the cursor to the end of a reply of this kind.
+    pub(super) fn skip(self, cursor: &mut Cursor<'_>) -> Result<(), ReadError> {
         match self {
-            ReplyKind::Waited(_) | ReplyKind::Checked => walk.array::<1>().map(drop),
-            ReplyKind::Number => i64::take(walk, true).map(drop),
-            ReplyKind::Nonce => u32::take(walk, true).map(drop),
-            ReplyKind::Value => Payload::take(walk, true).map(drop),
-            ReplyKind::Values(count) => walk.list::<Payload>(count).map(drop),
-            ReplyKind::Popped => match i64::take(walk, false)? {
+            ReplyKind::Waited(_) | ReplyKind::Checked => cursor.array::<1>().map(drop),
+            ReplyKind::Number => i64::decode(cursor, true).map(drop),
+            ReplyKind::Nonce => u32::decode(cursor, true).map(drop),
+            ReplyKind::Value => Payload::decode(cursor, true).map(drop),
+            ReplyKind::Values(count) => cursor.list::<Payload>(count).map(drop),
+            ReplyKind::Popped => match i64::decode(cursor, false)? {
                 ..=0 => Ok(()),
-                _ => Payload::take(walk, true).map(drop),
+                _ => Payload::decode(cursor, true).map(drop),
             },
-            ReplyKind::Keys => match i64::take(walk, false)? {
+            ReplyKind::Keys => match i64::decode(cursor, false)? {
                 found @ ..0 => Err(WireError::BadReply { op: Op::ListKeys, found }.into()),
-                count => walk.list::<&[u8]>(count as u64).map(drop),
+                count => cursor.list::<&[u8]>(count as u64).map(drop),
             },
         }
     }
 }
 
 impl Reply {
-    /// Appends the reply to `out` as it travels.
+    /// Appends the encoded reply to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Reply::Stop => out.push(STOP_WAITING),
             Reply::Canceled => out.push(WAIT_CANCELED),
             Reply::Checked(present) => out.push(u8::from(!present)),
             Reply::Number(number) => out.extend_from_slice(&number.to_le_bytes()),
-            Reply::Value(value) => put_string(out, value),
-            Reply::Values(values) => values.iter().for_each(|value| put_string(out, value)),
+            Reply::Value(value) => encode_string(out, value),
+            Reply::Values(values) => values.iter().for_each(|value| encode_string(out, value)),
             Reply::Popped { before, item } => {
                 out.extend_from_slice(&before.to_le_bytes());
-                item.iter().for_each(|item| put_string(out, item));
+                item.iter().for_each(|item| encode_string(out, item));
             }
             Reply::Keys(keys) => {
                 out.extend_from_slice(&(keys.len() as i64).to_le_bytes());
-                keys.iter().for_each(|key| put_string(out, key));
+                keys.iter().for_each(|key| encode_string(out, key));
             }
             Reply::Nonce(nonce) => out.extend_from_slice(&nonce.to_le_bytes()),
         }
     }
 
-    /// Reads a whole reply of this kind, to which [`ReplyKind::skip`] has found the end.
-    pub(super) fn read(kind: ReplyKind, walk: &mut Walk<'_>) -> Result<Reply, Stop> {
+    /// Decodes a complete reply, whose end [`ReplyKind::skip`] has found.
+    pub(super) fn decode(kind: ReplyKind, cursor: &mut Cursor<'_>) -> Result<Reply, ReadError> {
         Ok(match kind {
-            ReplyKind::Waited(op) => match walk.array()? {
+            ReplyKind::Waited(op) => match cursor.array()? {
                 [STOP_WAITING] => Reply::Stop,
                 [WAIT_CANCELED] => Reply::Canceled,
                 [found] => return Err(WireError::BadReply { op, found: found.into() }.into()),
             },
-            ReplyKind::Checked => match walk.array()? {
+            ReplyKind::Checked => match cursor.array()? {
                 [0] => Reply::Checked(true),
                 [1] => Reply::Checked(false),
                 [found] => return Err(WireError::BadReply { op: Op::Check, found: found.into() }.into()),
             },
-            ReplyKind::Number => Reply::Number(i64::take(walk, true)?),
-            ReplyKind::Nonce => Reply::Nonce(u32::take(walk, true)?),
-            ReplyKind::Value => Reply::Value(Payload::take(walk, true)?.to_value()),
+            ReplyKind::Number => Reply::Number(i64::decode(cursor, true)?),
+            ReplyKind::Nonce => Reply::Nonce(u32::decode(cursor, true)?),
+            ReplyKind::Value => Reply::Value(Payload::decode(cursor, true)?.to_value()),
             ReplyKind::Values(count) => {
-                Reply::Values(walk.list::<Payload>(count)?.iter().map(|value| value.to_value()).collect())
+                Reply::Values(cursor.list::<Payload>(count)?.iter().map(|value| value.to_value()).collect())
             }
             ReplyKind::Popped => {
-                let before = i64::take(walk, false)?;
-                let item = if before > 0 { Some(Payload::take(walk, true)?.to_value()) } else { None };
+                let before = i64::decode(cursor, false)?;
+                let item = if before > 0 { Some(Payload::decode(cursor, true)?.to_value()) } else { None };
                 Reply::Popped { before, item }
             }
-            ReplyKind::Keys => Reply::Keys(KeyList::take(walk, true)?.iter().map(Key::from).collect()),
+            ReplyKind::Keys => Reply::Keys(KeyList::decode(cursor, true)?.iter().map(Key::from).collect()),
         })
     }
 }
@@ -141,9 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn every_reply_travels_as_torch_writes_it() {
+    fn every_reply_encodes_to_the_bytes_of_torch() {
         let value = |bytes: &[u8]| Value::copied(bytes);
-        for (reply, travels) in [
+        for (reply, expected) in [
             (Reply::Stop, &b"\0"[..]),
             (Reply::Canceled, b"\x01"),
             (Reply::Checked(true), b"\0"),
@@ -160,12 +160,12 @@ mod tests {
             (Reply::Keys(vec![Key::from(&b"/k"[..])]), b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k"),
             (Reply::Nonce(0x468f), b"\x8f\x46\0\0"),
         ] {
-            assert_eq!(encoded(reply.clone()), travels, "{reply:?}");
+            assert_eq!(encoded(reply.clone()), expected, "{reply:?}");
         }
     }
 
     #[test]
-    fn writes_are_not_answered() {
+    fn writes_have_no_reply() {
         let value = b"v"[..].into();
         for request in [
             Request::Validate { magic: 0 },
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_answered_in_its_own_way() {
+    fn every_other_request_has_the_reply_kind_of_its_operation() {
         let keys: [&[u8]; 2] = [b"a", b"b"];
         let keys = KeyList::new(&keys);
         for (request, kind) in [

@@ -1,4 +1,4 @@
-//! Making the first connection: servers that are late, silent, strangers, or at another address.
+//! Tests of the first connection, to servers that start late, are silent, are not stores, or have several addresses.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use rallypoint_core::client::{Awaited, ConnectionFault, Failure, ready};
 use rallypoint_core::wire::{Op, Request};
 
 use crate::net::{Host, Net};
-use crate::operations::{all, connected, prepared};
-use crate::server::{Act, Model};
+use crate::operations::{all_operations, connected, prepared};
+use crate::server::{Behavior, Model};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects; how that ended, what was reported meanwhile, and how long it took.
+/// Connects. Returns the result, the reported faults, and how long it took.
 fn connect(net: &Net) -> (Result<(), Failure>, Vec<ConnectionFault>, Duration) {
     let (start, mut reported) = (net.now(), Vec::new());
     let result =
@@ -25,12 +25,12 @@ fn store() -> Host {
 }
 
 #[test]
-fn a_server_that_cannot_be_had_is_given_its_time_and_named() {
+fn an_unreachable_server_is_retried_until_the_timeout_and_its_fault_is_reported() {
     for (host, fault) in [
         (Host::Refuses, ConnectionFault::Refused),
-        (Host::Unreachable, ConnectionFault::Unanswered),
+        (Host::Unreachable, ConnectionFault::ConnectTimeout),
         (Host::Closes, ConnectionFault::Closed),
-        (Host::Says(Vec::new()), ConnectionFault::Silent),
+        (Host::Sends(Vec::new()), ConnectionFault::Silent),
     ] {
         let net = Net::new(vec![host]);
         let (result, reported, took) = connect(&net);
@@ -41,22 +41,22 @@ fn a_server_that_cannot_be_had_is_given_its_time_and_named() {
 }
 
 #[test]
-fn a_name_that_cannot_be_resolved_is_reported_and_may_resolve_later() {
+fn an_unresolvable_name_is_reported_and_retried() {
     let net = Net::new(vec![store()]);
-    net.change(|world| world.resolves = false);
+    net.change(|state| state.is_resolvable = false);
     let (result, reported, took) = connect(&net);
     let fault = ConnectionFault::Unresolvable { host: "node0".into(), reason: "unknown".into() };
     assert_eq!(result, Err(Failure::Unreachable(vec![(String::new(), fault.clone())])));
     assert!(reported.contains(&fault) && took >= TIMEOUT);
-    net.after(Duration::from_secs(2), |world| world.resolves = true);
+    net.after(Duration::from_secs(2), |state| state.is_resolvable = true);
     let (result, _, took) = connect(&net);
     assert!(result.is_ok() && took < Duration::from_millis(2_600), "{took:?}");
 }
 
 #[test]
-fn a_server_that_comes_later_is_found_within_its_pause() {
+fn a_server_that_starts_late_is_found_within_one_retry_interval() {
     let net = Net::new(vec![Host::Refuses]);
-    net.after(Duration::from_secs(4), |world| world.hosts[0] = store());
+    net.after(Duration::from_secs(4), |state| state.hosts[0] = store());
     let (result, reported, took) = connect(&net);
     assert_eq!(result, Ok(()));
     assert!(took < Duration::from_millis(4_600), "{took:?}");
@@ -64,8 +64,8 @@ fn a_server_that_comes_later_is_found_within_its_pause() {
 }
 
 #[test]
-fn every_address_has_its_share_of_the_time() {
-    for dead in [Host::Unreachable, Host::Says(Vec::new()), Host::Refuses, Host::Closes] {
+fn every_address_gets_a_share_of_the_timeout() {
+    for dead in [Host::Unreachable, Host::Sends(Vec::new()), Host::Refuses, Host::Closes] {
         let net = Net::new(vec![dead, store()]);
         let (result, _, took) = connect(&net);
         assert_eq!(result, Ok(()));
@@ -74,19 +74,19 @@ fn every_address_has_its_share_of_the_time() {
 }
 
 #[test]
-fn a_stranger_is_named_at_once_and_does_not_hide_the_store_at_another_address() {
-    for (said, like) in [
+fn a_server_of_another_protocol_is_reported_immediately_and_does_not_hide_a_store_at_another_address() {
+    for (reply, like) in [
         (&b"HTTP/1.1 400 Bad Request\r\n"[..], "an HTTP server"),
         (b"\x15\x03\x01\x00\x02", "a TLS server"),
         (b"SSH-2.0-OpenSSH", "an SSH server"),
-        (b"220 mail", "no store server (its reply begins with \"220 \")"),
+        (b"220 mail", "an unknown server (its reply begins with \"220 \")"),
     ] {
-        let net = Net::new(vec![Host::Says(said.into())]);
+        let net = Net::new(vec![Host::Sends(reply.into())]);
         let (result, _, took) = connect(&net);
         let Err(Failure::Protocol(Some(peer), error)) = result else { panic!("{result:?}") };
         assert_eq!((peer.as_str(), error.to_string()), ("0", format!("answered like {like}")));
         assert!(matches!(error, WireError::WrongNonce { .. }) && took < Duration::from_millis(1));
-        let net = Net::new(vec![Host::Says(said.into()), store()]);
+        let net = Net::new(vec![Host::Sends(reply.into()), store()]);
         assert_eq!(connect(&net).0, Ok(()));
     }
 }
@@ -95,67 +95,67 @@ fn a_stranger_is_named_at_once_and_does_not_hide_the_store_at_another_address() 
 fn an_attempt_that_the_deadline_cuts_short_does_not_hide_the_fault_before_it() {
     let net = Net::new(vec![Host::Refuses]);
     // No packet passes during the last attempt.
-    net.after(TIMEOUT - Duration::from_millis(600), |world| world.hosts[0] = Host::Unreachable);
+    net.after(TIMEOUT - Duration::from_millis(600), |state| state.hosts[0] = Host::Unreachable);
     let (result, _, took) = connect(&net);
     assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), ConnectionFault::Refused)])));
     assert!(took >= TIMEOUT && took < TIMEOUT + Duration::from_millis(100), "{took:?}");
-    // A fault that lasts is the one to name.
+    // A fault that lasts for several attempts is reported.
     let net = Net::new(vec![Host::Refuses]);
-    net.after(TIMEOUT / 2, |world| world.hosts[0] = Host::Unreachable);
+    net.after(TIMEOUT / 2, |state| state.hosts[0] = Host::Unreachable);
     let (result, _, _) = connect(&net);
-    assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), ConnectionFault::Unanswered)])));
+    assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), ConnectionFault::ConnectTimeout)])));
 }
 
 #[test]
-fn a_client_sends_what_torch_sends_at_connect_and_nothing_more_until_its_first_operation() {
+fn a_new_client_sends_only_torchs_handshake_until_its_first_operation() {
     let net = Net::store(Model::ours("a"));
     let client = net.client();
     ready(client.connect(&net.deadline(TIMEOUT), &mut |_| {})).unwrap();
-    let ops = |net: &Net| net.model(|model| model.seen.iter().map(|(_, op)| *op).collect::<Vec<_>>());
+    let ops = |net: &Net| net.model(|model| model.requests.iter().map(|(_, op)| *op).collect::<Vec<_>>());
     assert_eq!(ops(&net), [Op::Validate, Op::Ping]);
-    ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
+    ready(client.request(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
     assert_eq!(ops(&net)[2..], [Op::Check, Op::Get, Op::NumKeys]);
-    // A further connection is identified along with its handshake.
-    net.change(|world| world.close_all());
-    net.pass(Duration::from_secs(1));
-    ready(client.exchange(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
+    // On a later connection, the client identifies the server together with the handshake.
+    net.change(|state| state.close_all());
+    net.advance_clock(Duration::from_secs(1));
+    ready(client.request(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
     assert_eq!(ops(&net)[5..], [Op::Validate, Op::Ping, Op::Check, Op::Get, Op::NumKeys]);
 }
 
 #[test]
-fn a_server_without_ping_is_used_without_ping() {
-    let mut model = prepared(Model::torchs());
-    model.always.push((Op::Ping, Act::Refuse));
+fn a_client_sends_no_further_ping_to_a_server_that_closes_on_ping() {
+    let mut model = prepared(Model::torch());
+    model.permanent_behaviors.push((Op::Ping, Behavior::Refuse));
     let net = Net::store(model);
     let client = net.client();
-    for operation in all().into_iter().filter(|operation| operation.op != Op::Ping) {
+    for operation in all_operations().into_iter().filter(|operation| operation.op != Op::Ping) {
         assert_eq!(operation.run(&client, TIMEOUT), Ok(()), "{:?}", operation.op);
     }
     assert_eq!(net.model(|model| model.count(Op::Ping)), 1);
 }
 
 #[test]
-fn an_operation_that_the_server_lacks_is_named_and_the_client_goes_on() {
+fn an_unsupported_operation_is_reported_and_the_client_still_works() {
     const QUEUES: &str = "2.8 on (with `use_libuv`)";
     for (op, since) in
         [(Op::QueuePush, QUEUES), (Op::QueuePop, QUEUES), (Op::ListKeys, "2.10 on"), (Op::Barrier, "2.12 on")]
     {
-        let (net, client) = connected(Model::torchs());
+        let (net, client) = connected(Model::torch());
         let lacking = [Op::QueuePush, Op::QueuePop, Op::QueueLen, Op::ListKeys, Op::Barrier];
-        net.model(|model| model.always.extend(lacking.map(|op| (op, Act::Refuse))));
-        let operation = all().into_iter().find(|operation| operation.op == op).unwrap();
+        net.model(|model| model.permanent_behaviors.extend(lacking.map(|op| (op, Behavior::Refuse))));
+        let operation = all_operations().into_iter().find(|operation| operation.op == op).unwrap();
         assert_eq!(operation.run(&client, TIMEOUT), Err(Failure::Unsupported(Some(since))), "{op:?}");
         ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
     }
 }
 
 #[test]
-fn workers_are_waited_for_and_counted() {
-    let (net, client) = connected(Model::torchs());
+fn a_client_counts_workers_and_waits_for_them() {
+    let (net, client) = connected(Model::torch());
     let deadline = net.deadline(TIMEOUT);
     let joined = ready(client.count_worker(&deadline)).unwrap();
     assert_eq!(joined, 1);
-    net.after(Duration::from_secs(1), |world| world.set("init/", "3"));
+    net.after(Duration::from_secs(1), |state| state.set("init/", "3"));
     assert_eq!(ready(client.wait_for_workers(joined, 3, &deadline)), Ok(()));
     let failure = ready(client.wait_for_workers(3, 4, &deadline)).unwrap_err();
     assert_eq!(failure, Failure::Timeout(Awaited::Workers { joined: 3, expected: 4 }));

@@ -1,4 +1,4 @@
-//! Replies that are not the protocol, and bytes that no call asked for.
+//! Tests of replies that violate the protocol, and of bytes that the client did not request.
 
 use std::time::Duration;
 
@@ -6,62 +6,62 @@ use rallypoint_core::WireError;
 use rallypoint_core::client::{Failure, Oversized, ready};
 use rallypoint_core::wire::{Op, Reply};
 
-use crate::operations::{all, connected, waiting};
-use crate::server::{Act, Model, encoded};
+use crate::operations::{all_operations, connected, waiting_operations};
+use crate::server::{Behavior, Model, encoded};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_reply_that_announces_too_much_is_refused_before_it_is_read() {
+fn a_reply_that_announces_too_many_bytes_is_refused_before_it_is_read() {
     for op in [Op::Get, Op::MultiGet, Op::CompareSet, Op::ListKeys] {
         for len in [(64u64 << 20) + 1, 1 << 31, 1 << 62] {
             let (net, client) = connected(Model::ours("a"));
-            net.model(|model| model.trap(op, Act::Say(len.to_le_bytes().into())));
-            let operation = all().into_iter().find(|operation| operation.op == op).unwrap();
+            net.model(|model| model.on_next(op, Behavior::Send(len.to_le_bytes().into())));
+            let operation = all_operations().into_iter().find(|operation| operation.op == op).unwrap();
             let failure = operation.run(&client, TIMEOUT).unwrap_err();
             assert!(
                 matches!(failure, Failure::TooLarge { what: Oversized::Reply, limit, .. } if limit == 64 << 20),
                 "{failure:?}"
             );
-            assert!(net.change(|world| world.is_dropped(0)), "the connection is closed");
+            assert!(net.change(|state| state.is_dropped(0)), "the connection is closed");
             ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
         }
     }
 }
 
 #[test]
-fn a_byte_that_means_nothing_is_a_violation_and_closes_the_connection() {
-    for (op, trapped) in
+fn an_invalid_reply_byte_is_a_protocol_violation_and_closes_the_connection() {
+    for (op, reply_op) in
         [(Op::Check, Op::Check), (Op::Wait, Op::Wait), (Op::Get, Op::Wait), (Op::Barrier, Op::Barrier)]
     {
         for byte in [2, 255] {
             let (net, client) = connected(Model::ours("a"));
-            net.model(|model| model.trap(trapped, Act::Say(vec![byte])));
-            let operation = all().into_iter().find(|operation| operation.op == op).unwrap();
+            net.model(|model| model.on_next(reply_op, Behavior::Send(vec![byte])));
+            let operation = all_operations().into_iter().find(|operation| operation.op == op).unwrap();
             let failure = operation.run(&client, TIMEOUT).unwrap_err();
-            let error = WireError::BadReply { op: trapped, found: byte.into() };
+            let error = WireError::BadReply { op: reply_op, found: byte.into() };
             assert_eq!(failure, Failure::Protocol(None, error));
-            assert!(net.change(|world| world.is_dropped(0)));
+            assert!(net.change(|state| state.is_dropped(0)));
         }
     }
 }
 
 #[test]
-fn a_wait_that_nobody_cancelled_ends_only_with_its_keys() {
-    for operation in waiting() {
+fn a_cancel_reply_without_a_cancel_is_a_protocol_violation() {
+    for operation in waiting_operations() {
         let (net, client) = connected(Model::ours("a"));
-        let waits = if operation.op == Op::Barrier { Op::Barrier } else { Op::Wait };
-        net.model(|model| model.trap(waits, Act::Say(encoded(Reply::Canceled))));
+        let waiting_op = if operation.op == Op::Barrier { Op::Barrier } else { Op::Wait };
+        net.model(|model| model.on_next(waiting_op, Behavior::Send(encoded(Reply::Canceled))));
         let failure = operation.run(&client, TIMEOUT).unwrap_err();
         assert!(matches!(failure, Failure::Protocol(None, _)), "{:?}: {failure:?}", operation.op);
     }
 }
 
 #[test]
-fn a_bad_answer_to_a_cancel_is_a_violation() {
-    for operation in waiting() {
+fn an_invalid_reply_to_a_cancel_is_a_protocol_violation() {
+    for operation in waiting_operations() {
         let (net, client) = connected(Model::ours("a"));
-        net.model(|model| model.trap(Op::CancelWait, Act::Say(vec![9])));
+        net.model(|model| model.on_next(Op::CancelWait, Behavior::Send(vec![9])));
         let failure = operation.run(&client, TIMEOUT).unwrap_err();
         assert!(matches!(failure, Failure::Protocol(None, _)), "{:?}: {failure:?}", operation.op);
         ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
@@ -69,24 +69,24 @@ fn a_bad_answer_to_a_cancel_is_a_violation() {
 }
 
 #[test]
-fn a_ping_that_is_answered_with_another_number_is_a_violation() {
+fn a_ping_reply_with_a_wrong_nonce_is_a_protocol_violation() {
     for op in [Op::Set, Op::Append, Op::MultiSet, Op::QueuePush, Op::Ping] {
         let (net, client) = connected(Model::ours("a"));
-        net.model(|model| model.trap(Op::Ping, Act::Say(encoded(Reply::Nonce(0xDEAD_BEEF)))));
-        let operation = all().into_iter().find(|operation| operation.op == op).unwrap();
+        net.model(|model| model.on_next(Op::Ping, Behavior::Send(encoded(Reply::Nonce(0xDEAD_BEEF)))));
+        let operation = all_operations().into_iter().find(|operation| operation.op == op).unwrap();
         let failure = operation.run(&client, TIMEOUT).unwrap_err();
         assert_eq!(failure, Failure::Protocol(None, WireError::WrongNonce { found: 0xDEAD_BEEF }));
     }
 }
 
 #[test]
-fn bytes_that_come_after_the_answer_are_never_taken_for_another() {
+fn extra_bytes_after_a_reply_are_never_taken_for_the_next_reply() {
     for pause in [0, 10] {
-        for operation in all() {
+        for operation in all_operations() {
             let (net, client) = connected(Model::ours("a"));
-            net.model(|model| model.trap(operation.op, Act::Twice));
+            net.model(|model| model.on_next(operation.op, Behavior::Duplicate));
             let _ = operation.run(&client, TIMEOUT);
-            net.pass(Duration::from_millis(pause));
+            net.advance_clock(Duration::from_millis(pause));
             for _ in 0..3 {
                 if let Ok(value) = ready(client.get(b"/number", &net.deadline(TIMEOUT))) {
                     assert!(matches!(&*value, b"1" | b"2"), "{:?}: {value:?}", operation.op);
@@ -97,10 +97,12 @@ fn bytes_that_come_after_the_answer_are_never_taken_for_another() {
 }
 
 #[test]
-fn a_reply_that_comes_a_byte_at_a_time_is_put_together() {
-    for operation in all() {
+fn a_reply_that_arrives_in_single_bytes_is_decoded() {
+    for operation in all_operations() {
         let (net, client) = connected(Model::ours("a"));
-        net.model(|model| model.always.push((operation.op, Act::Drip(Duration::from_millis(5)))));
+        net.model(|model| {
+            model.permanent_behaviors.push((operation.op, Behavior::SplitBytes(Duration::from_millis(5))))
+        });
         assert_eq!(operation.run(&client, TIMEOUT), Ok(()), "{:?}", operation.op);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the server is still the same one.
+//! Tests of how the client detects that its server was restarted.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use rallypoint_core::client::{Client, Failure, OnReset, ready};
 use rallypoint_core::wire::{Op, Request};
 
 use crate::net::Net;
-use crate::operations::{all, connected, prepared, waiting};
+use crate::operations::{all_operations, connected, prepared, waiting_operations};
 use crate::server::Model;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn set(net: &Net, client: &Client<Net>, key: &[u8]) -> Result<(), Failure> {
     let request = Request::Set { key, value: b"v"[..].into() };
-    ready(client.acknowledged(Some(key), request, &net.deadline(TIMEOUT)))
+    ready(client.send_acknowledged(Some(key), request, &net.deadline(TIMEOUT)))
 }
 
 #[test]
-fn a_restarted_server_is_noticed_by_every_operation() {
+fn every_operation_reports_a_restarted_server() {
     for (before, after, evidence) in [
         (Model::ours("a"), Model::ours("b"), "it was instance a, now it is b"),
-        (Model::ours("a"), Model::torchs(), "it was a rallypoint server and is none now"),
-        (Model::torchs(), Model::ours("b"), "it was not a rallypoint server and is one now"),
-        (Model::torchs(), Model::torchs(), "none of the keys seen before is there: seen"),
+        (Model::ours("a"), Model::torch(), "it was a rallypoint server and is not one now"),
+        (Model::torch(), Model::ours("b"), "it was not a rallypoint server and is one now"),
+        (Model::torch(), Model::torch(), "none of the keys seen before exists: seen"),
     ] {
-        for operation in all() {
+        for operation in all_operations() {
             let (net, client) = connected(before.clone());
             set(&net, &client, b"/seen").unwrap();
             let after = after.clone();
-            net.change(|world| world.restart(after));
-            net.pass(Duration::from_secs(1));
+            net.change(|state| state.restart(after));
+            net.advance_clock(Duration::from_secs(1));
             let failure = operation.run(&client, TIMEOUT).unwrap_err();
             assert_eq!(failure, Failure::Reset(evidence.into()), "{:?}", operation.op);
-            // The client stays with it until there is a new client.
+            // The reset is permanent for this client.
             assert_eq!(operation.run(&client, TIMEOUT), Err(failure));
             assert_eq!(net.model(|model| model.count(Op::Set) + model.count(Op::Add)), 0);
         }
@@ -41,10 +41,10 @@ fn a_restarted_server_is_noticed_by_every_operation() {
 }
 
 #[test]
-fn a_wait_across_a_restart_does_not_go_on_with_an_empty_store() {
-    for operation in waiting() {
+fn a_wait_fails_when_the_server_is_restarted_without_its_data() {
+    for operation in waiting_operations() {
         let (net, client) = connected(Model::ours("a"));
-        net.after(Duration::from_secs(1), |world| world.restart(Model::ours("b")));
+        net.after(Duration::from_secs(1), |state| state.restart(Model::ours("b")));
         match operation.run(&client, TIMEOUT).unwrap_err() {
             Failure::Reset(_) => assert_ne!(operation.op, Op::Barrier),
             Failure::Indeterminate(_) => assert_eq!(operation.op, Op::Barrier),
@@ -60,41 +60,41 @@ fn a_client_that_continues_counts_generations() {
     for (generation, instance) in ["b", "c", "d"].into_iter().enumerate() {
         set(&net, &client, b"/k").unwrap();
         assert_eq!(client.server().generation(), generation as u64);
-        net.change(|world| world.restart(Model::ours(instance)));
-        net.pass(Duration::from_secs(1));
+        net.change(|state| state.restart(Model::ours(instance)));
+        net.advance_clock(Duration::from_secs(1));
     }
 }
 
 #[test]
-fn a_server_whose_connections_break_is_the_same_one() {
-    for model in [Model::ours("a"), Model::torchs()] {
+fn broken_connections_alone_are_not_a_reset() {
+    for model in [Model::ours("a"), Model::torch()] {
         let (net, client) = connected(model);
         set(&net, &client, b"/seen").unwrap();
-        for operation in all() {
-            net.change(|world| world.close_all());
-            net.pass(Duration::from_secs(1));
+        for operation in all_operations() {
+            net.change(|state| state.close_all());
+            net.advance_clock(Duration::from_secs(1));
             assert_eq!(operation.run(&client, TIMEOUT), Ok(()), "{:?}", operation.op);
         }
     }
 }
 
 #[test]
-fn one_key_that_is_left_of_many_is_enough() {
-    let (net, client) = connected(Model::torchs());
+fn one_remaining_key_shows_that_a_torch_server_was_not_restarted() {
+    let (net, client) = connected(Model::torch());
     let keys: Vec<_> = (0..20).map(|n| format!("/{n}").into_bytes()).collect();
     keys.iter().for_each(|key| set(&net, &client, key).unwrap());
     net.model(|model| keys[1..].iter().for_each(|key| drop(model.values.remove(key))));
-    net.change(|world| world.close_all());
-    net.pass(Duration::from_secs(1));
+    net.change(|state| state.close_all());
+    net.advance_clock(Duration::from_secs(1));
     set(&net, &client, b"/k").unwrap();
 }
 
 #[test]
-fn keys_that_this_client_deleted_are_not_missed() {
-    let (net, client) = connected(Model::torchs());
+fn keys_deleted_by_this_client_are_no_evidence_of_a_reset() {
+    let (net, client) = connected(Model::torch());
     set(&net, &client, b"/k").unwrap();
     ready(client.delete_key(b"/k", &net.deadline(TIMEOUT))).unwrap();
-    net.change(|world| world.restart(Model::torchs()));
-    net.pass(Duration::from_secs(1));
+    net.change(|state| state.restart(Model::torch()));
+    net.advance_clock(Duration::from_secs(1));
     set(&net, &client, b"/k").unwrap();
 }

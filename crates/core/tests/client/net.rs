@@ -1,4 +1,4 @@
-//! A network in virtual time: addresses, connections, and a clock that moves only when a client waits.
+//! A simulated network whose clock advances only while a client waits.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -8,46 +8,47 @@ use std::time::Duration;
 use rallypoint_core::Limits;
 use rallypoint_core::client::{Client, ConnectionFault, Deadline, Io, OnReset};
 
-use crate::server::{Act, Model, Served};
+use crate::server::{Behavior, Model, Response};
 
-/// What is at an address.
+/// The process at an address.
 pub(crate) enum Host {
-    /// No process listens.
+    /// No process listens: connections are refused.
     Refuses,
-    /// Nothing answers a connection attempt.
+    /// Connection attempts get no reply.
     Unreachable,
-    /// Connections are accepted, and closed when the first byte arrives.
+    /// The process accepts connections and closes them when the first byte arrives.
     Closes,
-    /// Connections are accepted, and answered with these bytes.
-    Says(Vec<u8>),
+    /// The process accepts connections and sends these bytes on the first of them.
+    Sends(Vec<u8>),
     /// A store.
     Store(Box<Model>),
 }
 
-/// What happens at a moment, whatever the client does.
-type Event = Box<dyn FnOnce(&mut World)>;
+/// A change of the network at a given time.
+type Event = Box<dyn FnOnce(&mut NetState)>;
 
-/// Everything behind the client's sockets.
-pub(crate) struct World {
+/// The state of the simulated network.
+pub(crate) struct NetState {
     pub(crate) now: Duration,
     pub(crate) hosts: Vec<Host>,
-    /// Whether packets pass. While they don't, what is sent is lost with its connection.
+    /// Whether the network is cut. Requests that are sent meanwhile are lost.
     pub(crate) is_cut: bool,
-    /// Whether the stores run. While they don't, what is sent waits.
+    /// Whether the stores are stopped. They handle requests that are sent meanwhile when they resume.
     pub(crate) is_stopped: bool,
     pub(crate) connections: Vec<Connection>,
     /// The user timeouts that were set, in order.
     pub(crate) user_timeouts: Vec<Duration>,
-    pub(crate) resolves: bool,
+    pub(crate) is_resolvable: bool,
     events: Vec<(Duration, Event)>,
-    /// How long a packet travels.
+    /// How long a reply takes to arrive.
     pub(crate) latency: Duration,
-    /// A link that delays and loses packets, in the place of `latency`.
+    /// A link that delays and loses packets. It replaces `latency`.
     pub(crate) bad_link: Option<BadLink>,
 }
 
-/// A link that delays each packet by 100 to 500 ms, and loses one of ten. A lost packet is sent again after
-/// [`BadLink::RETRANSMISSION_TIMEOUT`], then after twice as long, and so on.
+/// A link that delays each packet by 100 to 500 ms and loses 10 % of them.
+///
+/// A lost packet is sent again after [`BadLink::RETRANSMISSION_TIMEOUT`], which doubles with each loss.
 pub(crate) struct BadLink {
     pub(crate) random: u64,
 }
@@ -55,14 +56,14 @@ pub(crate) struct BadLink {
 impl BadLink {
     const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(1_200);
 
-    /// The next of a fixed sequence of numbers below `end`.
+    /// Returns the next number below `end` of a deterministic sequence.
     fn below(&mut self, end: u64) -> u64 {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % end
     }
 
-    /// How long the next packet is on its way.
+    /// Returns how long the next packet takes.
     fn travel(&mut self) -> Duration {
         let mut travel = Duration::ZERO;
         let mut retransmission = BadLink::RETRANSMISSION_TIMEOUT;
@@ -74,23 +75,23 @@ impl BadLink {
     }
 }
 
-/// One connection, seen from the network.
+/// The network's side of one connection.
 #[derive(Default)]
 pub(crate) struct Connection {
     pub(crate) host: usize,
-    /// Bytes for the client, and when they arrive.
+    /// Bytes for the client, each with the time at which they arrive.
     inbound: VecDeque<(Duration, Vec<u8>)>,
-    /// When the client sees that the server has closed the connection.
+    /// When the client notices that the server closed the connection.
     closed_at: Option<Duration>,
-    /// When the client's machine gives the connection up.
+    /// When the user timeout of the client breaks the connection.
     breaks_at: Option<Duration>,
-    /// Bytes that a stopped store has not read.
+    /// Bytes that a stopped store has not read yet.
     unread: Vec<u8>,
     is_dropped: bool,
 }
 
 #[derive(Clone)]
-pub(crate) struct Net(pub(crate) Rc<RefCell<World>>);
+pub(crate) struct Net(pub(crate) Rc<RefCell<NetState>>);
 
 impl std::fmt::Debug for Net {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -107,33 +108,33 @@ pub(crate) struct Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let mut world = self.net.0.borrow_mut();
-        world.connections[self.id].is_dropped = true;
-        let host = world.connections[self.id].host;
-        if let Host::Store(model) = &mut world.hosts[host] {
+        let mut state = self.net.0.borrow_mut();
+        state.connections[self.id].is_dropped = true;
+        let host = state.connections[self.id].host;
+        if let Host::Store(model) = &mut state.hosts[host] {
             model.disconnect(self.id);
         }
     }
 }
 
 impl Net {
-    /// A network with these addresses.
+    /// Creates a network with one address for each host.
     pub(crate) fn new(hosts: Vec<Host>) -> Net {
-        Net(Rc::new(RefCell::new(World {
+        Net(Rc::new(RefCell::new(NetState {
             now: Duration::from_secs(1_000_000),
             hosts,
             is_cut: false,
             is_stopped: false,
             connections: Vec::new(),
             user_timeouts: Vec::new(),
-            resolves: true,
+            is_resolvable: true,
             events: Vec::new(),
             latency: Duration::from_micros(50),
             bad_link: None,
         })))
     }
 
-    /// A network with one store.
+    /// Creates a network with one store.
     pub(crate) fn store(model: Model) -> Net {
         Net::new(vec![Host::Store(Box::new(model))])
     }
@@ -150,39 +151,39 @@ impl Net {
         Deadline::after(self.now(), Some(timeout))
     }
 
-    /// Lets something happen later.
-    pub(crate) fn after(&self, delay: Duration, event: impl FnOnce(&mut World) + 'static) {
-        let mut world = self.0.borrow_mut();
-        let at = world.now + delay;
-        world.events.push((at, Box::new(event)));
+    /// Schedules an event.
+    pub(crate) fn after(&self, delay: Duration, event: impl FnOnce(&mut NetState) + 'static) {
+        let mut state = self.0.borrow_mut();
+        let at = state.now + delay;
+        state.events.push((at, Box::new(event)));
     }
 
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut NetState) -> T) -> T {
         change(&mut self.0.borrow_mut())
     }
 
-    /// Lets time pass.
-    pub(crate) fn pass(&self, time: Duration) {
+    /// Advances the clock and runs the events that become due.
+    pub(crate) fn advance_clock(&self, time: Duration) {
         let until = self.now() + time;
-        while self.0.borrow_mut().advance(until) {}
+        while self.0.borrow_mut().run_next_event(until) {}
         self.0.borrow_mut().now = until;
     }
 
-    /// The store at the first address.
-    pub(crate) fn model<T>(&self, look: impl FnOnce(&mut Model) -> T) -> T {
-        self.change(|world| look(world.model()))
+    /// Calls `access` with the store at the first address.
+    pub(crate) fn model<T>(&self, access: impl FnOnce(&mut Model) -> T) -> T {
+        self.change(|state| access(state.model()))
     }
 
-    /// Waits until `is_ready`, an arrival or the deadline.
-    fn wait(&self, deadline: &Deadline, mut poll: impl FnMut(&mut World) -> Option<Poll>) -> Option<Poll> {
+    /// Advances the clock until `poll` returns [`Poll::Ready`]. Returns `None` at the deadline.
+    fn wait(&self, deadline: &Deadline, mut poll: impl FnMut(&mut NetState) -> Option<Poll>) -> Option<Poll> {
         loop {
-            let mut world = self.0.borrow_mut();
-            let next = match poll(&mut world) {
+            let mut state = self.0.borrow_mut();
+            let next = match poll(&mut state) {
                 Some(Poll::Later(at)) => Some(at),
                 Some(ready) => return Some(ready),
                 None => None,
             };
-            let now = world.now;
+            let now = state.now;
             let left = deadline.left(now);
             if left == Some(Duration::ZERO) {
                 return None;
@@ -191,49 +192,49 @@ impl Net {
             let end = match (next, until) {
                 (Some(next), Some(until)) => next.min(until),
                 (Some(end), None) | (None, Some(end)) => end,
-                (None, None) => world.next_event().expect("the client would wait for ever"),
+                (None, None) => state.next_event().expect("the client would wait forever"),
             };
-            if !world.advance(end) {
-                world.now = end;
+            if !state.run_next_event(end) {
+                state.now = end;
             }
         }
     }
 }
 
-/// What a client that waits finds.
+/// The result of polling a connection.
 enum Poll {
     Later(Duration),
     Ready(Result<usize, ConnectionFault>),
 }
 
-impl World {
+impl NetState {
     pub(crate) fn model(&mut self) -> &mut Model {
         match &mut self.hosts[0] {
             Host::Store(model) => model,
-            _ => panic!("there is no store"),
+            _ => panic!("the process at the first address is not a store"),
         }
     }
 
-    /// Another client sets a key of the store.
+    /// Sets a key of the store, as another client would.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
-        let mut served = Vec::new();
+        let mut responses = Vec::new();
         let model = self.model();
         model.values.insert(key.into(), value.into());
-        model.wake(&mut served);
-        self.deliver(served);
+        model.wake(&mut responses);
+        self.deliver(responses);
     }
 
     pub(crate) fn is_dropped(&self, id: usize) -> bool {
         self.connections[id].is_dropped
     }
 
-    /// Ends the process at the first address: its connections are closed, and nothing listens there any more.
+    /// Kills the process at the first address: its connections are closed, and new ones are refused.
     pub(crate) fn kill(&mut self) {
         self.hosts[0] = Host::Refuses;
         self.close_all();
     }
 
-    /// Puts another store in the place of the one at the first address.
+    /// Replaces the store at the first address and closes all connections.
     pub(crate) fn restart(&mut self, model: Model) {
         self.hosts[0] = Host::Store(Box::new(model));
         self.close_all();
@@ -248,7 +249,7 @@ impl World {
         self.connections[id].closed_at.get_or_insert(at);
     }
 
-    /// Lets a stopped store go on.
+    /// Resumes the stopped stores.
     pub(crate) fn resume(&mut self) {
         self.is_stopped = false;
         for id in 0..self.connections.len() {
@@ -261,18 +262,18 @@ impl World {
         self.events.iter().map(|(at, _)| *at).min()
     }
 
-    /// Runs the next event that is due by `end`; whether there was one.
-    fn advance(&mut self, end: Duration) -> bool {
+    /// Advances the clock to the next event and runs it, if it is due by `end`. Returns whether an event ran.
+    fn run_next_event(&mut self, end: Duration) -> bool {
         let due = self.next_event().filter(|at| *at <= end);
         let Some(at) = due else { return false };
         self.now = self.now.max(at);
-        let place = self.events.iter().position(|(time, _)| *time == at).unwrap();
-        let (_, event) = self.events.remove(place);
+        let index = self.events.iter().position(|(time, _)| *time == at).unwrap();
+        let (_, event) = self.events.remove(index);
         event(self);
         true
     }
 
-    /// How long it takes until the answer to what is sent now arrives.
+    /// Returns how long it takes until the reply to a request that is sent now arrives.
     fn round_trip(&mut self) -> Duration {
         self.bad_link.as_mut().map_or(self.latency, |link| link.travel() + link.travel())
     }
@@ -286,38 +287,38 @@ impl World {
         let connection = &mut self.connections[id];
         match &mut self.hosts[connection.host] {
             Host::Refuses | Host::Unreachable | Host::Closes => connection.closed_at = Some(now + latency),
-            Host::Says(reply) if reply.is_empty() => {}
-            Host::Says(reply) => connection.inbound.push_back((now + latency, std::mem::take(reply))),
+            Host::Sends(reply) if reply.is_empty() => {}
+            Host::Sends(reply) => connection.inbound.push_back((now + latency, std::mem::take(reply))),
             Host::Store(model) => {
-                let served = model.receive(id, bytes);
-                self.deliver(served);
+                let responses = model.receive(id, bytes);
+                self.deliver(responses);
             }
         }
     }
 
-    fn deliver(&mut self, served: Vec<Served>) {
+    fn deliver(&mut self, responses: Vec<Response>) {
         let (at, latency) = (self.now + self.round_trip(), self.latency);
-        for Served { to, act, reply } in served {
+        for Response { to, behavior, reply } in responses {
             let connection = &mut self.connections[to];
             let at = connection.inbound.back().map_or(at, |(last, _)| at.max(*last));
-            match act {
-                Act::Refuse | Act::Close => connection.closed_at = Some(at),
-                Act::Ignore => {}
-                Act::Say(bytes) => connection.inbound.push_back((at, bytes)),
-                Act::Cut(len) => {
+            match behavior {
+                Behavior::Refuse | Behavior::Close => connection.closed_at = Some(at),
+                Behavior::Ignore => {}
+                Behavior::Send(bytes) => connection.inbound.push_back((at, bytes)),
+                Behavior::Truncate(len) => {
                     connection.inbound.push_back((at, reply[..len.min(reply.len())].to_vec()));
                     connection.closed_at = Some(at + latency);
                 }
-                Act::Twice => {
+                Behavior::Duplicate => {
                     connection.inbound.push_back((at, reply.clone()));
                     connection.inbound.push_back((at + Duration::from_millis(3), reply));
                 }
-                Act::Drip(pause) => {
+                Behavior::SplitBytes(pause) => {
                     for (n, byte) in reply.into_iter().enumerate() {
                         connection.inbound.push_back((at + pause * (n as u32 + 1), vec![byte]));
                     }
                 }
-                Act::Answer => connection.inbound.push_back((at, reply)),
+                Behavior::Reply => connection.inbound.push_back((at, reply)),
             }
             connection.inbound.retain(|(_, bytes)| !bytes.is_empty());
         }
@@ -327,7 +328,7 @@ impl World {
         let now = self.now;
         let is_cut = self.is_cut;
         let connection = &mut self.connections[id];
-        let breaks = connection.breaks_at;
+        let breaks_at = connection.breaks_at;
         if let Some((at, bytes)) = connection.inbound.front_mut().filter(|_| !is_cut) {
             if *at > now {
                 return Some(Poll::Later(*at));
@@ -340,9 +341,9 @@ impl World {
             }
             return Some(Poll::Ready(Ok(len)));
         }
-        match (connection.closed_at.filter(|_| !is_cut), breaks) {
+        match (connection.closed_at.filter(|_| !is_cut), breaks_at) {
             (Some(at), _) if at <= now => Some(Poll::Ready(Err(ConnectionFault::Closed))),
-            (_, Some(at)) if at <= now => Some(Poll::Ready(Err(ConnectionFault::Vanished))),
+            (_, Some(at)) if at <= now => Some(Poll::Ready(Err(ConnectionFault::Unacknowledged))),
             (Some(at), _) | (None, Some(at)) => Some(Poll::Later(at)),
             (None, None) => None,
         }
@@ -362,8 +363,8 @@ impl Io for Net {
     }
 
     async fn resolve(&self, deadline: &Deadline) -> Result<Vec<usize>, ConnectionFault> {
-        let (count, resolves) = self.change(|world| (world.hosts.len(), world.resolves));
-        if resolves {
+        let (count, is_resolvable) = self.change(|state| (state.hosts.len(), state.is_resolvable));
+        if is_resolvable {
             return Ok((0..count).collect());
         }
         let fault = ConnectionFault::Unresolvable { host: "node0".into(), reason: "unknown".into() };
@@ -372,41 +373,41 @@ impl Io for Net {
     }
 
     async fn connect(&self, address: &usize, deadline: &Deadline) -> Result<Stream, ConnectionFault> {
-        let (is_lost, is_refused, round_trip) = self.change(|world| {
-            let host = &world.hosts[*address];
+        let (is_lost, is_refused, round_trip) = self.change(|state| {
+            let host = &state.hosts[*address];
             let (is_lost, is_refused) =
-                (world.is_cut || matches!(host, Host::Unreachable), matches!(host, Host::Refuses));
+                (state.is_cut || matches!(host, Host::Unreachable), matches!(host, Host::Refuses));
             (
                 is_lost,
                 is_refused,
-                if world.bad_link.is_some() { world.round_trip() } else { 2 * world.latency },
+                if state.bad_link.is_some() { state.round_trip() } else { 2 * state.latency },
             )
         });
         if is_lost || deadline.left(self.now()).is_some_and(|left| left < round_trip) {
             self.sleep(deadline).await;
-            return Err(ConnectionFault::Unanswered);
+            return Err(ConnectionFault::ConnectTimeout);
         }
-        self.pass(round_trip);
+        self.advance_clock(round_trip);
         if is_refused {
             return Err(ConnectionFault::Refused);
         }
-        let id = self.change(|world| {
-            world.connections.push(Connection { host: *address, ..Connection::default() });
-            world.connections.len() - 1
+        let id = self.change(|state| {
+            state.connections.push(Connection { host: *address, ..Connection::default() });
+            state.connections.len() - 1
         });
         Ok(Stream { net: self.clone(), id, user_timeout: Duration::MAX.into() })
     }
 
     async fn write(&self, stream: &mut Stream, bytes: &[u8], _: &Deadline) -> Result<usize, ConnectionFault> {
-        self.change(|world| {
-            let (now, connection) = (world.now, &mut world.connections[stream.id]);
+        self.change(|state| {
+            let (now, connection) = (state.now, &mut state.connections[stream.id]);
             if connection.closed_at.is_some_and(|at| at <= now) {
                 return Err(ConnectionFault::Closed);
             }
-            if world.is_cut {
+            if state.is_cut {
                 connection.breaks_at.get_or_insert(now.saturating_add(stream.user_timeout.get()));
             } else {
-                world.serve(stream.id, bytes);
+                state.serve(stream.id, bytes);
             }
             Ok(bytes.len())
         })
@@ -418,7 +419,7 @@ impl Io for Net {
         buffer: &mut [u8],
         deadline: &Deadline,
     ) -> Result<usize, ConnectionFault> {
-        match self.wait(deadline, |world| world.poll_read(stream.id, buffer)) {
+        match self.wait(deadline, |state| state.poll_read(stream.id, buffer)) {
             Some(Poll::Ready(read)) => read,
             _ => Err(ConnectionFault::Silent),
         }
@@ -429,15 +430,15 @@ impl Io for Net {
     }
 
     fn is_quiet(&self, stream: &Stream) -> bool {
-        self.change(|world| {
-            let (now, connection) = (world.now, &world.connections[stream.id]);
-            let has_come = connection.inbound.front().is_some_and(|(at, _)| *at <= now);
-            !has_come && connection.closed_at.is_none_or(|at| at > now)
+        self.change(|state| {
+            let (now, connection) = (state.now, &state.connections[stream.id]);
+            let has_input = connection.inbound.front().is_some_and(|(at, _)| *at <= now);
+            !has_input && connection.closed_at.is_none_or(|at| at > now)
         })
     }
 
     fn set_user_timeout(&self, stream: &Stream, timeout: Duration) {
         stream.user_timeout.set(timeout);
-        self.change(|world| world.user_timeouts.push(timeout));
+        self.change(|state| state.user_timeouts.push(timeout));
     }
 }

@@ -1,4 +1,4 @@
-//! Every operation of a client, as something to call. What each should come to is said by the tests.
+//! A table of all operations of a client, for tests that run each of them.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Request};
 use crate::net::Net;
 use crate::server::Model;
 
-/// An operation by its name.
+/// An operation and a function that calls it.
 pub(crate) struct Operation {
     pub(crate) op: Op,
-    /// Whether it may be sent again when its answer was lost.
+    /// Whether the client may repeat the request after it lost the reply.
     pub(crate) is_repeatable: bool,
     pub(crate) call: fn(&Client<Net>, &Deadline) -> Result<(), Failure>,
 }
@@ -22,84 +22,86 @@ impl Operation {
     }
 }
 
-/// A store on which every operation succeeds without waiting.
+/// Returns the store with the keys that all operations need to succeed without waiting.
 pub(crate) fn prepared(model: Model) -> Model {
     let mut model =
-        model.with("/there", "value").with("/number", "1").with("/list", "x").with("/doomed", "x");
+        model.with("/present", "value").with("/number", "1").with("/list", "x").with("/doomed", "x");
     (0..8).for_each(|_| model.push("/queue", "item"));
     model
 }
 
-/// All operations, such that a prepared store answers each without waiting.
-pub(crate) fn all() -> Vec<Operation> {
-    let of = |op, is_repeatable, call| Operation { op, is_repeatable, call };
+/// Returns all operations, with arguments for which a prepared store replies without waiting.
+pub(crate) fn all_operations() -> Vec<Operation> {
+    let operation = |op, is_repeatable, call| Operation { op, is_repeatable, call };
     vec![
-        of(Op::Set, true, |client, deadline| {
+        operation(Op::Set, true, |client, deadline| {
             let request = Request::Set { key: b"/k", value: b"v"[..].into() };
-            ready(client.acknowledged(Some(b"/k"), request, deadline))
+            ready(client.send_acknowledged(Some(b"/k"), request, deadline))
         }),
-        of(Op::Get, true, |client, deadline| ready(client.get(b"/there", deadline)).map(drop)),
-        of(Op::Add, false, |client, deadline| ready(client.add(b"/number", 1, deadline)).map(drop)),
-        of(Op::Check, true, |client, deadline| {
-            let keys: [&[u8]; 1] = [b"/there"];
-            ready(client.exchange(Request::Check { keys: KeyList::new(&keys) }, deadline)).map(drop)
+        operation(Op::Get, true, |client, deadline| ready(client.get(b"/present", deadline)).map(drop)),
+        operation(Op::Add, false, |client, deadline| ready(client.add(b"/number", 1, deadline)).map(drop)),
+        operation(Op::Check, true, |client, deadline| {
+            let keys: [&[u8]; 1] = [b"/present"];
+            ready(client.request(Request::Check { keys: KeyList::new(&keys) }, deadline)).map(drop)
         }),
-        of(Op::Wait, true, |client, deadline| {
-            ready(client.wait_then(Op::Wait, &[b"/there"], None, deadline)).map(drop)
+        operation(Op::Wait, true, |client, deadline| {
+            ready(client.wait_then(Op::Wait, &[b"/present"], None, deadline)).map(drop)
         }),
-        of(Op::CompareSet, false, |client, deadline| {
+        operation(Op::CompareSet, false, |client, deadline| {
             ready(client.compare_set(b"/c", b"", b"v", deadline)).map(drop)
         }),
-        of(Op::DeleteKey, true, |client, deadline| ready(client.delete_key(b"/doomed", deadline)).map(drop)),
-        of(Op::NumKeys, true, |client, deadline| {
-            ready(client.exchange(Request::NumKeys, deadline)).map(drop)
+        operation(Op::DeleteKey, true, |client, deadline| {
+            ready(client.delete_key(b"/doomed", deadline)).map(drop)
         }),
-        of(Op::Append, false, |client, deadline| ready(client.append(b"/list", b"x", deadline))),
-        of(Op::MultiGet, true, |client, deadline| {
-            ready(client.multi_get(&[b"/there", b"/number"], deadline)).map(drop)
+        operation(Op::NumKeys, true, |client, deadline| {
+            ready(client.request(Request::NumKeys, deadline)).map(drop)
         }),
-        of(Op::MultiSet, true, |client, deadline| {
+        operation(Op::Append, false, |client, deadline| ready(client.append(b"/list", b"x", deadline))),
+        operation(Op::MultiGet, true, |client, deadline| {
+            ready(client.multi_get(&[b"/present", b"/number"], deadline)).map(drop)
+        }),
+        operation(Op::MultiSet, true, |client, deadline| {
             let pairs: [(&[u8], &[u8]); 2] = [(b"/k", b"v"), (b"/l", b"w")];
             let request = Request::MultiSet { pairs: PairList::new(&pairs) };
-            ready(client.acknowledged(Some(b"/k"), request, deadline))
+            ready(client.send_acknowledged(Some(b"/k"), request, deadline))
         }),
-        of(Op::QueuePush, false, |client, deadline| {
+        operation(Op::QueuePush, false, |client, deadline| {
             let request = Request::QueuePush { key: b"/queue", value: b"item"[..].into() };
-            ready(client.acknowledged(None, request, deadline))
+            ready(client.send_acknowledged(None, request, deadline))
         }),
-        of(Op::QueuePop, false, |client, deadline| {
+        operation(Op::QueuePop, false, |client, deadline| {
             ready(client.wait_then_pop(b"/queue", deadline)).map(drop)
         }),
-        of(Op::QueueLen, true, |client, deadline| {
-            ready(client.exchange(Request::QueueLen { key: b"/queue" }, deadline)).map(drop)
+        operation(Op::QueueLen, true, |client, deadline| {
+            ready(client.request(Request::QueueLen { key: b"/queue" }, deadline)).map(drop)
         }),
-        of(Op::ListKeys, true, |client, deadline| {
-            ready(client.exchange(Request::ListKeys, deadline)).map(drop)
+        operation(Op::ListKeys, true, |client, deadline| {
+            ready(client.request(Request::ListKeys, deadline)).map(drop)
         }),
-        of(Op::Barrier, false, |client, deadline| ready(client.barrier(b"/alone", 1, deadline))),
-        of(Op::Ping, true, |client, deadline| ready(client.ping(deadline)).map(drop)),
+        operation(Op::Barrier, false, |client, deadline| ready(client.barrier(b"/alone", 1, deadline))),
+        operation(Op::Ping, true, |client, deadline| ready(client.ping(deadline)).map(drop)),
     ]
 }
 
-/// Operations that wait for something that never happens.
-pub(crate) fn waiting() -> Vec<Operation> {
-    let of = |op, is_repeatable, call| Operation { op, is_repeatable, call };
+/// Returns the operations that wait, with arguments for which the wait never completes.
+pub(crate) fn waiting_operations() -> Vec<Operation> {
+    let operation = |op, is_repeatable, call| Operation { op, is_repeatable, call };
     vec![
-        of(Op::Wait, true, |client, deadline| {
-            ready(client.wait_then(Op::Wait, &[b"/there", b"/missing"], None, deadline)).map(drop)
+        operation(Op::Wait, true, |client, deadline| {
+            ready(client.wait_then(Op::Wait, &[b"/present", b"/missing"], None, deadline)).map(drop)
         }),
-        of(Op::Get, true, |client, deadline| ready(client.get(b"/missing", deadline)).map(drop)),
-        of(Op::MultiGet, true, |client, deadline| {
-            ready(client.multi_get(&[b"/there", b"/missing"], deadline)).map(drop)
+        operation(Op::Get, true, |client, deadline| ready(client.get(b"/missing", deadline)).map(drop)),
+        operation(Op::MultiGet, true, |client, deadline| {
+            ready(client.multi_get(&[b"/present", b"/missing"], deadline)).map(drop)
         }),
-        of(Op::QueuePop, false, |client, deadline| {
+        operation(Op::QueuePop, false, |client, deadline| {
             ready(client.wait_then_pop(b"/empty", deadline)).map(drop)
         }),
-        of(Op::Barrier, false, |client, deadline| ready(client.barrier(b"/two", 2, deadline))),
+        operation(Op::Barrier, false, |client, deadline| ready(client.barrier(b"/two", 2, deadline))),
     ]
 }
 
-/// A client that is connected to a prepared store and has identified it.
+/// Returns a client that is connected to a prepared store and has identified it.
 pub(crate) fn connected(model: Model) -> (Net, Client<Net>) {
     let net = Net::store(prepared(model));
     let client = net.client();

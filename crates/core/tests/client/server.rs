@@ -1,4 +1,4 @@
-//! A small store of its own, which does with each request what the test says, and remembers what came.
+//! A model of a store, which records all requests and handles each with the behavior that a test chose.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,64 +6,64 @@ use rallypoint_core::wire::{Op, Reply, Request, RequestDecoder};
 use rallypoint_core::{Limits, Value};
 use std::time::Duration;
 
-/// What to do with a request.
+/// How the model handles a request.
 #[derive(Debug, Clone)]
-pub(crate) enum Act {
-    /// What a server does.
-    Answer,
+pub(crate) enum Behavior {
+    /// Carries the request out and sends the reply.
+    Reply,
     /// Carries the request out and closes the connection.
     Close,
-    /// Closes the connection. The request is not carried out.
+    /// Closes the connection without carrying the request out.
     Refuse,
-    /// Nothing at all, from now on.
+    /// Ignores this request and all later ones of the connection.
     Ignore,
-    /// Sends this in the place of the reply.
-    Say(Vec<u8>),
-    /// Sends the reply, and 3 ms later the same again.
-    Twice,
-    /// Sends this many bytes of the reply and closes the connection.
-    Cut(usize),
-    /// Sends the reply a byte at a time, with this pause before each.
-    Drip(Duration),
+    /// Carries the request out and sends these bytes instead of the reply.
+    Send(Vec<u8>),
+    /// Sends the reply twice, 3 ms apart.
+    Duplicate,
+    /// Sends this number of bytes of the reply and closes the connection.
+    Truncate(usize),
+    /// Sends the reply byte by byte, with this pause before each byte.
+    SplitBytes(Duration),
 }
 
-/// What a request led to.
-pub(crate) struct Served {
+/// The reply to a request, and how to deliver it.
+pub(crate) struct Response {
     pub(crate) to: usize,
-    pub(crate) act: Act,
+    pub(crate) behavior: Behavior,
     pub(crate) reply: Vec<u8>,
 }
 
 #[derive(Default)]
 struct Peer {
     decoder: RequestDecoder,
-    /// The keys or the barrier that the peer waits for, and since when.
+    /// The operation in which the peer is blocked, and the keys or the barrier it waits for.
     awaited: Option<(Op, Vec<Vec<u8>>)>,
-    /// Requests behind a wait.
+    /// Requests that the peer sent while it is blocked.
     deferred: VecDeque<Vec<u8>>,
     is_ignored: bool,
 }
 
-/// The store.
+/// The model of a store.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) values: BTreeMap<Vec<u8>, Vec<u8>>,
     queues: BTreeMap<Vec<u8>, VecDeque<Vec<u8>>>,
     peers: BTreeMap<usize, Peer>,
-    /// Whether the last COMPARE_SET stored.
-    stored: bool,
-    /// Every request, with its connection.
-    pub(crate) seen: Vec<(usize, Op)>,
-    /// What to do with requests of these kinds, once each.
-    pub(crate) traps: Vec<(Op, Act)>,
-    /// What to do with all requests of these kinds.
-    pub(crate) always: Vec<(Op, Act)>,
-    /// Answers only this many further CHECKs.
+    /// Whether the last COMPARE_SET stored its value.
+    has_stored: bool,
+    /// All requests, each with its connection.
+    pub(crate) requests: Vec<(usize, Op)>,
+    /// Behaviors for the next request of an operation. Each applies once.
+    pub(crate) next_behaviors: Vec<(Op, Behavior)>,
+    /// Behaviors for all requests of an operation.
+    pub(crate) permanent_behaviors: Vec<(Op, Behavior)>,
+    /// The number of further CHECKs that get a reply.
     pub(crate) checks_left: Option<usize>,
 }
 
 impl Clone for Model {
-    /// A store with the same values, without connections.
+    /// Copies the values and the queues, but not the connections.
     fn clone(&self) -> Model {
         Model { values: self.values.clone(), queues: self.queues.clone(), ..Model::default() }
     }
@@ -72,12 +72,12 @@ impl Clone for Model {
 const SERVER_KEY: &[u8] = b"rallypoint/server";
 
 impl Model {
-    /// A server of torch's, which says nothing of itself.
-    pub(crate) fn torchs() -> Model {
+    /// Creates a model of torch's server, which has no identity.
+    pub(crate) fn torch() -> Model {
         Model::default()
     }
 
-    /// A server of ours.
+    /// Creates a model of our server.
     pub(crate) fn ours(instance: &str) -> Model {
         let identity = format!("version=0 instance={instance} capabilities=in-order,stored value_len=100");
         let mut model = Model::default();
@@ -94,27 +94,27 @@ impl Model {
         self.queues.entry(queue.into()).or_default().push_back(item.into());
     }
 
-    /// Does this with the next request of this kind.
-    pub(crate) fn trap(&mut self, op: Op, act: Act) {
-        self.traps.push((op, act));
+    /// Sets the behavior for the next request of this operation.
+    pub(crate) fn on_next(&mut self, op: Op, behavior: Behavior) {
+        self.next_behaviors.push((op, behavior));
     }
 
     pub(crate) fn count(&self, op: Op) -> usize {
-        self.seen.iter().filter(|(_, seen)| *seen == op).count()
+        self.requests.iter().filter(|(_, request)| *request == op).count()
     }
 
     pub(crate) fn disconnect(&mut self, peer: usize) {
         self.peers.remove(&peer);
     }
 
-    pub(crate) fn receive(&mut self, from: usize, bytes: &[u8]) -> Vec<Served> {
-        let mut served = Vec::new();
+    pub(crate) fn receive(&mut self, from: usize, bytes: &[u8]) -> Vec<Response> {
+        let mut responses = Vec::new();
         let mut decoder = std::mem::take(&mut self.peers.entry(from).or_default().decoder);
         let mut input = bytes;
         while let Some(frame) = decoder.next(&mut input, &Limits::default()).expect("well-formed requests") {
             let request = frame.request();
             let op = request.op();
-            self.seen.push((from, op));
+            self.requests.push((from, op));
             let peer = self.peers.entry(from).or_default();
             if peer.is_ignored {
                 continue;
@@ -125,56 +125,58 @@ impl Model {
                 peer.deferred.push_back(bytes);
                 continue;
             }
-            if !self.serve(from, request, &mut served) {
-                return served;
+            if !self.serve(from, request, &mut responses) {
+                return responses;
             }
         }
         self.peers.entry(from).or_default().decoder = decoder;
-        served
+        responses
     }
 
-    /// Carries out one request; whether the connection is still open.
-    fn serve(&mut self, from: usize, request: Request<'_>, served: &mut Vec<Served>) -> bool {
+    /// Handles one request. Returns whether the connection is still open.
+    fn serve(&mut self, from: usize, request: Request<'_>, responses: &mut Vec<Response>) -> bool {
         let op = request.op();
-        let trapped = self.traps.iter().position(|(trapped, _)| *trapped == op);
-        let act = match trapped {
-            Some(at) => self.traps.remove(at).1,
-            None => {
-                self.always.iter().find(|(all, _)| *all == op).map_or(Act::Answer, |(_, act)| act.clone())
-            }
+        let index = self.next_behaviors.iter().position(|(expected, _)| *expected == op);
+        let behavior = match index {
+            Some(index) => self.next_behaviors.remove(index).1,
+            None => self
+                .permanent_behaviors
+                .iter()
+                .find(|(expected, _)| *expected == op)
+                .map_or(Behavior::Reply, |(_, behavior)| behavior.clone()),
         };
-        let act = match &mut self.checks_left {
-            Some(0) if op == Op::Check => Act::Ignore,
+        let behavior = match &mut self.checks_left {
+            Some(0) if op == Op::Check => Behavior::Ignore,
             Some(left) if op == Op::Check => {
                 *left -= 1;
-                act
+                behavior
             }
-            _ => act,
+            _ => behavior,
         };
-        match act {
-            Act::Refuse => {
-                served.push(Served { to: from, act, reply: Vec::new() });
+        match behavior {
+            Behavior::Refuse => {
+                responses.push(Response { to: from, behavior, reply: Vec::new() });
                 return false;
             }
-            Act::Ignore => {
+            Behavior::Ignore => {
                 self.peers.entry(from).or_default().is_ignored = true;
                 return true;
             }
             _ => {}
         }
         let Some(reply) = self.execute(from, request) else {
-            served.push(Served { to: from, act: Act::Refuse, reply: Vec::new() });
+            responses.push(Response { to: from, behavior: Behavior::Refuse, reply: Vec::new() });
             return false;
         };
-        let is_open = !matches!(act, Act::Close | Act::Cut(_));
-        served.push(Served { to: from, act, reply });
-        self.wake(served);
+        let is_open = !matches!(behavior, Behavior::Close | Behavior::Truncate(_));
+        responses.push(Response { to: from, behavior, reply });
+        self.wake(responses);
         is_open
     }
 
-    /// Ends the waits whose keys are all there, and serves what is behind them.
-    pub(crate) fn wake(&mut self, served: &mut Vec<Served>) {
-        let done: Vec<_> = self
+    /// Completes the waits whose keys are all present, and handles the requests behind them.
+    pub(crate) fn wake(&mut self, responses: &mut Vec<Response>) {
+        let ready: Vec<_> = self
             .peers
             .iter()
             .filter(|(_, peer)| {
@@ -183,21 +185,21 @@ impl Model {
             })
             .map(|(id, _)| *id)
             .collect();
-        for id in done {
-            self.end_wait(id, Reply::Stop, served);
+        for id in ready {
+            self.end_wait(id, Reply::Stop, responses);
         }
     }
 
-    fn end_wait(&mut self, id: usize, reply: Reply, served: &mut Vec<Served>) {
+    fn end_wait(&mut self, id: usize, reply: Reply, responses: &mut Vec<Response>) {
         let peer = self.peers.get_mut(&id).expect("a peer that waits");
         peer.awaited = None;
         let deferred = std::mem::take(&mut peer.deferred);
-        served.push(Served { to: id, act: Act::Answer, reply: encoded(reply) });
+        responses.push(Response { to: id, behavior: Behavior::Reply, reply: encoded(reply) });
         for bytes in deferred {
             let mut decoder = RequestDecoder::default();
             let mut input = &bytes[..];
             let frame = decoder.next(&mut input, &Limits::default()).unwrap().expect("one request");
-            self.serve(id, frame.request(), served);
+            self.serve(id, frame.request(), responses);
         }
     }
 
@@ -205,13 +207,13 @@ impl Model {
         self.values.contains_key(key) || self.queues.get(key).is_some_and(|queue| !queue.is_empty())
     }
 
-    /// The bytes of the reply, `None` if the server closes the connection.
+    /// Carries out one request. Returns the bytes of the reply, or `None` if the server closes the connection.
     fn execute(&mut self, from: usize, request: Request<'_>) -> Option<Vec<u8>> {
         let value = |value: Option<&Vec<u8>>| Value::copied(value.map_or(&[][..], |value| value));
-        let one = |reply: Reply| Some(encoded(reply));
+        let reply = |reply: Reply| Some(encoded(reply));
         match request {
             Request::Validate { .. } => Some(Vec::new()),
-            Request::Ping { nonce } => one(Reply::Nonce(nonce)),
+            Request::Ping { nonce } => reply(Reply::Nonce(nonce)),
             Request::Set { key, value } => {
                 self.values.insert(key.into(), value.bytes().to_vec());
                 Some(Vec::new())
@@ -223,65 +225,67 @@ impl Model {
                 Some(Vec::new())
             }
             Request::Append { key, value } => {
-                let held = self.values.entry(key.into()).or_default();
-                if held.len() + value.bytes().len() > 100 {
+                let stored = self.values.entry(key.into()).or_default();
+                if stored.len() + value.bytes().len() > 100 {
                     return None;
                 }
-                held.extend_from_slice(value.bytes());
+                stored.extend_from_slice(value.bytes());
                 Some(Vec::new())
             }
-            Request::Get { key } => one(Reply::Value(value(self.values.get(key)))),
+            Request::Get { key } => reply(Reply::Value(value(self.values.get(key)))),
             Request::MultiGet { keys } => {
-                one(Reply::Values(keys.iter().map(|key| value(self.values.get(key))).collect()))
+                reply(Reply::Values(keys.iter().map(|key| value(self.values.get(key))).collect()))
             }
             Request::Add { key, delta } => {
-                let held = self.values.get(key).map_or(Some(0), |held| {
-                    std::str::from_utf8(held).ok().and_then(|held| held.parse::<i64>().ok())
+                let number = self.values.get(key).map_or(Some(0), |value| {
+                    std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok())
                 });
-                let sum = held?.checked_add(delta)?;
+                let sum = number?.checked_add(delta)?;
                 self.values.insert(key.into(), sum.to_string().into_bytes());
-                one(Reply::Number(sum))
+                reply(Reply::Number(sum))
             }
             Request::CompareSet { key, expected, desired } => {
                 let expected = expected.bytes();
-                let held = self.values.get(key).cloned();
-                self.stored = held.as_deref().map_or(expected.is_empty(), |held| held == expected);
-                if self.stored {
+                let current = self.values.get(key).cloned();
+                self.has_stored = current.as_deref().map_or(expected.is_empty(), |value| value == expected);
+                if self.has_stored {
                     self.values.insert(key.into(), desired.bytes().to_vec());
-                    return one(Reply::Value(Value::copied(desired.bytes())));
+                    return reply(Reply::Value(Value::copied(desired.bytes())));
                 }
-                one(Reply::Value(Value::copied(held.as_deref().unwrap_or(expected))))
+                reply(Reply::Value(Value::copied(current.as_deref().unwrap_or(expected))))
             }
             Request::Check { keys } => {
                 let mut keys = keys.iter();
-                let stored = self.stored && self.values.contains_key(SERVER_KEY);
-                one(Reply::Checked(keys.all(|key| (key == b"rallypoint/stored" && stored) || self.has(key))))
+                let has_stored = self.has_stored && self.values.contains_key(SERVER_KEY);
+                reply(Reply::Checked(
+                    keys.all(|key| (key == b"rallypoint/stored" && has_stored) || self.has(key)),
+                ))
             }
             Request::Wait { keys } => {
                 let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.to_vec()).collect();
                 if keys.iter().all(|key| self.has(key)) {
-                    return one(Reply::Stop);
+                    return reply(Reply::Stop);
                 }
                 self.peers.entry(from).or_default().awaited = Some((Op::Wait, keys));
                 Some(Vec::new())
             }
             Request::Barrier { key, world_size } => {
                 if world_size <= 1 {
-                    return one(Reply::Stop);
+                    return reply(Reply::Stop);
                 }
                 self.peers.entry(from).or_default().awaited = Some((Op::Barrier, vec![key.into()]));
                 Some(Vec::new())
             }
             Request::CancelWait => {
                 if self.peers.entry(from).or_default().awaited.is_none() {
-                    return one(Reply::Canceled);
+                    return reply(Reply::Canceled);
                 }
-                let mut served = Vec::new();
-                self.end_wait(from, Reply::Canceled, &mut served);
-                Some(served.into_iter().flat_map(|served| served.reply).collect())
+                let mut responses = Vec::new();
+                self.end_wait(from, Reply::Canceled, &mut responses);
+                Some(responses.into_iter().flat_map(|response| response.reply).collect())
             }
-            Request::NumKeys => one(Reply::Number(self.values.len() as i64)),
-            Request::DeleteKey { key } => one(Reply::Number(i64::from(self.values.remove(key).is_some()))),
+            Request::NumKeys => reply(Reply::Number(self.values.len() as i64)),
+            Request::DeleteKey { key } => reply(Reply::Number(i64::from(self.values.remove(key).is_some()))),
             Request::QueuePush { key, value } => {
                 self.queues.entry(key.into()).or_default().push_back(value.bytes().to_vec());
                 Some(Vec::new())
@@ -290,19 +294,19 @@ impl Model {
                 let queue = self.queues.entry(key.into()).or_default();
                 let before = queue.len() as i64;
                 let item = queue.pop_front().map(|item| Value::copied(&item));
-                one(Reply::Popped { before, item })
+                reply(Reply::Popped { before, item })
             }
             Request::QueueLen { key } => {
-                one(Reply::Number(self.queues.get(key).map_or(0, |queue| queue.len() as i64)))
+                reply(Reply::Number(self.queues.get(key).map_or(0, |queue| queue.len() as i64)))
             }
             Request::ListKeys => {
-                one(Reply::Keys(self.values.keys().map(|key| key.as_slice().into()).collect()))
+                reply(Reply::Keys(self.values.keys().map(|key| key.as_slice().into()).collect()))
             }
         }
     }
 }
 
-/// The bytes of a reply.
+/// Encodes a reply.
 pub(crate) fn encoded(reply: Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
     reply.encode(&mut bytes);

@@ -1,4 +1,4 @@
-//! Servers that don't answer: stopped, or cut off.
+//! Tests of servers that send no reply because they are stopped, or because the network is cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,14 @@ use rallypoint_core::client::{Awaited, Failure, ready};
 use rallypoint_core::wire::{Op, Request};
 
 use crate::net::Net;
-use crate::operations::{all, connected, prepared, waiting};
-use crate::server::{Act, Model};
+use crate::operations::{all_operations, connected, prepared, waiting_operations};
+use crate::server::{Behavior, Model};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
-const MAX_LATE: Duration = Duration::from_millis(150);
+/// The maximum time by which a call may exceed its timeout.
+const LATE_GRACE: Duration = Duration::from_millis(150);
 
-/// How long a call takes.
+/// Runs a call and returns its result and how long it took.
 fn timed<T>(net: &Net, call: impl FnOnce() -> T) -> (T, Duration) {
     let start = net.now();
     let result = call();
@@ -22,14 +23,14 @@ fn timed<T>(net: &Net, call: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 #[test]
-fn every_operation_returns_in_time_from_a_stopped_server_and_works_when_it_goes_on() {
-    for model in [Model::ours, |_: &str| Model::torchs()] {
-        for operation in all().into_iter().chain(waiting()) {
+fn every_operation_times_out_on_a_stopped_server_and_works_after_it_resumes() {
+    for model in [Model::ours, |_: &str| Model::torch()] {
+        for operation in all_operations().into_iter().chain(waiting_operations()) {
             let (net, client) = connected(model("a"));
-            net.change(|world| world.is_stopped = true);
+            net.change(|state| state.is_stopped = true);
             let (result, took) = timed(&net, || operation.run(&client, TIMEOUT));
             let failure = result.expect_err("a stopped server answers nothing");
-            assert!(took >= TIMEOUT && took <= TIMEOUT + MAX_LATE, "{:?} took {took:?}", operation.op);
+            assert!(took >= TIMEOUT && took <= TIMEOUT + LATE_GRACE, "{:?} took {took:?}", operation.op);
             match failure {
                 Failure::NoAnswer | Failure::Timeout(Awaited::Keys(None)) => {
                     assert!(operation.is_repeatable || operation.op == Op::QueuePop, "{:?}", operation.op);
@@ -40,71 +41,73 @@ fn every_operation_returns_in_time_from_a_stopped_server_and_works_when_it_goes_
                 }
                 other => panic!("{:?}: {other:?}", operation.op),
             }
-            net.change(|world| world.resume());
+            net.change(|state| state.resume());
             ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
         }
     }
 }
 
 #[test]
-fn a_server_that_goes_on_in_time_answers_over_the_same_connection() {
-    for operation in all() {
+fn a_server_that_resumes_within_the_timeout_replies_over_the_same_connection() {
+    for operation in all_operations() {
         let (net, client) = connected(Model::ours("a"));
-        net.change(|world| world.is_stopped = true);
-        net.after(Duration::from_secs(60), |world| world.resume());
+        net.change(|state| state.is_stopped = true);
+        net.after(Duration::from_secs(60), |state| state.resume());
         let (result, took) = timed(&net, || operation.run(&client, Duration::from_secs(300)));
         assert_eq!(result, Ok(()), "{:?}", operation.op);
         assert!(took >= Duration::from_secs(60) && took < Duration::from_secs(61), "{took:?}");
-        assert_eq!(net.change(|world| world.connections.len()), 1);
+        assert_eq!(net.change(|state| state.connections.len()), 1);
     }
 }
 
 #[test]
-fn a_timeout_is_kept_whatever_its_length() {
+fn a_wait_ends_within_5_percent_or_100_ms_of_any_timeout() {
     for millis in [0, 1, 10, 100, 1_000, 10_000, 300_000] {
         let timeout = Duration::from_millis(millis);
-        for operation in waiting() {
+        for operation in waiting_operations() {
             let (net, client) = connected(Model::ours("a"));
             let (result, took) = timed(&net, || operation.run(&client, timeout));
             assert!(result.is_err());
-            let late = (timeout / 20).max(Duration::from_millis(100));
-            assert!(took >= timeout && took <= timeout + late, "{:?} took {took:?}", operation.op);
+            let max_late = (timeout / 20).max(Duration::from_millis(100));
+            assert!(took >= timeout && took <= timeout + max_late, "{:?} took {took:?}", operation.op);
         }
     }
 }
 
 #[test]
-fn a_wait_that_times_out_says_which_keys_are_there_and_its_connection_is_used_again() {
+fn a_timed_out_wait_reports_which_keys_are_present_and_its_connection_is_reused() {
     let (net, client) = connected(Model::ours("a"));
-    let keys: [&[u8]; 3] = [b"/there", b"/missing", b"/number"];
+    let keys: [&[u8]; 3] = [b"/present", b"/missing", b"/number"];
     let failure = ready(client.wait_then(Op::Wait, &keys, None, &net.deadline(TIMEOUT))).unwrap_err();
     assert_eq!(failure, Failure::Timeout(Awaited::Keys(Some(vec![true, false, true]))));
     ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
-    assert_eq!(net.change(|world| world.connections.len()), 1);
+    assert_eq!(net.change(|state| state.connections.len()), 1);
 }
 
 #[test]
-fn a_wait_for_many_keys_that_times_out_says_which_are_there() {
+fn a_timed_out_wait_for_20000_keys_reports_which_are_present() {
     let names: Vec<_> = (0..20_000).map(|n| format!("/{n}")).collect();
     let present: Vec<_> = (0..names.len()).map(|n| ![0, 300, 8_191, 16_384, 19_999].contains(&n)).collect();
-    let there = names.iter().zip(&present).filter(|(_, is_there)| **is_there);
-    let (net, client) = connected(there.fold(Model::ours("a"), |model, (name, _)| model.with(name, "v")));
+    let present_names = names.iter().zip(&present).filter(|(_, is_present)| **is_present);
+    let (net, client) =
+        connected(present_names.fold(Model::ours("a"), |model, (name, _)| model.with(name, "v")));
     let keys: Vec<_> = names.iter().map(String::as_bytes).collect();
     let failure = ready(client.wait_then(Op::Wait, &keys, None, &net.deadline(TIMEOUT))).unwrap_err();
     assert!(failure == Failure::Timeout(Awaited::Keys(Some(present))));
 }
 
 #[test]
-fn the_shortest_timeout_is_enough_for_a_key_that_is_there() {
+fn a_timeout_of_1_ns_suffices_for_a_present_key() {
     let (net, client) = connected(Model::ours("a"));
-    let soon = net.deadline(Duration::from_nanos(1));
-    ready(client.wait_then(Op::Wait, &[b"/there"], None, &soon)).unwrap();
-    let failure = ready(client.wait_then(Op::Wait, &[b"/there", b"/missing"], None, &soon)).unwrap_err();
+    let deadline = net.deadline(Duration::from_nanos(1));
+    ready(client.wait_then(Op::Wait, &[b"/present"], None, &deadline)).unwrap();
+    let failure =
+        ready(client.wait_then(Op::Wait, &[b"/present", b"/missing"], None, &deadline)).unwrap_err();
     assert_eq!(failure, Failure::Timeout(Awaited::Keys(Some(vec![true, false]))));
 }
 
 #[test]
-fn a_server_that_falls_silent_while_it_says_which_keys_are_there_has_not_said_it() {
+fn an_incomplete_report_of_present_keys_is_discarded() {
     let (net, client) = connected(Model::ours("a"));
     let names: Vec<_> = (0..10_000).map(|n| format!("/{n}").into_bytes()).collect();
     let keys: Vec<_> = names.iter().map(Vec::as_slice).collect();
@@ -116,29 +119,29 @@ fn a_server_that_falls_silent_while_it_says_which_keys_are_there_has_not_said_it
 }
 
 #[test]
-fn a_key_that_arrives_while_the_wait_is_cancelled_counts() {
+fn a_key_that_is_set_while_the_wait_is_cancelled_counts() {
     let (net, client) = connected(Model::ours("a"));
-    net.change(|world| world.latency = Duration::from_millis(10));
-    // The reply is on its way when the client cancels.
-    net.after(TIMEOUT - Duration::from_millis(5), |world| world.set("/k", "v"));
+    net.change(|state| state.latency = Duration::from_millis(10));
+    // The reply is in flight when the client cancels.
+    net.after(TIMEOUT - Duration::from_millis(5), |state| state.set("/k", "v"));
     assert_eq!(&*ready(client.get(b"/k", &net.deadline(TIMEOUT))).unwrap(), b"v");
     ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
-    assert_eq!(net.change(|world| world.connections.len()), 1);
+    assert_eq!(net.change(|state| state.connections.len()), 1);
 }
 
 #[test]
-fn a_call_on_a_network_that_passes_nothing_goes_on_soon_after_it_does() {
-    for operation in all() {
+fn a_repeatable_call_completes_within_5_s_after_a_30_s_network_cut() {
+    for operation in all_operations() {
         let (net, client) = connected(Model::ours("a"));
-        net.change(|world| world.is_cut = true);
-        net.after(Duration::from_secs(30), |world| world.is_cut = false);
+        net.change(|state| state.is_cut = true);
+        net.after(Duration::from_secs(30), |state| state.is_cut = false);
         let (result, took) = timed(&net, || operation.run(&client, Duration::from_secs(300)));
         match operation.is_repeatable {
             true => {
                 assert_eq!(result, Ok(()), "{:?}", operation.op);
                 assert!(took < Duration::from_secs(35), "{:?} took {took:?}", operation.op);
             }
-            // The kernel gives it up after 120 s, and the client does not repeat it.
+            // The kernel gives the connection up after 120 s, and the client does not repeat the request.
             false if operation.op == Op::QueuePop => {}
             false => assert!(matches!(result, Err(Failure::Indeterminate(_))), "{result:?}"),
         }
@@ -147,32 +150,32 @@ fn a_call_on_a_network_that_passes_nothing_goes_on_soon_after_it_does() {
 }
 
 #[test]
-fn every_operation_returns_in_time_while_nothing_passes() {
-    for operation in all().into_iter().chain(waiting()) {
-        let (net, client) = connected(Model::torchs());
-        net.change(|world| world.is_cut = true);
+fn every_operation_times_out_while_the_network_is_cut() {
+    for operation in all_operations().into_iter().chain(waiting_operations()) {
+        let (net, client) = connected(Model::torch());
+        net.change(|state| state.is_cut = true);
         for timeout in [Duration::from_secs(3), Duration::from_secs(40)] {
             let (result, took) = timed(&net, || operation.run(&client, timeout));
             assert!(result.is_err(), "{:?}", operation.op);
-            let late = (timeout / 20).max(MAX_LATE);
-            assert!(took <= timeout + late, "{:?} took {took:?}", operation.op);
+            let max_late = (timeout / 20).max(LATE_GRACE);
+            assert!(took <= timeout + max_late, "{:?} took {took:?}", operation.op);
         }
-        net.change(|world| world.is_cut = false);
+        net.change(|state| state.is_cut = false);
         ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
     }
 }
 
 #[test]
-fn small_requests_that_may_be_repeated_give_up_a_dead_connection_sooner() {
+fn small_repeatable_requests_use_the_short_user_timeout() {
     let (net, client) = connected(Model::ours("a"));
-    let (brief, long) = (Duration::from_secs(10), Duration::from_secs(120));
-    let last = |net: &Net| net.change(|world| world.user_timeouts.last().copied().unwrap());
+    let (short, long) = (Duration::from_secs(10), Duration::from_secs(120));
+    let last = |net: &Net| net.change(|state| state.user_timeouts.last().copied().unwrap());
     let set = |value: &[u8]| {
         let request = Request::Set { key: b"/k", value: value.into() };
-        ready(client.acknowledged(None, request, &net.deadline(TIMEOUT))).unwrap();
+        ready(client.send_acknowledged(None, request, &net.deadline(TIMEOUT))).unwrap();
     };
     set(b"v");
-    assert_eq!(last(&net), brief);
+    assert_eq!(last(&net), short);
     set(&vec![0; 100_000]);
     assert_eq!(last(&net), long);
     set(b"v");
@@ -181,18 +184,18 @@ fn small_requests_that_may_be_repeated_give_up_a_dead_connection_sooner() {
 }
 
 #[test]
-fn a_late_answer_is_never_taken_for_another() {
+fn a_late_reply_is_never_taken_for_the_next_reply() {
     let (net, client) = connected(Model::ours("a"));
-    net.model(|model| model.trap(Op::Get, Act::Drip(Duration::from_secs(1))));
-    let failure = ready(client.get(b"/there", &net.deadline(TIMEOUT))).unwrap_err();
+    net.model(|model| model.on_next(Op::Get, Behavior::SplitBytes(Duration::from_secs(1))));
+    let failure = ready(client.get(b"/present", &net.deadline(TIMEOUT))).unwrap_err();
     assert_eq!(failure, Failure::Timeout(Awaited::Keys(None)));
-    net.pass(Duration::from_secs(60));
+    net.advance_clock(Duration::from_secs(60));
     assert_eq!(&*ready(client.get(b"/number", &net.deadline(TIMEOUT))).unwrap(), b"1");
 }
 
 #[test]
-fn a_cancelled_call_ends_as_if_its_time_were_up() {
-    for operation in waiting() {
+fn a_cancelled_call_fails_like_a_timeout() {
+    for operation in waiting_operations() {
         let net = Net::store(prepared(Model::ours("a")));
         let client = net.client();
         let flag = Arc::new(AtomicBool::new(false));

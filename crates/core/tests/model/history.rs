@@ -1,43 +1,43 @@
-//! Invariants read off the history of an engine, without a model: what was asked, and which client was answered what.
+//! Invariants of the history of an engine, without a model: the requests, and the replies to each client.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
+use rallypoint_core::store::{ClientId, Engine, EngineOptions, Outcome};
 use rallypoint_core::wire::Reply;
 
 use crate::operation::{Operation, Text};
 use crate::scenario::{SLOTS, Turn};
 
-/// One thing that happened, and what came of it.
+/// A request or a disconnect, and its replies.
 #[derive(Debug)]
 pub(crate) struct Step {
     slot: usize,
-    /// The request; `None` if the client disconnected.
-    asked: Option<Operation>,
-    /// The replies and their receivers.
-    answers: Vec<(usize, Reply)>,
+    /// The request, or `None` if the client disconnected.
+    operation: Option<Operation>,
+    /// The replies with the slots of their clients.
+    replies: Vec<(usize, Reply)>,
 }
 
-/// Carries out turns on an engine. A client that is blocked cancels or disconnects, and skips everything else.
-pub(crate) fn of(turns: &[Turn]) -> Vec<Step> {
+/// Executes turns on an engine and returns their history. A blocked client skips all requests but CANCEL_WAIT.
+pub(crate) fn record(turns: &[Turn]) -> Vec<Step> {
     let mut engine = Engine::new(EngineOptions::default(), ());
     let (mut history, mut blocked) = (Vec::new(), [false; SLOTS]);
     for turn in turns {
         let slot = turn.slot;
-        let ends = turn.hangs_up.then_some(None);
-        for asked in turn.operations.iter().map(Some).chain(ends) {
-            let asked = asked.filter(|operation| !matches!(operation, Operation::Garbage(_)));
-            if blocked[slot] && asked.is_some_and(|operation| *operation != Operation::CancelWait) {
+        let ends = turn.disconnects.then_some(None);
+        for operation in turn.operations.iter().map(Some).chain(ends) {
+            let operation = operation.filter(|operation| !matches!(operation, Operation::Garbage(_)));
+            if blocked[slot] && operation.is_some_and(|operation| *operation != Operation::CancelWait) {
                 continue;
             }
             let client = ClientId::new(slot as u32);
-            let mut answers = Vec::new();
+            let mut replies = Vec::new();
             blocked[slot] = false;
-            match asked {
+            match operation {
                 Some(operation) => {
                     match operation.with_request(|request| engine.handle_request(client, request)) {
-                        Some(Ok(Answer::Reply(reply))) => answers.push((slot, reply)),
-                        Some(Ok(Answer::Blocked)) => blocked[slot] = true,
+                        Some(Ok(Outcome::Reply(reply))) => replies.push((slot, reply)),
+                        Some(Ok(Outcome::Blocked)) => blocked[slot] = true,
                         _ => {}
                     }
                 }
@@ -45,48 +45,48 @@ pub(crate) fn of(turns: &[Turn]) -> Vec<Step> {
             }
             while let Some(client) = engine.poll_woken() {
                 blocked[client.index()] = false;
-                answers.push((client.index(), Reply::Stop));
+                replies.push((client.index(), Reply::Stop));
             }
             engine.check_invariants();
-            history.push(Step { slot, asked: asked.cloned(), answers });
+            history.push(Step { slot, operation: operation.cloned(), replies });
         }
     }
     history
 }
 
-/// Items come out once, in the order they went in, and a push wakes at most one waiter.
-pub(crate) fn assert_queues_are_fair(history: &[Step]) {
+/// Asserts that items are popped once and in the order of their pushes, and that a push wakes at most one waiter.
+pub(crate) fn assert_queues_are_first_in_first_out(history: &[Step]) {
     let mut pushed: BTreeMap<&Text, Vec<&[u8]>> = BTreeMap::new();
-    let mut taken: BTreeMap<&Text, usize> = BTreeMap::new();
-    // Clients that were woken and have done nothing since. If one then does something else, it hands its item on.
+    let mut popped: BTreeMap<&Text, usize> = BTreeMap::new();
+    // Clients that were woken and have sent no request since. A request that is not a pop passes the claim on.
     let mut woken: BTreeSet<usize> = BTreeSet::new();
     for step in history {
-        let hands_on = usize::from(woken.remove(&step.slot));
-        woken.extend(step.answers.iter().map(|(slot, _)| *slot).filter(|slot| *slot != step.slot));
-        match &step.asked {
+        let passes_on = usize::from(woken.remove(&step.slot));
+        woken.extend(step.replies.iter().map(|(slot, _)| *slot).filter(|slot| *slot != step.slot));
+        match &step.operation {
             Some(Operation::QueuePush(queue, item)) => {
                 pushed.entry(queue).or_default().push(item);
-                assert!(step.answers.len() <= 1 + hands_on, "one push woke {:?}", step.answers);
+                assert!(step.replies.len() <= 1 + passes_on, "one push woke {:?}", step.replies);
             }
             Some(Operation::QueuePop(queue)) => {
-                let [(_, Reply::Popped { before, item }), ..] = &step.answers[..] else { panic!("{step:?}") };
+                let [(_, Reply::Popped { before, item }), ..] = &step.replies[..] else { panic!("{step:?}") };
                 let pushed = pushed.entry(queue).or_default();
-                let taken = taken.entry(queue).or_default();
-                assert_eq!(*before as usize, pushed.len() - *taken);
-                assert_eq!(item.as_deref(), pushed.get(*taken).copied());
-                *taken += usize::from(item.is_some());
+                let popped = popped.entry(queue).or_default();
+                assert_eq!(*before as usize, pushed.len() - *popped);
+                assert_eq!(item.as_deref(), pushed.get(*popped).copied());
+                *popped += usize::from(item.is_some());
             }
             _ => {}
         }
     }
 }
 
-/// A barrier releases as many clients as it is for, all different and still connected.
-pub(crate) fn assert_barriers_count_the_living(history: &[Step]) {
+/// Asserts that a barrier releases `world_size` clients, all different and all connected.
+pub(crate) fn assert_barriers_release_connected_clients(history: &[Step]) {
     let mut rounds: BTreeMap<(&Text, i64), BTreeSet<usize>> = BTreeMap::new();
     for step in history {
-        let Some(Operation::Barrier(key, world_size)) = &step.asked else {
-            // A client that does anything else has left its barrier.
+        let Some(Operation::Barrier(key, world_size)) = &step.operation else {
+            // A client that sends another request or disconnects has left its barrier.
             rounds.values_mut().for_each(|round| {
                 round.remove(&step.slot);
             });
@@ -94,14 +94,14 @@ pub(crate) fn assert_barriers_count_the_living(history: &[Step]) {
         };
         let round = rounds.entry((key, *world_size)).or_default();
         assert!(round.insert(step.slot), "client {} is at the barrier twice", step.slot);
-        let stopped = step.answers.iter().filter(|(_, reply)| *reply == Reply::Stop);
-        let stopped: Vec<usize> = stopped.map(|(slot, _)| *slot).collect();
+        let released = step.replies.iter().filter(|(_, reply)| *reply == Reply::Stop);
+        let released: Vec<usize> = released.map(|(slot, _)| *slot).collect();
         match round.len() as i64 == *world_size {
             true => {
-                assert_eq!(stopped.len(), round.len(), "each is let go once");
-                assert_eq!(BTreeSet::from_iter(stopped), std::mem::take(round));
+                assert_eq!(released.len(), round.len(), "each client is released once");
+                assert_eq!(BTreeSet::from_iter(released), std::mem::take(round));
             }
-            false => assert_eq!(stopped, []),
+            false => assert_eq!(released, []),
         }
     }
 }

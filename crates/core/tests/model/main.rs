@@ -1,36 +1,38 @@
-//! Random orders of everything: several clients, bytes cut anywhere, requests pipelined, canceled and half sent, connections
-//! that end. The hub runs against a simple model; invariants are also read off the history of an engine.
+//! Model tests: random sequences of requests from several clients, with split, pipelined, canceled and incomplete
+//! requests, and with disconnects. The tests compare the hub with a simple model, and check invariants of the history
+//! of an engine.
 //!
-//! | invariant | held by |
+//! | invariant | checked by |
 //! |---|---|
-//! | S1, S4, S5, S7, S8, S13: one order, sums, chains, wake-ups, one reply per request, counts | `every_reply_is_the_models`, in both forms |
-//! | S2: half a request does nothing | `a_request_that_never_ends_changes_nothing` |
-//! | S3: a multi_set is atomic | the model stores all of it or none |
-//! | S6: what a wait has seen can be read | `what_is_read_after_a_wait_is_the_models` |
-//! | S9, S10: no registration outlives its wait | registrations are counted beside the model's after each turn |
-//! | S11: queues | `items_come_out_once_and_in_order_and_a_push_wakes_one` |
-//! | S12: barriers | `a_barrier_releases_clients_that_are_still_connected` |
-//! | S14: the store and the requests are within their limits | `what_is_held_stays_within_its_limits` |
-//! | S16: no connection notices another's misbehavior | `what_one_connection_breaks_no_other_notices` |
-//! | S17: prefixes | `clients_under_one_prefix_notice_nothing_of_those_under_another` |
-//! | S18: codec and cuts | `what_was_encoded_is_decoded_however_it_is_cut`, `any_cut_of_one_stream_gives_the_same_replies` |
-//! | outputs don't depend on how they are drained | `replies_and_refusals_do_not_depend_on_who_holds_earlier_replies`, `replies_and_refusals_do_not_depend_on_how_a_connection_is_drained`, `the_bytes_of_a_connection_do_not_depend_on_how_it_drains_them` |
-//! | a snapshot with the effects since then is the state | the replica beside every hub (`server.rs`) |
+//! | total order, sums, compare-and-set chains, wake-ups, one reply per request, counts | `every_reply_matches_the_model`, `every_reply_matches_the_model_with_tight_limits` |
+//! | an incomplete request has no effect | `an_incomplete_request_changes_nothing` |
+//! | MULTI_SET is atomic | the model, which stores all pairs or none |
+//! | a read after a WAIT returns the values that the WAIT saw | `reads_after_waits_match_the_model` |
+//! | no registration outlives its WAIT | the model, which counts registrations after each turn |
+//! | queues are first in, first out, and a push wakes one waiter | `items_are_popped_once_in_order_and_a_push_wakes_one_waiter` |
+//! | a barrier releases `world_size` connected clients | `a_barrier_releases_clients_that_are_still_connected` |
+//! | stored data and requests stay within their limits | `memory_stays_within_the_limits` |
+//! | misbehavior of one connection does not affect other connections | `misbehavior_of_one_connection_does_not_affect_others` |
+//! | prefixes are isolated | `clients_with_different_prefixes_are_isolated` |
+//! | the codec does not depend on splits | `requests_decode_as_encoded_for_every_piece_length`, `replies_do_not_depend_on_where_the_stream_is_cut` |
+//! | outputs do not depend on the receive windows of peers | `replies_and_refusals_do_not_depend_on_retained_replies`, `replies_and_refusals_do_not_depend_on_receive_windows`, `the_bytes_sent_do_not_depend_on_the_receive_window` |
+//! | a snapshot plus the effects since then is the state | the replica of every hub (`server.rs`) |
 //!
-//! S7 and S10 are also asserted inside the engine after each piece. S15, the work, is in `work.rs`.
+//! `Engine::check_invariants` also checks wake-ups and registrations after each piece. `work.rs` tests that costs are
+//! linear.
 
 mod history;
 #[path = "../support/loopback.rs"]
 mod loopback;
+mod model;
 mod operation;
 mod scenario;
 mod server;
-mod simple;
 
 use proptest::prelude::*;
 use rallypoint_core::Limits;
 use rallypoint_core::hub::HubOptions;
-use rallypoint_core::store::{Answer, ClientId, Engine, EngineOptions};
+use rallypoint_core::store::{ClientId, Engine, EngineOptions, Outcome};
 use rallypoint_core::wire::{ReplyDecoder, RequestDecoder};
 
 use loopback::Loopback;
@@ -38,10 +40,10 @@ use loopback::Loopback;
 use operation::{
     Operation, Text, any_operation, any_reply, barriers, garbage, large_operation, queues, waits,
 };
-use scenario::{Play, SLOTS, Split, Turn, turns};
+use scenario::{SLOTS, Scenario, Split, Turn, turns};
 use server::validate;
 
-/// Limits that a few requests reach.
+/// Returns limits that a few requests reach.
 fn tight() -> Limits {
     let mut limits = Limits::default();
     (limits.keys, limits.queue_items) = (3, 2);
@@ -58,9 +60,9 @@ proptest! {
     #![proptest_config(cases(10_000))]
 
     #[test]
-    fn every_reply_is_the_models(turns in turns(any_operation(), 40)) {
-        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
-        turns.iter().for_each(|turn| play.turn(turn));
+    fn every_reply_matches_the_model(turns in turns(any_operation(), 40)) {
+        let mut scenario = Scenario::with_model(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| scenario.turn(turn));
     }
 }
 
@@ -68,15 +70,15 @@ proptest! {
     #![proptest_config(cases(3_000))]
 
     #[test]
-    fn what_is_read_after_a_wait_is_the_models(turns in turns(waits(), 40)) {
-        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
-        turns.iter().for_each(|turn| play.turn(turn));
+    fn reads_after_waits_match_the_model(turns in turns(waits(), 40)) {
+        let mut scenario = Scenario::with_model(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| scenario.turn(turn));
     }
 
     #[test]
-    fn every_reply_is_the_models_within_tight_limits(turns in turns(any_operation(), 40)) {
-        let mut play = Play::beside_the_model(tight(), Split::AsDrawn);
-        turns.iter().for_each(|turn| play.turn(turn));
+    fn every_reply_matches_the_model_with_tight_limits(turns in turns(any_operation(), 40)) {
+        let mut scenario = Scenario::with_model(tight(), Split::AsDrawn);
+        turns.iter().for_each(|turn| scenario.turn(turn));
     }
 }
 
@@ -84,96 +86,96 @@ proptest! {
     #![proptest_config(cases(1_000))]
 
     #[test]
-    fn items_come_out_once_and_in_order_and_a_push_wakes_one(turns in turns(queues(), 40)) {
+    fn items_are_popped_once_in_order_and_a_push_wakes_one_waiter(turns in turns(queues(), 40)) {
         let mut turns = turns;
-        number_the_items(&mut turns);
-        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
-        turns.iter().for_each(|turn| play.turn(turn));
-        history::assert_queues_are_fair(&history::of(&turns));
+        make_items_unique(&mut turns);
+        let mut scenario = Scenario::with_model(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| scenario.turn(turn));
+        history::assert_queues_are_first_in_first_out(&history::record(&turns));
     }
 
     #[test]
     fn a_barrier_releases_clients_that_are_still_connected(turns in turns(barriers(), 40)) {
-        let mut play = Play::beside_the_model(Limits::default(), Split::AsDrawn);
-        turns.iter().for_each(|turn| play.turn(turn));
-        history::assert_barriers_count_the_living(&history::of(&turns));
+        let mut scenario = Scenario::with_model(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| scenario.turn(turn));
+        history::assert_barriers_release_connected_clients(&history::record(&turns));
     }
 
     #[test]
-    fn a_request_that_never_ends_changes_nothing(
+    fn an_incomplete_request_changes_nothing(
         turns in turns(any_operation(), 12),
-        half in any_operation(),
+        request in any_operation(),
         part in any::<u8>(),
-        splits in any::<bool>(),
+        is_bytewise in any::<bool>(),
     ) {
-        let split = if splits { Split::Bytewise } else { Split::AsDrawn };
-        let mut play = Play::new(Limits::default(), split);
-        turns.iter().for_each(|turn| play.turn(turn));
-        // Without whatever its client waits for or has deferred.
-        hang_up_if_open(&mut play, 0);
-        let before = play.everything();
-        let (operations, ahead, cuts) = (vec![], Some((half, part)), vec![]);
-        play.turn(&Turn { slot: 0, operations, ahead, cuts, hangs_up: false });
-        assert_eq!(play.everything(), before);
-        play.server.hang_up(0);
-        assert_eq!(play.everything(), before);
+        let split = if is_bytewise { Split::Bytewise } else { Split::AsDrawn };
+        let mut scenario = Scenario::new(Limits::default(), split);
+        turns.iter().for_each(|turn| scenario.turn(turn));
+        // Ends the blocked and deferred requests of the client.
+        disconnect_if_open(&mut scenario, 0);
+        let before = scenario.state();
+        let (operations, partial, cuts) = (vec![], Some((request, part)), vec![]);
+        scenario.turn(&Turn { slot: 0, operations, partial, cuts, disconnects: false });
+        assert_eq!(scenario.state(), before);
+        scenario.server.disconnect(0);
+        assert_eq!(scenario.state(), before);
     }
 
     #[test]
     fn a_refused_request_changes_nothing(operations in prop::collection::vec(any_operation(), 1..40)) {
         let mut limits = tight();
         limits.store_bytes = 450;
-        let mut play = Play::new(limits, Split::Whole);
+        let mut scenario = Scenario::new(limits, Split::Whole);
         for operation in operations {
-            let before = play.everything();
+            let before = scenario.state();
             let turn = Turn {
                 slot: 0,
                 operations: vec![operation],
-                ahead: None,
+                partial: None,
                 cuts: vec![],
-                hangs_up: false,
+                disconnects: false,
             };
-            play.turn(&turn);
-            let after = play.everything();
-            match (play.server.is_open(0), play.server.snapshot().blocked) {
+            scenario.turn(&turn);
+            let after = scenario.state();
+            match (scenario.server.is_open(0), scenario.server.snapshot().blocked) {
                 (false, _) => assert_eq!(after, before),
-                (true, 1) => play.server.hang_up(0),
+                (true, 1) => scenario.server.disconnect(0),
                 (true, _) => {}
             }
         }
     }
 
     #[test]
-    fn what_is_held_stays_within_its_limits(
-        turns in turns(prop_oneof![4 => any_operation(), 1 => bulky(), 1 => large_operation()].boxed(), 40),
-        splits in any::<bool>(),
+    fn memory_stays_within_the_limits(
+        turns in turns(prop_oneof![4 => any_operation(), 1 => long_multi_set(), 1 => large_operation()].boxed(), 40),
+        is_bytewise in any::<bool>(),
     ) {
         let mut limits = tight();
         (limits.keys, limits.queue_items) = (6, 6);
         (limits.key_len, limits.value_len) = (64, 100);
         (limits.store_bytes, limits.frame_len) = (700, 150);
-        let split = if splits { Split::Bytewise } else { Split::AsDrawn };
-        // The server asserts it, with each request and each piece.
-        let mut play = Play::new(limits, split);
-        turns.iter().for_each(|turn| play.turn(turn));
+        let split = if is_bytewise { Split::Bytewise } else { Split::AsDrawn };
+        // The server checks the limits after each piece.
+        let mut scenario = Scenario::new(limits, split);
+        turns.iter().for_each(|turn| scenario.turn(turn));
     }
 
     #[test]
-    fn any_cut_of_one_stream_gives_the_same_replies(turns in turns(any_operation(), 25)) {
-        // Which requests of several connections come first depends on the cuts.
+    fn replies_do_not_depend_on_where_the_stream_is_cut(turns in turns(any_operation(), 25)) {
+        // One connection only, because the cuts affect the order of requests of different connections.
         let turns: Vec<Turn> = turns.into_iter().map(|turn| Turn { slot: 0, ..turn }).collect();
-        let mut plays = [Split::AsDrawn, Split::Whole, Split::Bytewise].map(|split| Play::new(Limits::default(), split));
+        let mut scenarios = [Split::AsDrawn, Split::Whole, Split::Bytewise].map(|split| Scenario::new(Limits::default(), split));
         for turn in &turns {
-            plays.iter_mut().for_each(|play| play.turn(turn));
-            assert_eq!(plays[0].replies, plays[1].replies, "as drawn and whole");
-            assert_eq!(plays[0].replies, plays[2].replies, "as drawn and bytewise");
+            scenarios.iter_mut().for_each(|scenario| scenario.turn(turn));
+            assert_eq!(scenarios[0].replies, scenarios[1].replies, "as drawn and whole");
+            assert_eq!(scenarios[0].replies, scenarios[2].replies, "as drawn and bytewise");
         }
-        let [drawn, whole, bytewise] = plays.map(|mut play| play.everything());
+        let [drawn, whole, bytewise] = scenarios.map(|mut scenario| scenario.state());
         assert_eq!((&drawn, &drawn), (&whole, &bytewise));
     }
 
     #[test]
-    fn the_bytes_of_a_connection_do_not_depend_on_how_it_drains_them(
+    fn the_bytes_sent_do_not_depend_on_the_receive_window(
         operations in prop::collection::vec(any_operation(), 1..60),
         windows in prop::collection::vec(0..40usize, 1..20),
         pause in 0..100usize,
@@ -198,13 +200,13 @@ proptest! {
         });
         let [(slow, is_open, keys), (fast, ..)] = &received;
         assert_eq!((*is_open, *keys), (received[1].1, received[1].2));
-        // A connection that is closed for a refused request loses the replies it has not taken.
+        // A connection that is closed for a refused request loses its unsent replies.
         assert!(if *is_open { slow == fast } else { fast.starts_with(slow) }, "{slow:?} {fast:?}");
     }
 
-    /// The reader takes its bytes at any pace, and the writer takes its bytes at once. A connection that is closed is opened again.
+    /// The window of the reader varies, and the writer reads all bytes. A connection that is closed is opened again.
     #[test]
-    fn replies_and_refusals_do_not_depend_on_how_a_connection_is_drained(
+    fn replies_and_refusals_do_not_depend_on_receive_windows(
         operations in prop::collection::vec((any::<bool>(), any_operation()), 1..60),
         windows in prop::collection::vec(prop_oneof![3 => Just(0), 1 => 0..40usize], 1..20),
     ) {
@@ -213,18 +215,18 @@ proptest! {
         let [slow, fast] = [&windows[..], &[usize::MAX]].map(|windows| {
             let mut net = Loopback::new(HubOptions { limits: limits.clone(), ..HubOptions::default() }, ());
             let open = |net: &mut Loopback| {
-                // From this host, whose refused requests don't count as offences.
+                // From loopback, which is exempt from offences.
                 let id = net.open_from("127.0.0.1:1000".parse().unwrap()).expect("a free slot");
                 net.send(id, &validate());
                 id
             };
             let [mut reader, mut writer] = [open(&mut net), open(&mut net)];
-            // What each connection of the reader received, and what is seen after each operation.
+            // The bytes that each connection of the reader received, and the state after each operation.
             let (mut received, mut seen) = (vec![Vec::new()], Vec::new());
             for ((is_reader, operation), window) in operations.iter().zip(windows.iter().cycle()) {
                 net.set_window(reader, *window);
                 net.send(if *is_reader { reader } else { writer }, &operation.encode());
-                received.last_mut().expect("one at least").extend(net.take_received(reader));
+                received.last_mut().expect("at least one connection").extend(net.take_received(reader));
                 let are_open = [reader, writer].map(|id| net.is_open(id));
                 seen.push((net.take_received(writer), are_open, net.hub.snapshot().keys));
                 if !are_open[0] {
@@ -236,26 +238,26 @@ proptest! {
                 }
             }
             net.set_window(reader, usize::MAX);
-            received.last_mut().expect("one at least").extend(net.take_received(reader));
+            received.last_mut().expect("at least one connection").extend(net.take_received(reader));
             (received, seen)
         });
         assert_eq!(slow.1, fast.1);
         assert_eq!(slow.0.last(), fast.0.last());
-        // A connection that is closed for a refused request loses the replies it has not taken.
+        // A connection that is closed for a refused request loses its unsent replies.
         assert!(slow.0.iter().zip(&fast.0).all(|(slow, fast)| fast.starts_with(slow)), "{slow:?} {fast:?}");
     }
 
     #[test]
-    fn replies_and_refusals_do_not_depend_on_who_holds_earlier_replies(
+    fn replies_and_refusals_do_not_depend_on_retained_replies(
         turns in turns(any_operation(), 40),
-        holds in prop::collection::vec(any::<bool>(), 1..10),
+        drops in prop::collection::vec(any::<bool>(), 1..10),
     ) {
         let mut limits = tight();
         (limits.store_bytes, limits.latched_bytes) = (900, 300);
         let options = EngineOptions { limits, ..EngineOptions::default() };
         let mut engines = [Engine::new(options.clone(), ()), Engine::new(options, ())];
-        let (mut blocked, mut held) = ([false; SLOTS], Vec::new());
-        let mut holds = holds.iter().cycle();
+        let (mut blocked, mut retained) = ([false; SLOTS], Vec::new());
+        let mut drops = drops.iter().cycle();
         for turn in &turns {
             for operation in turn.operations.iter().filter(|operation| !matches!(operation, Operation::Garbage(_))) {
                 if blocked[turn.slot] && *operation != Operation::CancelWait {
@@ -263,65 +265,65 @@ proptest! {
                 }
                 let client = ClientId::new(turn.slot as u32);
                 let [first, second] = engines.each_mut().map(|engine| {
-                    let answer = operation.with_request(|request| engine.handle_request(client, request));
+                    let outcome = operation.with_request(|request| engine.handle_request(client, request));
                     let woken: Vec<ClientId> = std::iter::from_fn(|| engine.poll_woken()).collect();
-                    (answer, woken)
+                    (outcome, woken)
                 });
                 assert_eq!(first, second);
-                blocked[turn.slot] = first.0 == Some(Ok(Answer::Blocked));
+                blocked[turn.slot] = first.0 == Some(Ok(Outcome::Blocked));
                 first.1.iter().for_each(|client| blocked[client.index()] = false);
-                // One engine's replies are dropped, those of the other are kept or dropped at random times.
-                held.push(second);
-                if *holds.next().expect("a cycle") {
-                    held.clear();
+                // The replies of one engine are dropped. Those of the other are dropped at random times.
+                retained.push(second);
+                if *drops.next().expect("a cycle") {
+                    retained.clear();
                 }
             }
         }
     }
 
     #[test]
-    fn what_one_connection_breaks_no_other_notices(
+    fn misbehavior_of_one_connection_does_not_affect_others(
         turns in turns(any_operation(), 25),
-        offences in prop::collection::vec(offence(), 25),
+        misbehaviors in prop::collection::vec(misbehavior(), 25),
     ) {
         const OFFENDER: usize = SLOTS - 1;
         let turns: Vec<Turn> = turns.into_iter().map(|turn| Turn { slot: turn.slot % OFFENDER, ..turn }).collect();
-        let mut alone = Play::new(Limits::default(), Split::AsDrawn);
-        let mut beside = Play::new(Limits::default(), Split::AsDrawn);
-        for (turn, (bytes, hangs_up)) in turns.iter().zip(&offences) {
+        let mut alone = Scenario::new(Limits::default(), Split::AsDrawn);
+        let mut disturbed = Scenario::new(Limits::default(), Split::AsDrawn);
+        for (turn, (bytes, disconnects)) in turns.iter().zip(&misbehaviors) {
             alone.turn(turn);
-            // Always a new connection: what it adds to half a request of its own might make that a write.
-            hang_up_if_open(&mut beside, OFFENDER);
-            beside.server.connect(OFFENDER);
-            beside.server.deliver(OFFENDER, bytes);
-            if *hangs_up {
-                hang_up_if_open(&mut beside, OFFENDER);
+            // Always a new connection, because further bytes could complete an earlier partial request to a write.
+            disconnect_if_open(&mut disturbed, OFFENDER);
+            disturbed.server.connect(OFFENDER);
+            disturbed.server.deliver(OFFENDER, bytes);
+            if *disconnects {
+                disconnect_if_open(&mut disturbed, OFFENDER);
             }
-            beside.turn(turn);
-            assert_eq!(alone.replies[..OFFENDER], beside.replies[..OFFENDER]);
+            disturbed.turn(turn);
+            assert_eq!(alone.replies[..OFFENDER], disturbed.replies[..OFFENDER]);
         }
-        hang_up_if_open(&mut beside, OFFENDER);
-        assert_eq!(alone.everything(), beside.everything());
+        disconnect_if_open(&mut disturbed, OFFENDER);
+        assert_eq!(alone.state(), disturbed.state());
     }
 
     #[test]
-    fn clients_under_one_prefix_notice_nothing_of_those_under_another(turns in turns(any_operation(), 25)) {
+    fn clients_with_different_prefixes_are_isolated(turns in turns(any_operation(), 25)) {
         let is_first = |turn: &Turn| turn.slot < SLOTS / 2;
         let mut turns = turns;
         for turn in &mut turns {
             let prefix = if is_first(turn) { &b"p/"[..] } else { b"q/" };
-            let operations = turn.operations.iter_mut().chain(turn.ahead.iter_mut().map(|(ahead, _)| ahead));
-            operations.for_each(|operation| operation.put_under(prefix));
+            let operations = turn.operations.iter_mut().chain(turn.partial.iter_mut().map(|(partial, _)| partial));
+            operations.for_each(|operation| operation.add_prefix(prefix));
         }
-        let mut all = Play::new(Limits::default(), Split::AsDrawn);
-        let mut first = Play::new(Limits::default(), Split::AsDrawn);
-        turns.iter().for_each(|turn| all.turn(turn));
+        let mut both = Scenario::new(Limits::default(), Split::AsDrawn);
+        let mut first = Scenario::new(Limits::default(), Split::AsDrawn);
+        turns.iter().for_each(|turn| both.turn(turn));
         turns.iter().filter(|turn| is_first(turn)).for_each(|turn| first.turn(turn));
-        assert_eq!(all.replies[..SLOTS / 2], first.replies[..SLOTS / 2]);
+        assert_eq!(both.replies[..SLOTS / 2], first.replies[..SLOTS / 2]);
     }
 
     #[test]
-    fn what_was_encoded_is_decoded_however_it_is_cut(
+    fn requests_decode_as_encoded_for_every_piece_length(
         operations in prop::collection::vec(large_operation(), 1..6),
         piece in 1..300usize,
     ) {
@@ -334,11 +336,11 @@ proptest! {
             }
         }
         assert_eq!(decoded, operations);
-        assert_eq!(decoder.held(), 0);
+        assert_eq!(decoder.allocated(), 0);
     }
 
     #[test]
-    fn what_was_answered_is_decoded_however_it_is_cut(
+    fn replies_decode_as_encoded_for_every_piece_length(
         replies in prop::collection::vec(any_reply(), 1..6),
         piece in 1..300usize,
     ) {
@@ -359,23 +361,24 @@ proptest! {
     }
 }
 
-fn hang_up_if_open(play: &mut Play, slot: usize) {
-    if play.server.is_open(slot) {
-        play.server.hang_up(slot);
+fn disconnect_if_open(scenario: &mut Scenario, slot: usize) {
+    if scenario.server.is_open(slot) {
+        scenario.server.disconnect(slot);
     }
 }
 
-/// About as long as a request may be in the test of that, or somewhat longer.
-fn bulky() -> impl Strategy<Value = Operation> {
-    let text = |most| prop::collection::vec(any::<u8>(), 0..most).prop_map(Text);
+/// Generates a MULTI_SET of about the maximum length in `memory_stays_within_the_limits`.
+fn long_multi_set() -> impl Strategy<Value = Operation> {
+    let text = |max| prop::collection::vec(any::<u8>(), 0..max).prop_map(Text);
     prop::collection::vec((text(20), text(90)), 1..4).prop_map(Operation::MultiSet)
 }
 
-/// Makes each item that is pushed the only one of its kind.
-fn number_the_items(turns: &mut [Turn]) {
+/// Gives each pushed item a unique value.
+fn make_items_unique(turns: &mut [Turn]) {
     let mut number = 0u32;
     for turn in turns {
-        for operation in turn.operations.iter_mut().chain(turn.ahead.iter_mut().map(|(ahead, _)| ahead)) {
+        for operation in turn.operations.iter_mut().chain(turn.partial.iter_mut().map(|(partial, _)| partial))
+        {
             if let Operation::QueuePush(_, item) = operation {
                 *item = Text(number.to_string().into_bytes());
                 number += 1;
@@ -384,9 +387,9 @@ fn number_the_items(turns: &mut [Turn]) {
     }
 }
 
-/// What a connection of no good sends, and whether it then ends. None of it is a write, and what it waits for is
-/// nobody else's.
-fn offence() -> impl Strategy<Value = (Vec<u8>, bool)> {
+/// Generates the bytes of a misbehaving connection, and whether it disconnects after them. The bytes contain no write,
+/// and no wait for a key or barrier of the other connections.
+fn misbehavior() -> impl Strategy<Value = (Vec<u8>, bool)> {
     let private = |operation: Operation| [validate(), operation.encode()].concat();
     let wait = Operation::Wait(vec![Text(b"private".to_vec()); 3]);
     let barrier = Operation::Barrier(Text(b"private".to_vec()), 2);

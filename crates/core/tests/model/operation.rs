@@ -1,4 +1,4 @@
-//! An operation that owns its operands, to be drawn, shrunk, sent and compared. It does nothing by itself.
+//! Operations that own their operands, and the proptest strategies that generate them.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ impl std::ops::Deref for Text {
     }
 }
 
-/// What a client may send.
+/// A request of a client, or bytes that are not a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation {
     Set(Text, Text),
@@ -52,12 +52,12 @@ pub(crate) enum Operation {
     QueueLen(Text),
     ListKeys,
     Barrier(Text, i64),
-    /// Bytes that are no request, whatever follows them.
+    /// Bytes that no request starts with.
     Garbage(Text),
 }
 
 impl Operation {
-    /// Calls `with` with the request this is; `None` for garbage.
+    /// Calls `with` with the request. Returns `None` for garbage.
     pub(crate) fn with_request<T>(&self, with: impl FnOnce(Request<'_>) -> T) -> Option<T> {
         Some(match self {
             Operation::Set(key, value) => with(Request::Set { key, value: (&**value).into() }),
@@ -90,7 +90,7 @@ impl Operation {
         })
     }
 
-    /// The bytes it travels as.
+    /// Returns the encoded request, or the garbage.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Operation::Garbage(garbage) = self {
@@ -100,8 +100,8 @@ impl Operation {
         bytes
     }
 
-    /// Puts all its keys under a prefix. What is about all keys becomes a ping.
-    pub(crate) fn put_under(&mut self, prefix: &[u8]) {
+    /// Adds a prefix to all keys of the request. A request about all keys becomes a PING.
+    pub(crate) fn add_prefix(&mut self, prefix: &[u8]) {
         let put = |key: &mut Text| *key = Text([prefix, key].concat());
         match self {
             Operation::Set(key, _)
@@ -132,7 +132,7 @@ impl From<Request<'_>> for Operation {
     fn from(request: Request<'_>) -> Operation {
         let keys = |keys: KeyList<'_>| keys.iter().map(Text::from).collect();
         match request {
-            Request::Validate { .. } => unreachable!("the session keeps it to itself"),
+            Request::Validate { .. } => unreachable!("no operation encodes to VALIDATE"),
             Request::Set { key, value } => Operation::Set(key.into(), value.bytes().into()),
             Request::CompareSet { key, expected, desired } => {
                 Operation::CompareSet(key.into(), expected.bytes().into(), desired.bytes().into())
@@ -159,16 +159,16 @@ impl From<Request<'_>> for Operation {
     }
 }
 
-/// Few keys, so that clients meet at them.
+/// The keys of random operations. They are few, so that clients use the same ones.
 pub(crate) const KEYS: &[&[u8]] =
     &[b"/a", b"/b", b"/c", b"/d", b"", b"\0\xff", SERVER_KEY, STORED_KEY, b"rallypoint/x"];
 
 fn key() -> impl Strategy<Value = Text> {
-    let often = prop::sample::select(&KEYS[..4]);
-    prop_oneof![10 => often, 1 => prop::sample::select(KEYS)].prop_map(Text::from)
+    let common = prop::sample::select(&KEYS[..4]);
+    prop_oneof![10 => common, 1 => prop::sample::select(KEYS)].prop_map(Text::from)
 }
 
-/// Few values, so that comparisons succeed, and some of them numbers.
+/// The values of random operations. They are few, so that comparisons succeed, and some of them are numbers.
 const VALUES: &[&[u8]] = &[b"", b"x", b"y", b"7", b" 7z", b"9223372036854775807", b"\0\0\0\0\0\0\0\0"];
 
 fn value() -> impl Strategy<Value = Text> {
@@ -183,7 +183,7 @@ fn keys() -> impl Strategy<Value = Vec<Text>> {
     prop::collection::vec(key(), 0..4)
 }
 
-/// Any operation of the protocol.
+/// Generates any operation of the protocol.
 pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
     prop_oneof![
         4 => (key(), value()).prop_map(|(key, value)| Operation::Set(key, value)),
@@ -207,7 +207,7 @@ pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// What ends a connection: an unknown code, a second VALIDATE, lengths and counts past every limit.
+/// Protocol violations: unknown codes, a second VALIDATE, and lengths and counts beyond every limit.
 const GARBAGE: &[&[u8]] = &[
     b"\x13",
     b"\xff\xff",
@@ -219,12 +219,12 @@ const GARBAGE: &[&[u8]] = &[
     b"\x0b\0\0\0\0\0\0\0\x80",
 ];
 
-/// Bytes that are no request.
+/// Generates bytes that are not a request.
 pub(crate) fn garbage() -> impl Strategy<Value = Operation> {
     prop::sample::select(GARBAGE).prop_map(|bytes| Operation::Garbage(bytes.into()))
 }
 
-/// What one does with keys that come and go while others wait for them and then read them.
+/// Generates operations that create and delete keys, wait for them, and read them.
 pub(crate) fn waits() -> BoxedStrategy<Operation> {
     let key = || prop::sample::select(&KEYS[..2]).prop_map(Text::from);
     let keys = || prop::collection::vec(key(), 1..3);
@@ -241,7 +241,7 @@ pub(crate) fn waits() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// What one does with queues.
+/// Generates operations on queues.
 pub(crate) fn queues() -> BoxedStrategy<Operation> {
     let queue = || prop::sample::select(&KEYS[..2]).prop_map(Text::from);
     prop_oneof![
@@ -257,7 +257,7 @@ pub(crate) fn queues() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// What one does with barriers.
+/// Generates operations on barriers.
 pub(crate) fn barriers() -> BoxedStrategy<Operation> {
     let key = || prop::sample::select(&KEYS[..2]).prop_map(Text::from);
     prop_oneof![
@@ -270,7 +270,7 @@ pub(crate) fn barriers() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// Operands of any length and content that a request may carry.
+/// Generates operations with random bytes of up to 300 bytes per key and 2000 bytes per value.
 pub(crate) fn large_operation() -> impl Strategy<Value = Operation> {
     let key = || prop::collection::vec(any::<u8>(), 0..300).prop_map(Text);
     let value = || prop::collection::vec(any::<u8>(), 0..2000).prop_map(Text);
@@ -297,7 +297,7 @@ pub(crate) fn large_operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Any reply, and the kind it is read as.
+/// Generates any reply and its kind.
 pub(crate) fn any_reply() -> impl Strategy<Value = (ReplyKind, Reply)> {
     let value = || prop::collection::vec(any::<u8>(), 0..2000).prop_map(|bytes| Value::copied(&bytes));
     let key = prop::collection::vec(any::<u8>(), 0..300).prop_map(|key| Key::from(&key[..]));

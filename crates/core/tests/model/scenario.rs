@@ -1,123 +1,129 @@
-//! What clients do, in one global order: turns of requests, cut anywhere, pipelined, half sent, cancelled, given up.
-//! A scenario plays against the server, and beside it, if asked, against the model.
+//! Scenarios: turns of several clients in one order, with requests that are split, pipelined, incomplete, or canceled.
+//!
+//! A scenario runs against the server and optionally compares it with the model.
 
 use proptest::prelude::*;
 use rallypoint_core::Limits;
 
+use crate::model::Model;
 use crate::operation::{Operation, garbage};
 use crate::server::{Contents, Server, validate};
-use crate::simple::Simple;
 
-/// How many clients there are at a time.
+/// The number of concurrent clients.
 pub(crate) const SLOTS: usize = 4;
 
-/// One client's turn.
+/// The turn of one client.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub(crate) slot: usize,
-    /// Requests that arrive whole, after the rest of what was left half sent.
+    /// Requests that arrive completely, after the rest of the client's partial request.
     pub(crate) operations: Vec<Operation>,
-    /// A request of which only this part of 256 arrives in this turn; the rest comes with the client's next turn.
-    pub(crate) ahead: Option<(Operation, u8)>,
-    /// Where the bytes are cut, in parts of 256.
+    /// A request of which this fraction of 256 arrives in this turn. The rest arrives in the client's next turn.
+    pub(crate) partial: Option<(Operation, u8)>,
+    /// The positions at which the bytes are split, as fractions of 256.
     pub(crate) cuts: Vec<u8>,
-    /// Whether the connection ends with this turn.
-    pub(crate) hangs_up: bool,
+    /// Whether the client disconnects after this turn.
+    pub(crate) disconnects: bool,
 }
 
-/// Turns made of these operations.
-pub(crate) fn turns(operation: BoxedStrategy<Operation>, most: usize) -> impl Strategy<Value = Vec<Turn>> {
+/// Generates up to `max_turns` turns with these operations.
+pub(crate) fn turns(
+    operation: BoxedStrategy<Operation>,
+    max_turns: usize,
+) -> impl Strategy<Value = Vec<Turn>> {
     let sent = prop_oneof![60 => operation.clone(), 1 => garbage()];
-    let ahead = prop::option::weighted(0.2, (operation, any::<u8>()));
+    let partial = prop::option::weighted(0.2, (operation, any::<u8>()));
     let turn = (
         0..SLOTS,
         prop::collection::vec(sent, 0..4),
-        ahead,
+        partial,
         prop::collection::vec(any::<u8>(), 0..4),
         prop::bool::weighted(0.06),
     );
-    let turn = turn.prop_map(|(slot, operations, ahead, cuts, hangs_up)| Turn {
+    let turn = turn.prop_map(|(slot, operations, partial, cuts, disconnects)| Turn {
         slot,
         operations,
-        ahead,
+        partial,
         cuts,
-        hangs_up,
+        disconnects,
     });
-    // Whoever was just woken may be gone before it does anything.
-    let sudden_end = (0..SLOTS).prop_map(|slot| Turn {
+    // A turn without requests, so that a woken client may disconnect before its next request.
+    let disconnect = (0..SLOTS).prop_map(|slot| Turn {
         slot,
         operations: vec![],
-        ahead: None,
+        partial: None,
         cuts: vec![],
-        hangs_up: true,
+        disconnects: true,
     });
-    prop::collection::vec(prop_oneof![12 => turn, 1 => sudden_end], 1..most)
+    prop::collection::vec(prop_oneof![12 => turn, 1 => disconnect], 1..max_turns)
 }
 
-/// How the bytes of a turn come.
+/// The way in which the bytes of a turn arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Split {
-    /// As the scenario has it.
+    /// In the pieces that the scenario specifies.
     AsDrawn,
-    /// Each turn in one piece, and nothing ahead of its time.
+    /// Each turn in one piece, without a partial request.
     Whole,
-    /// Each byte by itself.
+    /// Byte by byte.
     Bytewise,
 }
 
-/// A scenario on its way.
-pub(crate) struct Play {
+/// A running scenario.
+pub(crate) struct Scenario {
     pub(crate) server: Server,
-    model: Option<Simple>,
+    model: Option<Model>,
     split: Split,
-    /// What each client has half sent: the request, and how many of its bytes.
-    halves: Vec<Option<(Operation, usize)>>,
-    /// All replies to each slot, over all its connections.
+    /// The partial request of each client, and the number of its bytes that were sent.
+    partials: Vec<Option<(Operation, usize)>>,
+    /// The bytes of all replies to each slot, over all its connections.
     pub(crate) replies: Vec<Vec<u8>>,
 }
 
-impl Play {
-    pub(crate) fn new(limits: Limits, split: Split) -> Play {
-        Play {
+impl Scenario {
+    pub(crate) fn new(limits: Limits, split: Split) -> Scenario {
+        Scenario {
             server: Server::new(limits, SLOTS, 0x5eed),
             model: None,
             split,
-            halves: vec![None; SLOTS],
+            partials: vec![None; SLOTS],
             replies: vec![Vec::new(); SLOTS],
         }
     }
 
-    /// Compares everything with the model after each turn.
-    pub(crate) fn beside_the_model(limits: Limits, split: Split) -> Play {
-        let model = Some(Simple::new(limits.clone(), SLOTS));
-        Play { model, ..Play::new(limits, split) }
+    /// Creates a scenario that compares the server with the model after each turn.
+    pub(crate) fn with_model(limits: Limits, split: Split) -> Scenario {
+        let model = Some(Model::new(limits.clone(), SLOTS));
+        Scenario { model, ..Scenario::new(limits, split) }
     }
 
     pub(crate) fn turn(&mut self, turn: &Turn) {
         let slot = turn.slot;
         let mut bytes = Vec::new();
         if !self.server.is_open(slot) {
-            self.halves[slot] = None;
+            self.partials[slot] = None;
             self.server.connect(slot);
             self.model.iter_mut().for_each(|model| model.connect(slot));
             bytes.extend(validate());
         }
 
-        let half = self.halves[slot].take();
-        let operations: Vec<&Operation> = half.iter().map(|(half, _)| half).chain(&turn.operations).collect();
-        let sent = half.as_ref().map_or(0, |(_, sent)| *sent);
+        let pending = self.partials[slot].take();
+        let operations: Vec<&Operation> =
+            pending.iter().map(|(pending, _)| pending).chain(&turn.operations).collect();
+        let sent = pending.as_ref().map_or(0, |(_, sent)| *sent);
         let whole: Vec<u8> = operations.iter().flat_map(|operation| operation.encode()).collect();
         bytes.extend(&whole[sent..]);
-        let mut ahead_len = 0;
-        if let Some((ahead, part)) = &turn.ahead {
-            let encoded = ahead.encode();
-            ahead_len = if self.split == Split::Whole { 0 } else { encoded.len() * usize::from(*part) / 256 };
-            bytes.extend(&encoded[..ahead_len]);
-            self.halves[slot] = Some((ahead.clone(), ahead_len));
+        let mut partial_len = 0;
+        if let Some((partial, part)) = &turn.partial {
+            let encoded = partial.encode();
+            partial_len =
+                if self.split == Split::Whole { 0 } else { encoded.len() * usize::from(*part) / 256 };
+            bytes.extend(&encoded[..partial_len]);
+            self.partials[slot] = Some((partial.clone(), partial_len));
         }
-        // Which operations a piece completes decides what the server carries out in one turn.
+        // The model gets the operations that each piece completes, because the server executes those in one step.
         let mut ends = Vec::new();
-        let mut end = bytes.len() - (whole.len() - sent) - ahead_len;
+        let mut end = bytes.len() - (whole.len() - sent) - partial_len;
         for operation in &operations {
             end += operation.encode().len();
             ends.push(end - sent);
@@ -132,17 +138,17 @@ impl Play {
             }
             arrived = completed;
         }
-        if turn.hangs_up && self.server.is_open(slot) {
-            self.server.hang_up(slot);
-            self.model.iter_mut().for_each(|model| model.hang_up(slot));
+        if turn.disconnects && self.server.is_open(slot) {
+            self.server.disconnect(slot);
+            self.model.iter_mut().for_each(|model| model.disconnect(slot));
         }
         self.compare();
     }
 
-    /// All that a client could see of the store, and how many clients wait for what.
-    pub(crate) fn everything(&mut self) -> (Contents, usize, usize) {
-        let shot = self.server.snapshot();
-        let (awaited, blocked) = (shot.awaited, shot.blocked);
+    /// Returns the stored data, and the numbers of awaited keys and of blocked clients.
+    pub(crate) fn state(&mut self) -> (Contents, usize, usize) {
+        let snapshot = self.server.snapshot();
+        let (awaited, blocked) = (snapshot.awaited, snapshot.blocked);
         (self.server.contents(), awaited, blocked)
     }
 
@@ -165,17 +171,21 @@ impl Play {
         for slot in 0..SLOTS {
             let replies = self.server.take_replies(slot);
             if let Some(model) = &mut self.model {
-                assert_eq!(replies, model.take_replies(slot), "the replies to client {slot}");
-                assert_eq!(self.server.is_open(slot), model.is_open(slot), "client {slot} is connected");
+                assert_eq!(replies, model.take_replies(slot), "replies to client {slot}");
+                assert_eq!(
+                    self.server.is_open(slot),
+                    model.is_open(slot),
+                    "whether client {slot} is connected"
+                );
             }
             self.replies[slot].extend(replies);
         }
         if let Some(model) = &self.model {
-            let shot = self.server.snapshot();
+            let snapshot = self.server.snapshot();
             assert_eq!(
-                (shot.keys, shot.queue_items, shot.awaited, shot.blocked),
+                (snapshot.keys, snapshot.queue_items, snapshot.awaited, snapshot.blocked),
                 (model.len(), model.queue_items(), model.awaited(), model.blocked()),
-                "keys, items, registrations, blocked clients"
+                "keys, queue items, awaited keys, blocked clients"
             );
             assert_eq!(self.server.contents(), model.contents());
         }

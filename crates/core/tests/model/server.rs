@@ -1,4 +1,4 @@
-//! The hub in memory, with a fixed number of clients, beside an engine that receives only effects.
+//! The hub in memory with a fixed number of clients, and a replica that receives its effects.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,12 +11,13 @@ use rallypoint_core::wire::{MAGIC, Request};
 
 use crate::loopback::Loopback;
 
-/// An engine that gets every effect that another engine decides.
+/// An engine that receives every effect of another engine.
 #[derive(Clone)]
 struct Replica(Rc<RefCell<Engine>>);
 
 impl Replica {
-    fn of(snapshot: Option<Snapshot<'_>>) -> Engine {
+    /// Creates an engine with the contents of a snapshot, or an empty one.
+    fn from_snapshot(snapshot: Option<Snapshot<'_>>) -> Engine {
         let mut engine = Engine::new(EngineOptions::default(), ());
         snapshot.iter().flat_map(Snapshot::effects).for_each(|effect| engine.apply(effect));
         engine
@@ -29,7 +30,7 @@ impl EffectLog for Replica {
     }
 }
 
-/// All that is stored: keys with values, and queues with items.
+/// All stored data: keys with values, and queues with items.
 pub(crate) type Contents = (BTreeMap<Vec<u8>, Vec<u8>>, BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
 
 fn contents(snapshot: Snapshot<'_>) -> Contents {
@@ -48,11 +49,12 @@ fn contents(snapshot: Snapshot<'_>) -> Contents {
     contents
 }
 
+/// A hub with one connection per slot, and its replica.
 pub(crate) struct Server {
     net: Loopback<Replica>,
     replica: Replica,
     slots: Vec<Option<ConnectionId>>,
-    /// Counts pieces, to restore the replica from a snapshot now and then.
+    /// The number of checks. Every 7th check restores the replica from a snapshot.
     pieces: usize,
 }
 
@@ -67,20 +69,20 @@ impl Server {
     pub(crate) fn new(mut limits: Limits, slots: usize, seed: u64) -> Server {
         // All clients have the same address.
         limits.offences_per_second = u32::MAX;
-        let identity = crate::simple::IDENTITY.to_vec();
+        let identity = crate::model::IDENTITY.to_vec();
         let options = HubOptions { limits, seed, identity, expire_idle_jobs: None };
-        let replica = Replica(Rc::new(RefCell::new(Replica::of(None))));
+        let replica = Replica(Rc::new(RefCell::new(Replica::from_snapshot(None))));
         let net = Loopback::new(options, replica.clone());
         Server { net, replica, slots: vec![None; slots], pieces: 0 }
     }
 
-    /// Opens a new connection in this slot.
+    /// Opens a connection in a slot.
     pub(crate) fn connect(&mut self, slot: usize) {
         assert!(!self.is_open(slot));
         self.slots[slot] = self.net.open();
     }
 
-    /// Delivers bytes.
+    /// Sends bytes over the connection of a slot.
     pub(crate) fn deliver(&mut self, slot: usize, bytes: &[u8]) {
         if let Some(id) = self.slots[slot] {
             self.net.send(id, bytes);
@@ -88,22 +90,22 @@ impl Server {
         self.check();
     }
 
-    /// Ends the connection.
-    pub(crate) fn hang_up(&mut self, slot: usize) {
+    /// Breaks the connection of a slot.
+    pub(crate) fn disconnect(&mut self, slot: usize) {
         if let Some(id) = self.slots[slot] {
             self.net.fail(id);
         }
         self.check();
     }
 
-    /// A snapshot with the effects since then is the state after every step.
+    /// Checks that the last snapshot plus the effects since then equals the stored data.
     fn check(&mut self) {
         self.net.hub.check_invariants();
-        let stored = contents(self.net.hub.snapshot());
-        assert_eq!(contents(self.replica.0.borrow().snapshot()), stored, "the replica");
+        let contents_of_hub = contents(self.net.hub.snapshot());
+        assert_eq!(contents(self.replica.0.borrow().snapshot()), contents_of_hub, "the replica differs");
         self.pieces += 1;
         if self.pieces.is_multiple_of(7) {
-            *self.replica.0.borrow_mut() = Replica::of(Some(self.net.hub.snapshot()));
+            *self.replica.0.borrow_mut() = Replica::from_snapshot(Some(self.net.hub.snapshot()));
         }
     }
 
@@ -119,7 +121,7 @@ impl Server {
         contents(self.net.hub.snapshot())
     }
 
-    /// Takes what was answered over the newest connection of this slot.
+    /// Removes and returns the bytes received over the newest connection of a slot.
     pub(crate) fn take_replies(&mut self, slot: usize) -> Vec<u8> {
         self.slots[slot].map(|id| self.net.take_received(id)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Pickles put together by hand: no frames and no memo unless a test wants them.
+//! Helpers that assemble pickles by hand, without frames and without a memo.
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{State, StateError, pickle};
@@ -13,13 +13,13 @@ pub(crate) fn encode(state: &State) -> Vec<u8> {
     pickle::encode(state, &Limits::default()).expect("a state within the limits")
 }
 
-/// The error about this at this byte.
+/// The error with this text at this byte.
 pub(crate) fn malformed(what: &str, at: usize) -> StateError {
     StateError::Malformed { what: what.into(), at }
 }
 
-/// What an error says, without the byte that it is about.
-pub(crate) fn said(error: &StateError) -> String {
+/// Returns the message of an error without the position.
+pub(crate) fn message(error: &StateError) -> String {
     let text = error.to_string();
     text.rsplit_once(" at byte ").map_or(text.clone(), |(what, _)| what.into())
 }
@@ -36,7 +36,7 @@ pub(crate) fn int(number: u8) -> Vec<u8> {
     vec![b'K', number]
 }
 
-/// A state or a node with these attributes.
+/// An object of one of torch's classes with these attributes.
 pub(crate) fn object(class_name: &str, attributes: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = [class(TORCH, class_name), b")\x81}(".to_vec()].concat();
     for (name, value) in attributes {
@@ -71,7 +71,7 @@ pub(crate) fn time(stamp: &[u8], zone: Vec<u8>) -> Vec<u8> {
     [class("datetime", "datetime"), stamp, zone, b"\x86R".to_vec()].concat()
 }
 
-/// A dict whose entries are all in one batch.
+/// A dict with all entries in one batch.
 pub(crate) fn dict(entries: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let entries: Vec<u8> = entries.iter().flat_map(|(key, value)| [&key[..], value].concat()).collect();
     [b"}(", &entries[..], b"u"].concat()
@@ -95,12 +95,12 @@ pub(crate) fn attributes() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A pickle of this.
+/// A pickle with this body.
 pub(crate) fn pickled(body: &[u8]) -> Vec<u8> {
     [b"\x80\x04", body, b"."].concat()
 }
 
-/// A pickle of an empty state, but with these attributes in place of its own or beside them.
+/// A pickle of an empty state in which these attributes are replaced or added.
 pub(crate) fn state_with(changes: &[(&'static str, Vec<u8>)]) -> Vec<u8> {
     let mut attributes = attributes();
     for (name, value) in changes {

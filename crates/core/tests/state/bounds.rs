@@ -1,11 +1,11 @@
-//! How much a state may be, and that what is too much is refused before it costs anything.
+//! The limits of a state. Input that exceeds them is refused before it costs much memory.
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, StateError, WallTime, pickle};
 
 use crate::assembly::*;
 
-/// The default limits with one of them changed.
+/// The default limits with a change.
 fn limits_with(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
     change(&mut limits);
@@ -24,14 +24,14 @@ fn large(nodes: i64) -> State {
 }
 
 #[test]
-fn as_many_nodes_as_may_be_are_written_and_read_and_one_more_is_not() {
+fn the_maximum_number_of_nodes_is_written_and_read_and_one_more_is_refused() {
     let limits = Limits::default();
     let mut most = large(limits.state_nodes as i64);
     let bytes = pickle::encode(&most, &limits).unwrap();
     assert!(bytes.len() < limits.state_bytes);
     most.participants.insert(NodeDesc::new("one more", 1, 0), 0);
     let error = pickle::encode(&most, &limits).unwrap_err();
-    assert_eq!(said(&error), format!("more than {} nodes in a list", limits.state_nodes));
+    assert_eq!(message(&error), format!("more than {} nodes in a list", limits.state_nodes));
 }
 
 #[test]
@@ -39,14 +39,14 @@ fn nodes_in_each_list_are_counted_even_where_the_limit_is_low() {
     let limits = limits_with(|limits| limits.state_nodes = 2);
     assert!(pickle::encode(&large(2), &limits).is_ok());
     let error = pickle::encode(&large(3), &limits).unwrap_err();
-    assert_eq!(said(&error), "more than 2 nodes in a list");
+    assert_eq!(message(&error), "more than 2 nodes in a list");
     let spares = State { redundancy_list: large(3).participants.into_keys().collect(), ..State::default() };
     let error = pickle::encode(&spares, &limits).unwrap_err();
-    assert_eq!(said(&error), "more than 2 nodes in a list");
+    assert_eq!(message(&error), "more than 2 nodes in a list");
 }
 
 #[test]
-fn a_state_of_too_many_bytes_is_not_read() {
+fn a_state_of_too_many_bytes_is_refused() {
     let bytes = state_with(&[]);
     let limits = limits_with(|limits| limits.state_bytes = bytes.len());
     assert!(pickle::decode(&bytes, &limits).is_ok());
@@ -56,37 +56,37 @@ fn a_state_of_too_many_bytes_is_not_read() {
 }
 
 #[test]
-fn an_address_of_too_many_bytes_is_neither_read_nor_sent() {
+fn an_address_of_too_many_bytes_is_not_encoded() {
     let long = NodeDesc::new("ü".repeat(128), 1, 0);
     let state = State { wait_list: [long].into(), ..State::default() };
     let error = pickle::encode(&state, &Limits::default()).unwrap_err();
-    assert_eq!(said(&error), "more than 255 bytes of an address");
+    assert_eq!(message(&error), "more than 255 bytes of an address");
 }
 
 #[test]
-fn a_round_that_does_not_read_back_is_not_sent() {
+fn a_round_that_does_not_read_back_is_not_encoded() {
     let mut state = State { round: i64::MAX as u64, ..State::default() };
     assert!(pickle::encode(&state, &Limits::default()).is_ok());
     state.round += 1;
     let error = pickle::encode(&state, &Limits::default()).unwrap_err();
-    assert_eq!(said(&error), "a number that does not fit 64 bits");
+    assert_eq!(message(&error), "a number that does not fit 64 bits");
 }
 
 #[test]
-fn an_extra_attribute_in_place_of_a_known_one_is_not_sent() {
+fn an_extra_attribute_with_the_name_of_a_known_one_is_not_encoded() {
     let state = State { extra: [("round".into(), Extra::Int(5))].into(), ..State::default() };
-    assert_eq!(pickle::encode(&state, &Limits::default()), Err(StateError::Unfaithful { nodes: 0 }));
+    assert_eq!(pickle::encode(&state, &Limits::default()), Err(StateError::RoundTripMismatch { nodes: 0 }));
 }
 
 #[test]
-fn one_text_that_many_attributes_refer_to_is_not_copied_for_each() {
+fn one_text_that_many_attributes_reference_counts_for_each_of_them() {
     let text = [&b"X"[..], &1_000_000u32.to_le_bytes(), &vec![b'a'; 1_000_000]].concat();
     let mut attributes = attributes();
     attributes.push(("note", [&text[..], b"\x94"].concat()));
     let names: Vec<_> = (0..9_000).map(|index| format!("{index}")).collect();
     attributes.extend(names.iter().map(|name| (&name[..], b"h\0".to_vec())));
     let error = decode(&pickled(&object("_RendezvousState", &attributes))).unwrap_err();
-    assert_eq!(said(&error), "more than 65536 bytes of unknown attributes");
+    assert_eq!(message(&error), "more than 65536 bytes of unknown attributes");
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn names_and_texts_of_unknown_attributes_are_counted_together() {
     };
     assert!(pickle::encode(&state("1234"), &limits).is_ok());
     let error = pickle::encode(&state("12345"), &limits).unwrap_err();
-    assert_eq!(said(&error), "more than 8 bytes of unknown attributes");
+    assert_eq!(message(&error), "more than 8 bytes of unknown attributes");
 }
 
-/// A stream that does `once` and then `again` until all the bytes a state may have are used up.
+/// A stream with `once` and then repeated `again`, up to the maximum size of a state.
 fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
     let mut bytes = [b"\x80\x04", once].concat();
     let room = Limits::default().state_bytes - bytes.len();
@@ -110,42 +110,43 @@ fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn streams_that_pile_things_up_end_at_a_bound() {
+fn endless_streams_are_refused_at_a_bound() {
     let node_class = [&class(TORCH, "_NodeDesc")[..], b"\x94"].concat();
     for (what, once, again, limit) in [
-        ("things on the stack", &b""[..], &b"N"[..], 21_024),
-        ("things put aside", b"N", b"\x94", 121_024),
-        ("things on the stack", b"", b"K\0", 21_024),
-        ("things on the stack", b"N\x94", b"h\0", 21_024),
-        ("things on the stack", b"", b"}", 21_024),
-        ("things on the stack", b"", b"\x8f", 21_024),
-        ("things on the stack", b"", b"(", 21_024),
-        ("things on the stack", &node_class, b"h\0)\x81", 21_024),
+        ("items on the stack", &b""[..], &b"N"[..], 21_024),
+        ("memo entries", b"N", b"\x94", 121_024),
+        ("items on the stack", b"", b"K\0", 21_024),
+        ("items on the stack", b"N\x94", b"h\0", 21_024),
+        ("items on the stack", b"", b"}", 21_024),
+        ("items on the stack", b"", b"\x8f", 21_024),
+        ("items on the stack", b"", b"(", 21_024),
+        ("items on the stack", &node_class, b"h\0)\x81", 21_024),
     ] {
         let error = decode(&endless(once, again)).unwrap_err();
-        assert_eq!(said(&error), format!("more than {limit} {what}"));
+        assert_eq!(message(&error), format!("more than {limit} {what}"));
     }
 }
 
-/// As in Python, the later of two attributes counts, so that the first thousand of each node are made for nothing.
+/// As in Python, the last of several attributes with the same name counts. So the first 1000 values of each node are
+/// discarded.
 #[test]
-fn containers_and_nodes_that_are_dropped_end_at_four_for_each_node_that_may_be() {
+fn discarded_containers_and_nodes_are_bounded_at_four_per_node_of_the_limit() {
     let names = ["addr", "pid", "local_id"].map(|name| [&text(name)[..], b"\x94"].concat()).concat();
     let once = [&class(TORCH, "_NodeDesc")[..], b"\x94", &names].concat();
     for (what, dropped) in [("containers", &b"h\x01}"[..]), ("nodes", b"h\x01h\0)\x81")] {
         let again = [b"h\0)\x81}(", &dropped.repeat(1000)[..], b"h\x01h\x01h\x02K\0h\x03K\0ub"].concat();
-        assert_eq!(said(&decode(&endless(&once, &again)).unwrap_err()), format!("more than 41024 {what}"));
+        assert_eq!(message(&decode(&endless(&once, &again)).unwrap_err()), format!("more than 41024 {what}"));
     }
 }
 
 #[test]
-fn dicts_and_sets_together_hold_no_more_than_the_lists_of_a_state() {
+fn dicts_and_sets_together_are_bounded_by_the_lists_of_the_largest_state() {
     let full = [&b"("[..], &b"\x8c\x01aN".repeat(1000), b"u"].concat();
-    let limit = "more than 61024 things in dicts and sets";
-    assert_eq!(said(&decode(&endless(b"}", &full)).unwrap_err()), limit);
+    let limit = "more than 61024 items in dicts and sets";
+    assert_eq!(message(&decode(&endless(b"}", &full)).unwrap_err()), limit);
     let member = [&node("a", 1)[..], b"\x94"].concat();
     let full = [&b"("[..], &b"h\0".repeat(1000), b"\x90"].concat();
-    assert_eq!(said(&decode(&endless(&[&member[..], b"\x8f"].concat(), &full)).unwrap_err()), limit);
+    assert_eq!(message(&decode(&endless(&[&member[..], b"\x8f"].concat(), &full)).unwrap_err()), limit);
 }
 
 #[test]
@@ -161,7 +162,7 @@ fn the_address_of_many_nodes_on_one_host_is_written_once_in_each_list() {
 }
 
 #[test]
-fn a_state_that_names_each_node_anew_in_each_list_is_within_the_bounds() {
+fn a_state_that_repeats_each_node_in_each_list_is_within_the_bounds() {
     let count = 300;
     let limits = limits_with(|limits| limits.state_nodes = count);
     let node = |index: usize| [&node(&format!("n{index:03}"), 1)[..], b"\x94"].concat();

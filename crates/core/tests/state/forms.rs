@@ -1,4 +1,4 @@
-//! Other ways to say the same: what a writer may do differently from CPython 3.11 and still be understood.
+//! Equivalent forms: pickles that differ from those of CPython 3.11 and decode to the same state.
 
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, WallTime};
 
@@ -16,7 +16,7 @@ fn moment() -> WallTime {
     WallTime::from_stamp(STAMP.try_into().unwrap()).unwrap()
 }
 
-/// A state whose participants are `a` with rank 0 and `b` with rank 1.
+/// A state with the participants `a` of rank 0 and `b` of rank 1.
 fn two() -> State {
     State { participants: [(a(), 0), (b(), 1)].into(), ..State::default() }
 }
@@ -47,7 +47,7 @@ fn frames_and_memo_may_be_left_out() {
 }
 
 #[test]
-fn entries_may_come_one_by_one_or_in_batches_of_any_size() {
+fn entries_may_be_single_or_in_batches_of_any_size() {
     let (a, b) = (&node("a", 1)[..], &node("b", 2)[..]);
     for participants in [
         &[&b"}("[..], a, b"K\0", b, b"K\x01u"][..],
@@ -65,7 +65,7 @@ fn entries_may_come_one_by_one_or_in_batches_of_any_size() {
 }
 
 #[test]
-fn frames_may_lie_anywhere() {
+fn frames_may_start_anywhere() {
     let frame = |len: u64| [&[0x95][..], &len.to_le_bytes()].concat();
     let a = node("a", 1);
     let participants = [&b"}("[..], &frame(1), &a, &frame(0), b"K\0", &node("b", 2), b"K\x01u"];
@@ -73,7 +73,7 @@ fn frames_may_lie_anywhere() {
 }
 
 #[test]
-fn numbers_and_texts_may_be_wider_than_they_need() {
+fn numbers_and_texts_may_use_a_wider_opcode_than_necessary() {
     let wide = |number: Vec<u8>, addr: &[u8]| {
         object("_NodeDesc", &[("addr", addr.to_vec()), ("pid", number), ("local_id", int(0))])
     };
@@ -88,7 +88,7 @@ fn numbers_and_texts_may_be_wider_than_they_need() {
 }
 
 #[test]
-fn numbers_may_have_any_number_of_bytes_up_to_sixteen() {
+fn integers_may_have_up_to_16_bytes() {
     for (bytes, number) in [
         (&[][..], 0),
         (&[0xff], -1),
@@ -120,20 +120,20 @@ fn the_later_of_two_equal_keys_counts() {
 }
 
 #[test]
-fn a_member_that_is_twice_in_a_set_is_there_once() {
+fn a_duplicate_member_of_a_set_counts_once() {
     let bytes = state_with(&[("wait_list", set(&[node("a", 1), node("a", 1)]))]);
     assert_eq!(decode(&bytes).unwrap().wait_list, [a()].into());
 }
 
 #[test]
-fn attributes_may_come_in_any_order() {
+fn attributes_may_be_in_any_order() {
     let mut turned = attributes();
     turned.reverse();
     assert_eq!(decode(&pickled(&object("_RendezvousState", &turned))), Ok(State::default()));
 }
 
 #[test]
-fn a_time_that_is_put_aside_may_be_used_again() {
+fn a_memoized_time_may_be_referenced() {
     let shared = [&time(STAMP, utc())[..], b"\x94"].concat();
     let heartbeats = [&b"}("[..], &node("a", 1), b"h\0", &node("b", 2), b"h\0u"].concat();
     let state = decode(&state_with(&[("deadline", shared), ("last_heartbeats", heartbeats)])).unwrap();

@@ -1,4 +1,4 @@
-//! The codec as properties: what is written is read, and nothing that can be read makes it panic.
+//! Properties of the codec: every state survives encoding and decoding, and no input makes the decoder panic.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ fn number() -> impl Strategy<Value = i64> {
     prop_oneof![0i64..3, any::<u8>().prop_map(i64::from), any::<i16>().prop_map(i64::from), any::<i64>()]
 }
 
-/// Few addresses, so that nodes share them, and some odd ones.
+/// Generates nodes with few common addresses, so that nodes share them, and some random ones.
 fn node() -> impl Strategy<Value = NodeDesc> {
     let addr = prop_oneof![
         4 => prop::sample::select(vec!["a", "b", "node-1", "node-10", "node-2"]).prop_map(str::to_owned),
@@ -69,13 +69,13 @@ fn state() -> impl Strategy<Value = State> {
         })
 }
 
-/// A byte that is likely to be an opcode of a state.
+/// Generates an opcode of a state.
 fn opcode() -> impl Strategy<Value = u8> {
     prop::sample::select(b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.".to_vec())
 }
 
-/// If it is read at all, then what we write of it is read the same.
-fn read_again(bytes: &[u8]) {
+/// Checks that a state that was decoded survives encoding and decoding.
+fn check_round_trip(bytes: &[u8]) {
     if let Ok(state) = decode(bytes) {
         assert_eq!(decode(&encode(&state)), Ok(state));
     }
@@ -85,34 +85,34 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read(state in state()) {
+    fn every_state_survives_encoding_and_decoding(state in state()) {
         let bytes = encode(&state);
         prop_assert_eq!(&bytes[..2], &[0x80, 4]);
         prop_assert_eq!(cell::read(&cell::encode(&bytes), &Limits::default()), Ok(Some(state)));
     }
 
     #[test]
-    fn a_state_cut_anywhere_is_refused(state in state(), cut in any::<prop::sample::Index>()) {
+    fn a_truncated_state_is_refused(state in state(), cut in any::<prop::sample::Index>()) {
         let bytes = encode(&state);
         prop_assert!(decode(&bytes[..cut.index(bytes.len())]).is_err());
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        read_again(&bytes);
-        read_again(&[b"\x80\x04", &bytes[..]].concat());
+    fn random_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        check_round_trip(&bytes);
+        check_round_trip(&[b"\x80\x04", &bytes[..]].concat());
         let _ = cell::read(&bytes, &Limits::default());
     }
 
     #[test]
-    fn any_opcodes_are_carried_out_or_refused(
+    fn random_opcodes_are_executed_or_refused(
         bytes in prop::collection::vec(prop_oneof![9 => opcode(), 1 => 0u8..20], 0..300),
     ) {
-        read_again(&[b"\x80\x04", &bytes[..]].concat());
+        check_round_trip(&[b"\x80\x04", &bytes[..]].concat());
     }
 
     #[test]
-    fn seeds_with_bytes_changed_are_read_or_refused(
+    fn seeds_with_changed_bytes_are_read_or_refused(
         which in any::<prop::sample::Index>(),
         changes in prop::collection::vec(
             (any::<prop::sample::Index>(), prop_oneof![any::<u8>(), opcode(), 0u8..4]), 1..6),
@@ -122,22 +122,22 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        read_again(&bytes);
+        check_round_trip(&bytes);
     }
 
     #[test]
-    fn seeds_spliced_into_each_other_are_read_or_refused(
+    fn spliced_seeds_are_read_or_refused(
         which in any::<[prop::sample::Index; 2]>(),
         cuts in any::<[prop::sample::Index; 2]>(),
     ) {
         let [first, second] = which.map(|which| which.get(&CORPUS).clone());
         let (head, tail) = (cuts[0].index(first.len() + 1), cuts[1].index(second.len() + 1));
-        read_again(&[&first[..head], &second[tail..]].concat());
+        check_round_trip(&[&first[..head], &second[tail..]].concat());
     }
 }
 
 #[test]
-fn every_byte_of_a_vector_changed_to_every_other_is_read_or_refused() {
+fn a_vector_with_any_one_byte_changed_is_read_or_refused() {
     let bytes = seed("vector_wait_list");
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
@@ -149,7 +149,7 @@ fn every_byte_of_a_vector_changed_to_every_other_is_read_or_refused() {
 }
 
 #[test]
-fn every_vector_cut_anywhere_is_refused() {
+fn every_truncated_vector_is_refused() {
     for (_, state) in vectors().into_iter().filter(|(name, _)| name.starts_with("vector")) {
         let bytes = encode(&state);
         for end in 0..bytes.len() {

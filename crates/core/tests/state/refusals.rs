@@ -1,4 +1,4 @@
-//! What is no state, one thing at a time, and what is said of it.
+//! Inputs that are not a state, each with one thing wrong, and their error messages.
 
 use rallypoint_core::rendezvous::StateError;
 
@@ -6,18 +6,17 @@ use crate::assembly::*;
 
 #[track_caller]
 fn refused(bytes: &[u8]) -> StateError {
-    decode(bytes).expect_err("this is no state")
+    decode(bytes).expect_err("this is not a state")
 }
 
-/// What is said of an empty state in which this attribute is this.
+/// Returns the error message for an empty state with this value of an attribute, without the position.
 fn refused_with(name: &'static str, value: &[u8]) -> String {
-    // Where it is depends on what is before it; other tests look at that.
-    said(&refused(&state_with(&[(name, value.to_vec())])))
+    message(&refused(&state_with(&[(name, value.to_vec())])))
 }
 
 #[test]
-fn attributes_of_the_wrong_kind_are_named() {
-    for (name, value, said) in [
+fn the_error_names_an_attribute_of_the_wrong_type() {
+    for (name, value, message) in [
         ("round", &b"N"[..], "round of state that is not an int"),
         ("round", b"\x88", "round of state that is not an int"),
         ("round", b"J\xff\xff\xff\xff", "round of state that is not an int from 0 on"),
@@ -30,15 +29,15 @@ fn attributes_of_the_wrong_kind_are_named() {
         ("last_heartbeats", b"\x8f", "last_heartbeats of state that is not a dict"),
         ("participants", b"}\x8c\x01aK\0s", "participants of state that is not a node"),
     ] {
-        assert_eq!(refused_with(name, value), said);
+        assert_eq!(refused_with(name, value), message);
     }
 }
 
 #[test]
-fn entries_of_the_wrong_kind_are_named() {
+fn the_error_names_the_list_with_an_entry_of_the_wrong_type() {
     let node = node("a", 1);
     let entry = |value: &[u8]| [b"}", &node[..], value, b"s"].concat();
-    for (name, value, said) in [
+    for (name, value, message) in [
         ("participants", entry(b"N"), "participants of state that is not an int"),
         ("participants", entry(&time(STAMP, utc())), "participants of state that is not an int"),
         ("last_heartbeats", entry(b"K\0"), "last_heartbeats of state that is not a datetime"),
@@ -47,68 +46,68 @@ fn entries_of_the_wrong_kind_are_named() {
             entry(b"C\x0a\x07\xea\x0b\x0f\x11\x2b\x01\x01\xe2\x40"),
             "last_heartbeats of state that is not a datetime",
         ),
-        ("participants", b"}K\0K\0s".to_vec(), "a key other than a str or a whole node"),
-        ("participants", b"}}K\0s".to_vec(), "a key other than a str or a whole node"),
-        ("wait_list", b"\x8f(K\0\x90".to_vec(), "a key other than a str or a whole node"),
+        ("participants", b"}K\0K\0s".to_vec(), "a key other than a str or a complete node"),
+        ("participants", b"}}K\0s".to_vec(), "a key other than a str or a complete node"),
+        ("wait_list", b"\x8f(K\0\x90".to_vec(), "a key other than a str or a complete node"),
         ("wait_list", b"\x8f(\x8c\x01a\x90".to_vec(), "wait_list of state that is not a node"),
     ] {
-        assert_eq!(refused_with(name, &value), said);
+        assert_eq!(refused_with(name, &value), message);
     }
 }
 
 #[test]
-fn nodes_of_the_wrong_kind_are_named() {
+fn the_error_names_the_wrong_attribute_of_a_node() {
     let fields = |addr: &[u8], pid: &[u8], local_id: &[u8]| {
         vec![("addr", addr.to_vec()), ("pid", pid.to_vec()), ("local_id", local_id.to_vec())]
     };
     let extra = [fields(b"\x8c\0", b"K\0", b"K\0"), vec![("rank", int(1))]].concat();
-    for (fields, said) in [
+    for (fields, message) in [
         (fields(b"K\0", b"K\0", b"K\0"), "addr of node that is not a str"),
         (fields(b"\x8c\0", b"N", b"K\0"), "pid of node that is not an int"),
         (fields(b"\x8c\0", b"K\0", b"\x88"), "local_id of node that is not an int"),
         (fields(b"\x8c\0", b"K\0", b"K\0")[..2].to_vec(), "node without local_id"),
-        (extra, "unknown attribute rank of node that can't be kept"),
+        (extra, "unknown attribute rank of node that can't be preserved"),
     ] {
-        assert_eq!(refused_with("wait_list", &set(&[object("_NodeDesc", &fields)])), said);
+        assert_eq!(refused_with("wait_list", &set(&[object("_NodeDesc", &fields)])), message);
     }
 }
 
 #[test]
-fn every_attribute_must_be_there() {
+fn every_attribute_is_required() {
     let all = attributes();
     for (index, (name, _)) in all.iter().enumerate() {
         let mut some = all.clone();
         some.remove(index);
         match refused(&pickled(&object("_RendezvousState", &some))) {
             StateError::OldAgent => assert_eq!(*name, "redundancy_list"),
-            other => assert_eq!(said(&other), format!("state without {name}")),
+            other => assert_eq!(message(&other), format!("state without {name}")),
         }
     }
     let bare = [&class(TORCH, "_RendezvousState")[..], b")\x81"].concat();
-    assert_eq!(said(&refused(&pickled(&bare))), "a state without attributes");
+    assert_eq!(message(&refused(&pickled(&bare))), "a state without attributes");
 }
 
 #[test]
-fn an_unknown_attribute_that_could_mean_more_than_itself_is_refused() {
+fn an_unknown_attribute_that_is_no_plain_value_is_refused() {
     for value in [&b"}"[..], b"\x8f", b")", &node("a", 1)] {
-        assert_eq!(refused_with("later", value), "unknown attribute later of state that can't be kept");
+        assert_eq!(refused_with("later", value), "unknown attribute later of state that can't be preserved");
     }
 }
 
-/// The store relies on it: a state that is refused for its age alone is let in.
+/// The server relies on this: it accepts a write of a state that is refused only because it is old.
 #[test]
-fn an_old_state_is_called_old_only_if_nothing_else_is_wrong_with_it() {
+fn an_old_state_is_reported_as_old_only_if_nothing_else_is_wrong() {
     let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();
     let old = object("_RendezvousState", &[attributes(), vec![("deadline", naive)]].concat());
     assert_eq!(refused(&pickled(&old)), StateError::OldAgent);
     let call = [&old[..], &class("os", "system"), b"\x8c\x02id\x85R0"].concat();
-    assert_eq!(said(&refused(&pickled(&call))), "os.system");
+    assert_eq!(message(&refused(&pickled(&call))), "os.system");
     let behind = [&pickled(&old)[..], b"."].concat();
-    assert_eq!(said(&refused(&behind)), "bytes behind the end");
+    assert_eq!(message(&refused(&behind)), "bytes after the end");
 }
 
 #[test]
-fn times_without_a_zone_or_in_another_are_refused() {
+fn times_without_a_zone_or_outside_utc_are_refused() {
     let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();
     assert_eq!(refused_with("deadline", &naive), "written by an agent of torch older than 2.6");
     assert_eq!(
@@ -124,9 +123,9 @@ fn times_without_a_zone_or_in_another_are_refused() {
 }
 
 #[test]
-fn bytes_that_are_no_time_are_refused() {
+fn bytes_that_encode_no_time_are_refused() {
     for bytes in [&b"C\x02\x07\xea"[..], &[&b"C\xff"[..], &[0xab; 255]].concat()] {
-        assert_eq!(refused_with("deadline", bytes), "bytes that are no time");
+        assert_eq!(refused_with("deadline", bytes), "bytes that are not a time");
     }
 }
 
@@ -145,28 +144,28 @@ fn numbers_of_more_than_64_bits_are_refused() {
 }
 
 #[test]
-fn classes_are_made_and_called_only_as_a_state_needs_it() {
+fn classes_are_constructed_only_as_in_a_state() {
     let datetime = class("datetime", "datetime");
     let node = class(TORCH, "_NodeDesc");
     let stamp = [b"C\x0a", STAMP].concat();
-    for (value, said) in [
-        ([&datetime[..], b")\x81"].concat(), "a call that no state needs"),
-        ([&node[..], b")R"].concat(), "a call that no state needs"),
-        ([&datetime[..], b")R"].concat(), "a call that no state needs"),
-        ([&node[..], b"K\0\x81"].concat(), "a call that no state needs"),
+    for (value, message) in [
+        ([&datetime[..], b")\x81"].concat(), "a call that no state contains"),
+        ([&node[..], b")R"].concat(), "a call that no state contains"),
+        ([&datetime[..], b")R"].concat(), "a call that no state contains"),
+        ([&node[..], b"K\0\x81"].concat(), "a call that no state contains"),
         ([&stamp[..], &datetime, b"\x86"].concat(), "something other than the arguments of a time"),
         (b"K\0K\0\x8c\0\x87".to_vec(), "something other than the arguments of a time"),
         (b"K\0K\0\x93".to_vec(), "something other than the name of a class"),
         ([&text("os")[..], b"K\0\x93"].concat(), "something other than the name of a class"),
         (class(TORCH, "_RendezvousState"), "round of state that is not an int"),
-        ([&class(TORCH, "_RendezvousState")[..], b")\x81"].concat(), "a call that no state needs"),
+        ([&class(TORCH, "_RendezvousState")[..], b")\x81"].concat(), "a call that no state contains"),
     ] {
-        assert_eq!(refused_with("round", &value), said);
+        assert_eq!(refused_with("round", &value), message);
     }
 }
 
 #[test]
-fn a_name_counts_only_in_its_own_module() {
+fn a_class_name_is_accepted_only_in_its_own_module() {
     for (module, name) in [
         ("os", "_NodeDesc"),
         ("datetime", "_RendezvousState"),
@@ -193,7 +192,7 @@ fn an_object_gets_its_attributes_once() {
     assert_eq!(refused_with("round", &[&node[..], b"K\0b"].concat()), "attributes that are not a dict");
 
     let unfinished = [&class(TORCH, "_NodeDesc")[..], b")\x81"].concat();
-    let text_of_key = "a key other than a str or a whole node";
+    let text_of_key = "a key other than a str or a complete node";
     assert_eq!(refused_with("wait_list", &set(std::slice::from_ref(&unfinished))), text_of_key);
     assert_eq!(refused_with("participants", &[&b"}"[..], &unfinished, b"K\0s"].concat()), text_of_key);
 
@@ -208,11 +207,11 @@ fn an_object_gets_its_attributes_once() {
     let filled = [&shared[..], b"h\0(", &text("pid"), b"K\x01u"].concat();
     assert_eq!(refused_with("round", &filled), "a change to the attributes of an object");
     let lists = state_with(&[("round", [&shared[..], b"\x94"].concat()), ("participants", b"h\0".to_vec())]);
-    assert_eq!(said(&refused(&lists)), "round of state that is not an int");
+    assert_eq!(message(&refused(&lists)), "round of state that is not an int");
 }
 
 #[test]
-fn nothing_is_taken_from_behind_a_mark_or_an_empty_stack() {
+fn no_opcode_pops_past_a_mark_or_an_empty_stack() {
     for (bytes, at) in [
         (&b"\x80\x04."[..], 2),
         (b"\x80\x04\x94.", 2),
@@ -238,13 +237,13 @@ fn nothing_is_taken_from_behind_a_mark_or_an_empty_stack() {
     }
     assert_eq!(refused(b"\x80\x04}(\x8c\0u."), malformed("a key without a value", 6));
     for reference in [&b"\x80\x04h\0."[..], b"\x80\x04j\xff\xff\xff\xff."] {
-        let what = "a reference to what was never put aside";
+        let what = "a reference to a missing memo entry";
         assert_eq!(refused(reference), malformed(what, 2));
     }
 }
 
 #[test]
-fn nothing_may_be_left_beside_or_behind_the_state() {
+fn nothing_may_remain_on_the_stack_or_after_the_state() {
     let state = object("_RendezvousState", &attributes());
     let end = state.len() + 2;
     assert_eq!(
@@ -252,27 +251,27 @@ fn nothing_may_be_left_beside_or_behind_the_state() {
         malformed("more than the state at its end", end + 1)
     );
     let trailing = [&pickled(&state)[..], b"N."].concat();
-    assert_eq!(refused(&trailing), malformed("bytes behind the end", end));
+    assert_eq!(refused(&trailing), malformed("bytes after the end", end));
     assert_eq!(refused(&pickled(&[b"\x80\x04", &state[..]].concat())), malformed("opcode 0x80", 2));
 }
 
 #[test]
-fn other_protocols_and_other_texts_are_refused() {
+fn other_protocols_and_invalid_utf_8_are_refused() {
     for protocol in [0, 1, 2, 3, 6, 255] {
         let what = format!("pickle protocol {protocol}, not 4 or 5,");
         assert_eq!(refused(&[0x80, protocol, b'N', b'.']), malformed(&what, 0));
     }
-    assert_eq!(said(&refused(b"{}")), "first byte 0x7b does not begin a pickle (0x80)");
-    // The second is a surrogate, which a Python str may hold and UTF-8 may not.
+    assert_eq!(message(&refused(b"{}")), "first byte 0x7b does not begin a pickle (0x80)");
+    // The second text is a surrogate, which a Python str may contain and UTF-8 may not.
     for text in [&b"\x80\x04\x8c\x02\xc3\x28."[..], b"\x80\x04\x8c\x03\xed\xb3\xbf."] {
         assert_eq!(refused(text), malformed("text that is not UTF-8", 2));
     }
 }
 
 #[test]
-fn every_opcode_that_no_state_needs_is_refused() {
+fn every_other_opcode_is_refused() {
     let needed = b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.";
-    assert_eq!(needed.len(), 29, "thirty with the one that begins it");
+    assert_eq!(needed.len(), 29, "30 with PROTO");
     for code in (0..=255).filter(|code| !needed.contains(code)) {
         assert_eq!(refused(&[0x80, 4, code, b'.']), malformed(&format!("opcode {code:#04x}"), 2));
     }

@@ -1,4 +1,4 @@
-//! The corpus of the codec's fuzzing, replayed: the reference vectors of real torch 2.15 among them.
+//! Decodes the seeds of the codec's fuzz target, which include reference vectors of real torch 2.15.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ fn t1() -> WallTime {
     WallTime::from_micros(1_794_764_586_654_321).unwrap()
 }
 
-/// The states that are read whole, with what they are.
+/// The seeds that are valid, with their states.
 pub(crate) fn vectors() -> Vec<(&'static str, State)> {
     let complete = State {
         complete: true,
@@ -114,7 +114,7 @@ fn thousandth(index: i64) -> NodeDesc {
 }
 
 #[test]
-fn the_reference_vectors_are_read_and_written_no_longer_than_by_torch() {
+fn the_reference_vectors_are_read_and_written_in_no_more_bytes_than_by_torch() {
     for (name, state) in vectors() {
         let bytes = seed(name);
         assert_eq!(decode(&bytes).as_ref(), Ok(&state), "{name}");
@@ -125,17 +125,17 @@ fn the_reference_vectors_are_read_and_written_no_longer_than_by_torch() {
 }
 
 #[test]
-fn a_set_of_two_is_read_in_any_order_and_written_in_ours() {
+fn a_set_is_read_in_any_order_and_written_sorted() {
     let bytes = seed("vector_wait_list_two");
     let state = decode(&bytes).unwrap();
     let waiting = NodeDesc::new("10.0.0.3", 300, 1);
     assert_eq!(state.wait_list, BTreeSet::from([waiting.clone(), host_b()]));
-    assert_eq!(state.last_heartbeats[&waiting], t1(), "one datetime that two nodes share");
+    assert_eq!(state.last_heartbeats[&waiting], t1(), "two nodes share one datetime object");
     assert_eq!(decode(&encode(&state)), Ok(state));
 }
 
 #[test]
-fn other_picklers_of_the_same_state_say_the_same() {
+fn pickles_of_one_state_by_other_picklers_decode_to_the_same_state() {
     let state = decode(&seed("vector_two_participants"));
     assert!(state.is_ok());
     for name in ["protocol_5", "python_pickler", "optimized"] {
@@ -164,7 +164,7 @@ fn not_a_pickle(first: u8) -> StateError {
     malformed(&format!("first byte {first:#04x} does not begin a pickle (0x80)"), 0)
 }
 
-/// Each seed that must be refused, and how.
+/// The seeds that must be refused, with their errors.
 fn refused() -> Vec<(&'static str, StateError)> {
     const TORCH: &str = crate::assembly::TORCH;
     vec![
@@ -211,14 +211,14 @@ fn refused() -> Vec<(&'static str, StateError)> {
 }
 
 #[test]
-fn what_is_hostile_damaged_or_something_else_is_refused_with_what_was_found_and_where() {
+fn hostile_and_damaged_seeds_are_refused_with_the_cause_and_the_position() {
     for (name, error) in refused() {
         assert_eq!(decode(&seed(name)), Err(error), "{name}");
     }
 }
 
 #[test]
-fn no_seed_is_left_out() {
+fn every_seed_is_tested() {
     let mut known: Vec<_> = vectors().into_iter().map(|(name, _)| name).collect();
     known.extend(refused().into_iter().map(|(name, _)| name));
     known.extend(["vector_wait_list_two", "protocol_5", "python_pickler", "optimized"]);

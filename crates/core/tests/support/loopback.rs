@@ -1,4 +1,4 @@
-//! A driver of the hub in memory: peers send and receive bytes, and time passes when it is told to.
+//! A driver that runs the hub in memory and in virtual time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,26 +6,27 @@ use std::time::Duration;
 use rallypoint_core::hub::{Action, ConnectionId, Event, Hub, HubOptions};
 use rallypoint_core::store::EffectLog;
 
-/// A server whose connections end in memory.
+/// A hub and the peers of its connections.
 pub(crate) struct Loopback<L = ()> {
     pub(crate) hub: Hub<L>,
     pub(crate) now: Duration,
     pub(crate) events: Vec<Event>,
     peers: BTreeMap<ConnectionId, Peer>,
-    /// What peers have received, also those whose connection was closed since.
+    /// The bytes that each peer has received, including peers whose connection was closed.
     received: BTreeMap<ConnectionId, Vec<u8>>,
 }
 
-/// The other end of a connection.
+/// The peer of a connection.
 #[derive(Default)]
 struct Peer {
+    /// The bytes that the hub has not read yet.
     sending: Vec<u8>,
     has_ended: bool,
-    /// How many more bytes it takes.
+    /// The number of bytes that the peer reads before it stops.
     window: usize,
 }
 
-#[allow(dead_code)] // Each test uses a part of it.
+#[allow(dead_code)] // Each test program uses only some of the methods.
 impl<L: EffectLog> Loopback<L> {
     pub(crate) fn new(options: HubOptions, log: L) -> Loopback<L> {
         Loopback {
@@ -37,7 +38,7 @@ impl<L: EffectLog> Loopback<L> {
         }
     }
 
-    /// Opens a connection, if the hub accepts it. The peer takes all bytes it gets.
+    /// Opens a connection, if the hub accepts it. The peer reads all bytes that it receives.
     pub(crate) fn open(&mut self) -> Option<ConnectionId> {
         self.open_from("10.0.0.1:1000".parse().unwrap())
     }
@@ -53,7 +54,7 @@ impl<L: EffectLog> Loopback<L> {
         self.peers.contains_key(&id)
     }
 
-    /// Sends bytes to the hub, and lets it do all there is to do.
+    /// Sends bytes to the hub, and runs the hub.
     pub(crate) fn send(&mut self, id: ConnectionId, bytes: &[u8]) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.sending.extend_from_slice(bytes);
@@ -62,7 +63,7 @@ impl<L: EffectLog> Loopback<L> {
         self.run();
     }
 
-    /// Ends what the peer sends.
+    /// Ends the stream of the peer, and runs the hub.
     pub(crate) fn end(&mut self, id: ConnectionId) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.has_ended = true;
@@ -71,13 +72,13 @@ impl<L: EffectLog> Loopback<L> {
         self.run();
     }
 
-    /// Breaks the connection.
+    /// Breaks the connection, and runs the hub.
     pub(crate) fn fail(&mut self, id: ConnectionId) {
         self.hub.handle_failure(id, self.now);
         self.run();
     }
 
-    /// Lets the peer take this many more bytes.
+    /// Sets the number of bytes that the peer reads before it stops, and runs the hub.
     pub(crate) fn set_window(&mut self, id: ConnectionId, window: usize) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.window = window;
@@ -86,13 +87,13 @@ impl<L: EffectLog> Loopback<L> {
         self.run();
     }
 
-    /// Takes what the peer has received.
+    /// Removes and returns the bytes that the peer has received.
     pub(crate) fn take_received(&mut self, id: ConnectionId) -> Vec<u8> {
         self.received.remove(&id).unwrap_or_default()
     }
 
-    /// Lets time pass, in steps as the hub asks for them.
-    pub(crate) fn pass(&mut self, time: Duration) {
+    /// Advances the time, in the steps that the hub requests.
+    pub(crate) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(timeout) = self.hub.poll_timeout(self.now).filter(|_| self.now < end) {
             self.now = (self.now + timeout.max(Duration::from_millis(1))).min(end);
@@ -101,12 +102,12 @@ impl<L: EffectLog> Loopback<L> {
         self.now = end;
     }
 
-    /// Does all there is to do.
+    /// Carries out all actions of the hub.
     pub(crate) fn run(&mut self) {
         loop {
             self.hub.handle_timeout(self.now);
             while let Some(action) = self.hub.poll_action(self.now) {
-                self.act(action);
+                self.perform(action);
             }
             self.events.extend(std::iter::from_fn(|| self.hub.poll_event()));
             if self.hub.poll_timeout(self.now) != Some(Duration::ZERO) {
@@ -115,7 +116,7 @@ impl<L: EffectLog> Loopback<L> {
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn perform(&mut self, action: Action) {
         match action {
             Action::Read { id, len } => {
                 let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -128,7 +129,7 @@ impl<L: EffectLog> Loopback<L> {
             Action::Send(id) => {
                 let (slices, count) = self.hub.transmit(id);
                 let mut bytes = slices[..count].concat();
-                assert!(!bytes.is_empty(), "nothing to send");
+                assert!(!bytes.is_empty(), "the hub requested a send without bytes");
                 let Some(peer) = self.peers.get_mut(&id) else {
                     return self.hub.handle_failure(id, self.now);
                 };

@@ -1,5 +1,4 @@
-//! The helpers around a store, led by arguments: for tests in other languages that have ranks of their own to meet them.
-//! Not a tool for people.
+//! Calls one of the helpers around a store, for interop tests whose other ranks run torch.
 //!
 //! ```text
 //! helpers_driver barrier     HOST:PORT PREFIX WORLD_SIZE RANK TIMEOUT_MS TRACE_MS    (rank `-` for none)
@@ -8,7 +7,7 @@
 //! helpers_driver create      HOST:PORT serve|join WORLD_SIZE TIMEOUT_MS
 //! ```
 //!
-//! It says `ok` and what it got, or `err NAME MESSAGE`. After `create` it keeps the store until its input ends.
+//! Prints `ok` and the result, or `err NAME MESSAGE`. After `create` it keeps the store until its standard input ends.
 
 use std::io::Read;
 use std::time::Duration;
@@ -64,7 +63,7 @@ fn run(words: &[&str]) -> Result<String> {
     }
 }
 
-/// With a time-out of its own that is longer than any of the helpers': theirs are the ones to be kept.
+/// Connects with a timeout that is longer than those of the helpers, so that theirs apply.
 fn connect(endpoint: &str) -> Result<TcpStore> {
     let options = TcpStoreOptions::new(endpoint.parse()?);
     TcpStore::open(options.timeout(Duration::from_secs(60)))

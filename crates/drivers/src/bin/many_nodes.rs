@@ -1,6 +1,7 @@
-//! Many nodes of one job in one process: how long until all are in a round, how many compare-and-sets that took, and how
-//! long after one of them has begun to start over the others have heard of it. `many_nodes NODES [ENDPOINT]` prints one line of
-//! JSON; without an endpoint it serves the store itself.
+//! Measures many nodes of one job in one process: the time until all are in a round, the number of compare-and-sets,
+//! and the time until all nodes know that one of them rejoins.
+//!
+//! `many_nodes NODES [ENDPOINT]` prints one line of JSON. Without an endpoint it serves the store itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -12,14 +13,14 @@ use rallypoint_rendezvous::{
 };
 use rallypoint_store::{Endpoint, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 
-/// The backend, counting compare-and-sets.
-struct Counting(C10dBackend);
+/// A backend that counts compare-and-sets.
+struct CountingBackend(C10dBackend);
 
 static WRITES: AtomicUsize = AtomicUsize::new(0);
-/// When the first compare-and-set since this was last cleared was won.
-static CHANGED: Mutex<Option<Instant>> = Mutex::new(None);
+/// The time of the first successful compare-and-set since it was last cleared.
+static FIRST_CHANGE: Mutex<Option<Instant>> = Mutex::new(None);
 
-impl RendezvousBackend for Counting {
+impl RendezvousBackend for CountingBackend {
     fn name(&self) -> &str {
         self.0.name()
     }
@@ -30,7 +31,10 @@ impl RendezvousBackend for Counting {
         WRITES.fetch_add(1, Ordering::Relaxed);
         let written = self.0.set_state(state, token)?;
         if written.won {
-            CHANGED.lock().expect("nobody panics with it").get_or_insert_with(Instant::now);
+            FIRST_CHANGE
+                .lock()
+                .expect("no thread panics while it has the lock")
+                .get_or_insert_with(Instant::now);
         }
         Ok(written)
     }
@@ -46,8 +50,8 @@ impl RendezvousBackend for Counting {
     fn signal(&self, signal: Signal) {
         self.0.signal(signal);
     }
-    fn wait(&self, signal: Signal, most: Duration) -> bool {
-        self.0.wait(signal, most)
+    fn wait(&self, signal: Signal, timeout: Duration) -> bool {
+        self.0.wait(signal, timeout)
     }
 }
 
@@ -64,22 +68,22 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     for _ in 0..nodes {
         let options = TcpStoreOptions::new(endpoint.clone()).timeout(Duration::from_secs(60));
         let store: Arc<dyn Store> = Arc::new(TcpStore::open(options)?);
-        let backend = Arc::new(Counting(C10dBackend::new(Arc::clone(&store), &run_id)?));
+        let backend = Arc::new(CountingBackend(C10dBackend::new(Arc::clone(&store), &run_id)?));
         let settings = Settings::new(&run_id, nodes, nodes);
         handlers.push(Arc::new(DynamicRendezvousHandler::new(backend, store, "127.0.0.1", settings)?));
     }
-    let together = Arc::new(Barrier::new(nodes as usize + 1));
+    let start_barrier = Arc::new(Barrier::new(nodes as usize + 1));
     let joining: Vec<_> = handlers
         .iter()
         .map(|handler| {
-            let (handler, together) = (Arc::clone(handler), Arc::clone(&together));
+            let (handler, start_barrier) = (Arc::clone(handler), Arc::clone(&start_barrier));
             std::thread::spawn(move || {
-                together.wait();
+                start_barrier.wait();
                 handler.next_rendezvous().map(|round| round.rank)
             })
         })
         .collect();
-    together.wait();
+    start_barrier.wait();
     let start = Instant::now();
     let mut ranks = Vec::new();
     for node in joining {
@@ -88,52 +92,55 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let seconds = start.elapsed().as_secs_f64();
     ranks.sort_unstable();
     if ranks != (0..nodes).collect::<Vec<_>>() {
-        return Err("the ranks are not those from 0 on".into());
+        return Err("the ranks are not consecutive from 0".into());
     }
     let writes = WRITES.load(Ordering::Relaxed);
-    let woken = wake(&handlers);
-    let (median, most) = (woken[woken.len() / 2], woken[woken.len() - 1]);
+    let wakeups = measure_wakeups(&handlers);
+    let (median, last) = (wakeups[wakeups.len() / 2], wakeups[wakeups.len() - 1]);
     println!(
         "{{\"nodes\": {nodes}, \"seconds\": {seconds:.6}, \"writes\": {writes}, \"woken\": {median:.6}, \
-         \"woken_last\": {most:.6}}}"
+         \"woken_last\": {last:.6}}}"
     );
-    // Leaving one by one is no part of it.
+    // Exit without leaving the rendezvous node by node.
     std::process::exit(0);
 }
 
-/// How long after the first one has changed the round, so as to start over, each of the others has woken up, the slowest
-/// last; in seconds.
-fn wake(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
-    let Some((first, others)) = handlers.split_first() else { return vec![0.0] };
+/// Returns the delays, in seconds and sorted, between the change that the first node makes when it rejoins and the
+/// wake-ups of the other nodes.
+fn measure_wakeups(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
+    let Some((first, waiting_handlers)) = handlers.split_first() else { return vec![0.0] };
     let ready = Arc::new(Barrier::new(handlers.len()));
-    let (tell, told) = std::sync::mpsc::channel();
-    for handler in others {
-        let (handler, ready, tell) = (Arc::clone(handler), Arc::clone(&ready), tell.clone());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for handler in waiting_handlers {
+        let (handler, ready, sender) = (Arc::clone(handler), Arc::clone(&ready), sender.clone());
         std::thread::spawn(move || {
             ready.wait();
             handler.wait_for_change(Duration::from_secs(30));
-            let _ = tell.send(Instant::now());
-            // The end of a thread costs more than its waking up, and would hold up the others.
+            let _ = sender.send(Instant::now());
+            // Ending a thread costs more than waking it, and would delay the other threads.
             loop {
                 std::thread::park();
             }
         });
     }
     ready.wait();
-    // They are to wait already; a heartbeat meanwhile is no change of the round.
+    // Give all threads time to start waiting. A heartbeat is not a change of the round.
     std::thread::sleep(Duration::from_millis(500));
-    *CHANGED.lock().expect("nobody panics with it") = None;
+    *FIRST_CHANGE.lock().expect("no thread panics while it has the lock") = None;
     let first = Arc::clone(first);
     std::thread::spawn(move || first.next_rendezvous());
-    // Nor is who counts them to wake up with each.
+    // The main thread must not wake up for each message.
     std::thread::sleep(Duration::from_millis(300));
-    let woken: Vec<Instant> = told.iter().take(others.len()).collect();
-    let changed = CHANGED.lock().expect("nobody panics with it").expect("it was the change that woke them");
-    let mut took: Vec<_> =
-        woken.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
-    took.sort_by(f64::total_cmp);
-    if took.is_empty() {
-        took.push(0.0);
+    let wakeups: Vec<Instant> = receiver.iter().take(waiting_handlers.len()).collect();
+    let changed = FIRST_CHANGE
+        .lock()
+        .expect("no thread panics while it has the lock")
+        .expect("the change woke the nodes");
+    let mut delays: Vec<_> =
+        wakeups.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
+    delays.sort_by(f64::total_cmp);
+    if delays.is_empty() {
+        delays.push(0.0);
     }
-    took
+    delays
 }

@@ -1,12 +1,11 @@
-//! Reads states, or values of a store's key, as lines of hex, and says what they come to: for tests in other languages,
-//! and for a look at a state by hand. It is no part of the product.
+//! Decodes states, or values of a store's key, for interop tests. Reads lines of hex.
 //!
 //! ```text
-//! state_codec < LINES        each line a pickled state: "ok", what it is, and its hex as we write it
-//! state_codec cell < LINES   each line a value in base64: "ok" and the hex of the bytes in it
+//! state_codec < LINES        a pickled state per line: prints `ok`, the state, and its hex as we encode it
+//! state_codec cell < LINES   a value in base64 per line: prints `ok` and the hex of the bytes in it
 //! ```
 //!
-//! What can't be read is answered with `error` and why. Answers are separated by tabs.
+//! Prints `error` and the reason for a line that it can't decode. Fields are separated by tabs.
 
 use std::io::{BufRead, Write};
 

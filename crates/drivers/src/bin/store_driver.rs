@@ -1,12 +1,13 @@
-//! A store led by lines of text: for tests in other languages that share a server or a file with it. Not a tool for people.
+//! Calls a store by lines of text, for interop tests that share a server or a file with it.
 //!
 //! ```text
 //! store_driver tcp  HOST:PORT TIMEOUT_MS [PREFIX...]     with a PrefixStore around it for each prefix
-//! store_driver file PATH TIMEOUT_MS NUM_WORKERS          a negative number of workers means none given
+//! store_driver file PATH TIMEOUT_MS NUM_WORKERS          a negative number of workers means none
 //! ```
 //!
-//! It opens the store and says `ok` or `err NAME MESSAGE`; then each line of standard input is one operation and is answered
-//! by one line. Values are in hexadecimal, `-` for an empty one. `close`, or the end of the input, closes the store.
+//! Opens the store and prints `ok` or `err NAME MESSAGE`. Then each line of standard input is one operation, which
+//! prints one line. Values are in hexadecimal, `-` for an empty one. `close`, or the end of the input, closes the
+//! store.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ fn main() {
         match words[..] {
             ["close"] => {
                 drop(store);
-                // Closed by hand, because only so it can say that it failed.
+                // Closed explicitly, because a drop can't report errors.
                 let closed = file.and_then(Arc::into_inner).map_or(Ok(()), FileStore::close);
                 return answer(closed.map(|()| String::new()));
             }
@@ -87,7 +88,7 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
         ["compare_exchange", key, expected, desired] => {
             match store.compare_exchange(key, &bytes(expected), &bytes(desired))? {
                 Exchange::Stored => "stored".into(),
-                Exchange::Held(value) => format!("held {}", hex(&value)),
+                Exchange::Mismatch(value) => format!("held {}", hex(&value)),
                 Exchange::Absent => "absent".into(),
             }
         }
@@ -116,12 +117,12 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
         }
         ["timeout"] => store.timeout().unwrap_or_default().as_millis().to_string(),
         ["has_extended_api"] => store.has_extended_api().to_string(),
-        // Many additions in one go, to meet others at the lock.
+        // Many additions, which compete with other processes for the lock.
         ["adds", key, times] => {
             let sums = (0..number(times)).map(|_: u32| store.add(key, 1).map(|sum| sum.to_string()));
             sums.collect::<Result<Vec<_>, _>>()?.join(" ")
         }
-        // The helpers around a store, which meet torch's own.
+        // The helpers around a store, whose other ranks run torch.
         ["synchronize", data, rank, size, prefix, timeout] => {
             list(&synchronize(store, &bytes(data), number(rank), number(size), prefix, millis(timeout))?)
         }
@@ -135,8 +136,8 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
 
 fn answer(result: Result<String, StoreError>) {
     let line = match result {
-        Ok(said) if said.is_empty() => "ok\n".into(),
-        Ok(said) => format!("ok {said}\n"),
+        Ok(output) if output.is_empty() => "ok\n".into(),
+        Ok(output) => format!("ok {output}\n"),
         Err(error) => {
             let name = match error.failure() {
                 Some(failure) => format!("{failure:?}"),
@@ -147,7 +148,7 @@ fn answer(result: Result<String, StoreError>) {
         }
     };
     let mut out = std::io::stdout().lock();
-    // Who started this has gone: nothing is left to do but close the store, which the caller does next.
+    // A failed write means that the test has ended. The caller closes the store next.
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -155,7 +156,7 @@ fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().expect("a number")
 }
 
-/// Zero means without end.
+/// Returns `None`, which is no timeout, for zero.
 fn millis(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(number(text))).filter(|timeout| !timeout.is_zero())
 }

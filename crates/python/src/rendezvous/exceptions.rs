@@ -39,7 +39,7 @@ fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -
     let text = error.to_string();
     match error {
         RendezvousError::Closed { .. } => new_exception(py, "RendezvousClosedError", &text, None),
-        RendezvousError::Timeout { .. } | RendezvousError::TooLong { .. } => {
+        RendezvousError::Timeout { .. } | RendezvousError::OperationTimeout { .. } => {
             new_exception(py, "RendezvousTimeoutError", &text, None)
         }
         RendezvousError::Connection { source, .. } => connection_exception(py, source),

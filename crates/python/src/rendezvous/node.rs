@@ -77,7 +77,7 @@ impl RendezvousNode {
             Err(_) => Arc::new(PythonBackend::new(backend)?),
         };
         let created = DynamicRendezvousHandler::new(backend, native_store, addr, settings)
-            .and_then(|handler| handler.expecting(expected_hosts.as_deref()));
+            .and_then(|handler| handler.with_expected_hosts(expected_hosts.as_deref()));
         let handler = created.map_err(|error| to_exception(py, error))?;
         Ok(RendezvousNode {
             handler: Some(Arc::new(handler)),

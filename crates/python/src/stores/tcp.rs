@@ -192,7 +192,7 @@ impl OpenArguments {
         if self.is_master {
             // Fail if the host name does not resolve, because then no client could find the server. Torch's server,
             // too, fails then: it connects to itself by that name.
-            Endpoint::new(&self.host, self.port).await_name(timeout, signal_cancellation())?;
+            Endpoint::new(&self.host, self.port).wait_until_resolved(timeout, signal_cancellation())?;
         }
         let remaining = timeout.saturating_sub(start.elapsed());
         match TcpStore::open(self.options(host, self.is_master, listen, remaining)) {

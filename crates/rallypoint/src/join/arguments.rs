@@ -1,119 +1,145 @@
-//! The command line of `rallypoint join`, and the parameters of a rendezvous that follow from it. All wrong arguments are
-//! reported together.
+//! The command line of `rallypoint join`, and the parameters of the rendezvous that follow from it. All wrong arguments
+//! are reported together.
 
 use std::ffi::OsString;
 
 use clap::Args;
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_address_of_another, read_rendezvous_config,
+    RendezvousError, RendezvousParameters, is_remote_address, read_rendezvous_config,
 };
 
-/// Joins a rendezvous: finds the other nodes of a job, torchrun's among them, and gets a rank
-///
-/// Once it has joined, it prints one line of JSON: run_id, round, rank, world_size, master_addr, master_port and
-/// participants. Without a command it then stays in the rendezvous until a signal, joining again (and printing another
-/// line) when other nodes want to come in. With a command it runs that as this node's one worker, with torch's environment
-/// (RANK, WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), and ends with its exit code.
-#[derive(Debug, Args)]
-#[command(
-    args_override_self = true,
-    after_help = "Examples:
-  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2
-  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2:8 -- python train.py
-  rallypoint join --rdzv-backend static --rdzv-endpoint node0:29500 --nnodes 4 --node-rank 2 -- ./worker
-  rallypoint join --rdzv-endpoint node0 --rdzv-id job1 --nnodes 4 --rdzv-conf join_timeout=120,last_call_timeout=5
+use crate::exit_code;
+use crate::flags::FlagEnvironment;
+use crate::log::LogArgs;
 
-Exit codes:
-  0    left on a signal after it had joined, or the job ended; with a command, the command succeeded
-  1    failed for another reason (standard error says which)
-  2    wrong usage
-  3    the rendezvous is closed
-  4    the time ran out before enough nodes were here
-  5    the store could not be reached, or was lost
-  6    other nodes started over while the command ran; run again to be in the next round
-  126, 127   the command could not be run, or was not found
-  128+N      ended by signal N while waiting; with a command, the command was ended by signal N
-  otherwise  the command's own"
-)]
+const EXAMPLES: &str = "  \
+  # Stay in the rendezvous until a signal
+  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2
+  # Run a command once the node has joined
+  rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2:8 -- python train.py
+  # Fixed ranks
+  rallypoint join --rdzv-backend static --rdzv-endpoint node0:29500 --nnodes 4 --node-rank 2 -- ./worker
+  # Other timeouts
+  rallypoint join --rdzv-endpoint node0 --rdzv-id job1 --nnodes 4 --rdzv-conf join_timeout=120";
+
+/// Join a rendezvous as one node, and run at most one command
+///
+/// When the node has joined, it prints one line of JSON: run_id, round, rank, world_size, master_addr, master_port and
+/// participants. Without a command it stays until a signal, and rejoins (and prints another line) when other nodes wait to
+/// join. With a command it runs that as its only worker, with torch's environment (RANK, WORLD_SIZE, GROUP_RANK,
+/// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), and exits with its exit code.
+///
+/// The flags can also be set by the variables of `rallypoint run`: PET_NNODES, PET_NODE_RANK, PET_LOCAL_ADDR, PET_RDZV_BACKEND,
+/// PET_RDZV_ENDPOINT, PET_RDZV_ID and PET_RDZV_CONF. The command line wins.
+#[derive(Debug, Args)]
+#[command(args_override_self = true, after_help = exit_code::help_with_examples("join", EXAMPLES))]
 pub(crate) struct JoinArgs {
-    /// How nodes find each other: c10d (any number, coming and going) or static (fixed ranks)
-    #[arg(long, alias = "rdzv_backend", value_name = "NAME", default_value = "c10d")]
-    rdzv_backend: String,
-    /// Where they meet; the node that has this address hosts the store (c10d: port 29400 if none is given)
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", default_value = "")]
-    rdzv_endpoint: String,
-    /// Which job; the same on all its nodes
-    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
-    rdzv_id: String,
-    /// How many nodes: a number, or the least and the most
-    #[arg(long, value_name = "N or MIN:MAX", default_value = "1:1")]
-    nnodes: String,
-    /// This node's rank; for the static rendezvous only
-    #[arg(long, alias = "node_rank", value_name = "N")]
+    /// Number of nodes, or the minimum and the maximum [default: 1:1]
+    #[arg(long, value_name = "N|MIN:MAX", help_heading = "Nodes")]
+    nnodes: Option<String>,
+    /// Rank of this node; for the static rendezvous only
+    #[arg(long, alias = "node_rank", value_name = "N", help_heading = "Nodes")]
     node_rank: Option<u64>,
-    /// Further options of the rendezvous
-    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…", default_value = "")]
-    rdzv_conf: String,
-    /// The address of this node as the others reach it; found out if it isn't given
-    #[arg(long, alias = "local_addr", value_name = "ADDRESS")]
+    /// Address under which other nodes reach this node [default: detected]
+    #[arg(long, alias = "local_addr", value_name = "ADDRESS", help_heading = "Nodes")]
     local_addr: Option<String>,
-    /// A command to run once this node has joined
+    /// Backend: c10d (elastic) or static (fixed ranks) [default: c10d]
+    #[arg(long, alias = "rdzv_backend", value_name = "NAME", help_heading = "Rendezvous")]
+    rdzv_backend: Option<String>,
+    /// Endpoint of the store; the node with this address hosts it [default port of c10d: 29400]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", help_heading = "Rendezvous")]
+    rdzv_endpoint: Option<String>,
+    /// Run id of the job; the same on all nodes [default: none]
+    #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = "Rendezvous")]
+    rdzv_id: Option<String>,
+    /// Further options, such as join_timeout and last_call_timeout
+    #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…", help_heading = "Rendezvous")]
+    rdzv_conf: Option<String>,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    /// Command to run once this node has joined
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
 impl JoinArgs {
-    pub(super) fn parameters(&self) -> Result<RendezvousParameters, RendezvousError> {
-        let (mut config, mut wrong) = read_rendezvous_config(&self.rdzv_conf);
-        match (self.rdzv_backend.as_str(), self.node_rank) {
-            ("static", Some(rank)) => {
-                drop(config.insert("rank".into(), i64::try_from(rank).unwrap_or(i64::MAX).into()))
+    /// Returns the parameters of the rendezvous. Adds a warning for each variable that has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`RendezvousError::Parameters`], which has all wrong arguments.
+    pub(super) fn parameters(
+        &self,
+        environment: &FlagEnvironment<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<RendezvousParameters, RendezvousError> {
+        let text = |typed: &Option<String>, flag, default: &str| {
+            environment.text(typed, flag).unwrap_or_else(|| default.into())
+        };
+        let nnodes = text(&self.nnodes, "--nnodes", "1:1");
+        let backend = text(&self.rdzv_backend, "--rdzv-backend", "c10d");
+        let endpoint = text(&self.rdzv_endpoint, "--rdzv-endpoint", "");
+        let run_id = text(&self.rdzv_id, "--rdzv-id", "none");
+        let local_addr = environment.text(&self.local_addr, "--local-addr");
+        let (mut config, mut errors) = read_rendezvous_config(&text(&self.rdzv_conf, "--rdzv-conf", ""));
+        let rank = environment.number_value(self.node_rank, "--node-rank", parse_rank).and_then(|rank| {
+            match (backend.as_str(), rank) {
+                ("static", Some(rank)) => {
+                    config.insert("rank".into(), i64::try_from(rank.value).unwrap_or(i64::MAX).into());
+                }
+                (_, Some(rank)) => {
+                    rank.refuse(
+                        &format!("it is for --rdzv-backend static; {backend} assigns ranks"),
+                        warnings,
+                    )?;
+                }
+                (_, None) => {}
             }
-            (_, None) => {}
-            (backend, Some(_)) => {
-                wrong.push(format!("--node-rank is for --rdzv-backend static; {backend} gives ranks itself"))
-            }
+            Ok(())
+        });
+        errors.extend(rank.err().map(|refusal| refusal.text));
+        if let Some(address) = local_addr.as_deref().filter(|address| is_remote_address(address)) {
+            errors.push(format!("--local-addr {address}: this machine does not have that address"));
         }
-        if let Some(address) = self.local_addr.as_deref().filter(|address| is_address_of_another(address)) {
-            wrong.push(format!("--local-addr {address}: this machine does not have that address"));
-        }
-        let (min, max) = nodes(&self.nnodes).unwrap_or_else(|text| {
-            wrong.push(text);
+        let (min, max) = parse_nodes(&nnodes).unwrap_or_else(|text| {
+            errors.push(text);
             (1, 1)
         });
-        let new = |min, max| {
-            RendezvousParameters::new(&self.rdzv_backend, &self.rdzv_endpoint, &self.rdzv_id, min, max)
-        };
-        // If the numbers of nodes are wrong, the rest is checked without them.
+        let new = |min, max| RendezvousParameters::new(&backend, &endpoint, &run_id, min, max);
+        // If the numbers of nodes are wrong, the other arguments are checked without them.
         let parameters = new(min, max).or_else(|error| {
-            add_messages(&mut wrong, &error);
+            add_messages(&mut errors, &error);
             new(1, 1)
         });
         match parameters.and_then(|parameters| parameters.with_config(config)) {
             Ok(parameters) => {
-                let parameters = parameters.with_local_addr(self.local_addr.clone());
-                wrong.extend(parameters.check());
-                if wrong.is_empty() {
+                let parameters = parameters.with_local_addr(local_addr);
+                errors.extend(parameters.check());
+                if errors.is_empty() {
                     return Ok(parameters);
                 }
             }
-            Err(error) => add_messages(&mut wrong, &error),
+            Err(error) => add_messages(&mut errors, &error),
         }
-        Err(RendezvousError::Parameters(wrong))
+        Err(RendezvousError::Parameters(errors))
     }
 }
 
-/// Adds what the error says, except what is there already.
-fn add_messages(wrong: &mut Vec<String>, error: &RendezvousError) {
+fn parse_rank(text: &str) -> Result<u64, String> {
+    text.trim().parse().map_err(|_| format!("invalid int value: '{text}'"))
+}
+
+/// Adds the lines of an error, except those that are present.
+fn add_messages(errors: &mut Vec<String>, error: &RendezvousError) {
     for line in error.to_string().lines() {
-        if !wrong.iter().any(|said| said == line) {
-            wrong.push(line.into());
+        if !errors.iter().any(|known| known == line) {
+            errors.push(line.into());
         }
     }
 }
 
-/// `N`, or `MIN:MAX`.
-fn nodes(text: &str) -> Result<(u64, u64), String> {
+/// Parses `N` or `MIN:MAX`.
+fn parse_nodes(text: &str) -> Result<(u64, u64), String> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let read = match text.split_once(':') {
         None => number(text).map(|n| (n, n)),
@@ -126,12 +152,80 @@ fn nodes(text: &str) -> Result<(u64, u64), String> {
 mod tests {
     use super::*;
 
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        join: JoinArgs,
+    }
+
+    fn parameters(
+        line: &str,
+        variables: &[(&str, &str)],
+    ) -> (Result<RendezvousParameters, String>, Vec<String>) {
+        let line = std::iter::once("join").chain(line.split_whitespace());
+        let args = <Cli as clap::Parser>::try_parse_from(line).unwrap().join;
+        let lookup = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+        let mut warnings = Vec::new();
+        let result = args.parameters(&FlagEnvironment(&lookup), &mut warnings);
+        (result.map_err(|error| error.to_string()), warnings)
+    }
+
     #[test]
-    fn numbers_of_nodes_are_one_number_or_two() {
-        assert_eq!(nodes("4"), Ok((4, 4)));
-        assert_eq!(nodes("2:8"), Ok((2, 8)));
+    fn variables_are_defaults_and_the_command_line_wins() {
+        let variables = [
+            ("PET_NNODES", "3:3"),
+            ("PET_RDZV_BACKEND", "static"),
+            ("PET_RDZV_ENDPOINT", "127.0.0.1:29500"),
+            ("PET_RDZV_ID", "job1"),
+            ("PET_RDZV_CONF", "timeout=7"),
+            ("PET_NODE_RANK", "1"),
+            ("PET_LOCAL_ADDR", "127.0.0.1"),
+        ];
+        let made = parameters("", &variables).0.unwrap();
+        assert_eq!((made.min_nodes, made.max_nodes), (3, 3));
+        assert_eq!((made.backend.as_str(), made.endpoint.as_str()), ("static", "127.0.0.1:29500"));
+        assert_eq!((made.run_id.as_str(), made.local_addr.as_deref()), ("job1", Some("127.0.0.1")));
+        assert_eq!(
+            (made.get_as_int("timeout").unwrap(), made.get_as_int("rank").unwrap()),
+            (Some(7), Some(1))
+        );
+        let made = parameters("--nnodes 4 --node-rank 3 --rdzv-id job2", &variables).0.unwrap();
+        assert_eq!((made.max_nodes, made.run_id.as_str()), (4, "job2"));
+        assert_eq!(made.get_as_int("rank").unwrap(), Some(3));
+        let error = parameters("", &[("PET_NODE_RANK", "x")]).0.unwrap_err();
+        assert!(error.contains("PET_NODE_RANK (--node-rank): invalid int value: 'x'"), "{error}");
+    }
+
+    #[test]
+    fn every_variable_that_is_read_is_documented() {
+        let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
+        let lookup = |name: &str| {
+            read.borrow_mut().insert(name.to_owned());
+            None
+        };
+        let args = <Cli as clap::Parser>::try_parse_from(["join"]).unwrap().join;
+        args.parameters(&FlagEnvironment(&lookup), &mut Vec::new()).unwrap();
+        crate::reference::environment::assert_documented("join", &read.into_inner());
+    }
+
+    #[test]
+    fn a_node_rank_for_c10d_is_refused_as_a_flag_and_causes_a_warning_as_a_variable() {
+        let error = parameters("--node-rank 1", &[]).0.unwrap_err();
+        assert!(error.starts_with("--node-rank 1 can't be hono"), "{error}");
+        let (made, warnings) = parameters("", &[("PET_NODE_RANK", "1")]);
+        assert_eq!(made.unwrap().backend, "c10d");
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with("PET_NODE_RANK=1 has no effect"),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn nnodes_is_one_number_or_a_range() {
+        assert_eq!(parse_nodes("4"), Ok((4, 4)));
+        assert_eq!(parse_nodes("2:8"), Ok((2, 8)));
         for text in ["", "a", "1:", ":1", "1:2:3", "-1"] {
-            assert!(nodes(text).unwrap_err().contains("MIN:MAX"), "{text}");
+            assert!(parse_nodes(text).unwrap_err().contains("MIN:MAX"), "{text}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! From flags, variables and defaults to what the agent is to do. Order and rules are torchrun's, except that flags without
-//! effect are refused.
+//! Turns flags, variables and defaults into the configuration of the agent. Order and rules are those of torchrun,
+//! except that flags without an effect are refused.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -12,174 +12,182 @@ use rallypoint_agent::{
 use rallypoint_http::parse_address;
 
 use super::arguments::RunArgs;
-use super::python::{self, Defaults};
 use super::rendezvous::RendezvousFlags;
-use super::{Refused, script, streams};
+use super::{script, streams};
+use crate::flags::FlagEnvironment;
+use crate::python;
+use crate::refusal::Refusal;
 
-/// More workers on one machine were not meant.
-const MOST_WORKERS: i64 = 65_536;
-/// Longer than this is for ever.
-const LONGEST: f64 = 1e9;
+/// The limit for workers on one node. A larger number is a mistake.
+const MAX_WORKERS: i64 = 65_536;
+/// The limit for times. A longer time is shortened or refused.
+const MAX_SECONDS: f64 = 1e9;
 
-/// What the agent is to do, and warnings for the user.
+/// The configuration of the agent, and warnings for the user.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) config: LaunchConfig,
     pub(super) warnings: Vec<String>,
 }
 
-/// Returns what these flags ask for. `line` is the command line they came from.
+/// Returns the configuration for these flags. `line` is the command line.
 ///
-/// It starts nothing and writes nothing: the outer process and the agent both call it, with the same result.
-pub(super) fn plan(args: &RunArgs, line: &[OsString], defaults: &Defaults<'_>) -> Result<Plan, Refused> {
+/// This function has no side effects: the outer process and the agent both call it and get the same result.
+pub(super) fn plan(
+    args: &RunArgs,
+    line: &[OsString],
+    environment: &FlagEnvironment<'_>,
+) -> Result<Plan, Refusal> {
     let mut warnings = Vec::new();
     let (target, worker_args) = args.script(line).ok_or_else(|| {
-        Refused::usage("the following arguments are required: SCRIPT (what the workers are to run)".into())
+        Refusal::usage(
+            "the following arguments are required: SCRIPT (the script, module or program of the workers)"
+                .into(),
+        )
     })?;
-    let rendezvous = RendezvousFlags::read(args, defaults)?;
-    let max_restarts = defaults.number(args.max_restarts, "--max-restarts", python::int)?.unwrap_or(0);
+    let rendezvous = RendezvousFlags::read(args, environment)?;
+    let max_restarts = environment.number(args.max_restarts, "--max-restarts", python::int)?.unwrap_or(0);
     let max_restarts = u32::try_from(max_restarts)
-        .map_err(|_| Refused::value(format!("max_restarts must be >= 0 (--max-restarts {max_restarts})")))?;
+        .map_err(|_| Refusal::value(format!("max_restarts must be >= 0 (--max-restarts {max_restarts})")))?;
     let rendezvous = rendezvous.parameters(&mut warnings)?;
-    let nproc_per_node = workers(args, defaults)?;
+    let nproc_per_node = workers(args, environment)?;
     let mut extra_environment = Vec::new();
-    if nproc_per_node > 1 && defaults.variable("OMP_NUM_THREADS").is_none() {
+    if nproc_per_node > 1 && environment.variable("OMP_NUM_THREADS").is_none() {
         warnings.push(
-            "OMP_NUM_THREADS is not set; each worker gets OMP_NUM_THREADS=1, so that several don't overload the \
-             machine. Set it to what suits your program."
+            "OMP_NUM_THREADS is not set; each worker gets OMP_NUM_THREADS=1, so that several workers don't \
+             overload the machine. Set it to tune your program."
                 .into(),
         );
         extra_environment.push(("OMP_NUM_THREADS".into(), "1".into()));
     }
-    let (signals, names) = signals(args, defaults)?;
+    let (signals, names) = signals(args, environment)?;
     extra_environment.push(("TORCHELASTIC_SIGNALS_TO_HANDLE".into(), names.into()));
     let invoked_as = line.first().map(OsString::as_os_str).unwrap_or_default();
-    let mode = mode(args, invoked_as, defaults, &mut warnings)?;
+    let mode = mode(args, invoked_as, environment, &mut warnings)?;
     let command = WorkerCommand { target, args: worker_args, mode };
     let config = LaunchConfig {
-        role: defaults.text(&args.role, "--role").unwrap_or_else(|| "default".into()),
+        role: environment.text(&args.role, "--role").unwrap_or_else(|| "default".into()),
         max_restarts,
-        max_restart_backoff: max_restart_backoff(args, defaults)?,
-        monitor_interval: monitor_interval(args, defaults)?,
+        max_restart_backoff: max_restart_backoff(args, environment)?,
+        monitor_interval: monitor_interval(args, environment)?,
         signals,
-        shutdown_grace: shutdown_grace(args, defaults)?,
-        logs: logs(args, defaults, nproc_per_node, &mut warnings)?,
-        events: events(args, defaults)?,
+        shutdown_grace: shutdown_grace(args, environment)?,
+        logs: logs(args, environment, nproc_per_node, &mut warnings)?,
+        events: events(args, environment)?,
         report: args.end_report.as_ref().map(PathBuf::from),
-        error_file: (defaults.0)("TORCHELASTIC_ERROR_FILE")
+        error_file: (environment.0)("TORCHELASTIC_ERROR_FILE")
             .filter(|path| !path.is_empty())
             .map(PathBuf::from),
-        watch: watch(args, defaults, &mut warnings)?,
+        watch: watch(args, environment, &mut warnings)?,
         numa: args.numa_binding.as_deref().and_then(numa),
-        virtual_local_rank: defaults.switch(args.virtual_local_rank, "--virtual-local-rank")?,
-        identical_workers: defaults.variable("TORCH_ELASTIC_WORKER_IDENTICAL").as_deref() == Some("1"),
+        virtual_local_rank: environment.switch(args.virtual_local_rank, "--virtual-local-rank")?,
+        identical_workers: environment.variable("TORCH_ELASTIC_WORKER_IDENTICAL").as_deref() == Some("1"),
         extra_environment,
         ..LaunchConfig::new(command, nproc_per_node, rendezvous)
     };
     Ok(Plan { config, warnings })
 }
 
-fn workers(args: &RunArgs, defaults: &Defaults<'_>) -> Result<u32, Refused> {
-    let text = defaults.text(&args.nproc_per_node, "--nproc-per-node").unwrap_or_else(|| "1".into());
+fn workers(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<u32, Refusal> {
+    let text = environment.text(&args.nproc_per_node, "--nproc-per-node").unwrap_or_else(|| "1".into());
     match python::int(&text) {
-        Ok(number @ 1..=MOST_WORKERS) => Ok(number as u32),
+        Ok(number @ 1..=MAX_WORKERS) => Ok(number as u32),
         Ok(number) => {
-            Err(Refused::value(format!("--nproc-per-node {number}: it must be from 1 to {MOST_WORKERS}")))
+            Err(Refusal::value(format!("--nproc-per-node {number} must be from 1 to {MAX_WORKERS}")))
         }
-        Err(_) => count_devices(&text).map_err(|error| Refused::value(error.to_string())),
+        Err(_) => count_devices(&text).map_err(|error| Refusal::value(error.to_string())),
     }
 }
 
-fn monitor_interval(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration, Refused> {
-    let seconds = defaults.number(args.monitor_interval, "--monitor-interval", python::float)?.unwrap_or(0.1);
-    match seconds > 0.0 && seconds <= LONGEST {
+fn monitor_interval(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<Duration, Refusal> {
+    let seconds =
+        environment.number(args.monitor_interval, "--monitor-interval", python::float)?.unwrap_or(0.1);
+    match seconds > 0.0 && seconds <= MAX_SECONDS {
         true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err(Refused::value(format!("--monitor-interval {seconds}: it must be a time above 0"))),
+        false => Err(Refusal::value(format!("--monitor-interval {seconds} must be greater than 0"))),
     }
 }
 
-fn max_restart_backoff(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration, Refused> {
-    let given = defaults.number(args.max_restart_backoff, "--max-restart-backoff", python::float)?;
-    let seconds = given.unwrap_or(30.0);
-    match (0.0..=LONGEST).contains(&seconds) {
+fn max_restart_backoff(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<Duration, Refusal> {
+    let seconds = environment.number(args.max_restart_backoff, "--max-restart-backoff", python::float)?;
+    let seconds = seconds.unwrap_or(30.0);
+    match (0.0..=MAX_SECONDS).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
         false => {
-            Err(Refused::value(format!("--max-restart-backoff {seconds}: it must be 0 or a time in seconds")))
+            Err(Refusal::value(format!("--max-restart-backoff {seconds} must be 0 or a number of seconds")))
         }
     }
 }
 
-fn shutdown_grace(args: &RunArgs, defaults: &Defaults<'_>) -> Result<Duration, Refused> {
-    let given = defaults.number(args.shutdown_timeout, "--shutdown-timeout", python::int)?;
-    let seconds = match (given, defaults.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) {
+fn shutdown_grace(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<Duration, Refusal> {
+    let seconds = environment.number(args.shutdown_timeout, "--shutdown-timeout", python::int)?;
+    let seconds = match (seconds, environment.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) {
         (Some(seconds), _) => seconds,
         (None, None) => 30,
         (None, Some(text)) => python::int(&text)
-            .map_err(|why| Refused::value(format!("TORCH_ELASTIC_SHUTDOWN_TIMEOUT: {why}")))?,
+            .map_err(|why| Refusal::value(format!("TORCH_ELASTIC_SHUTDOWN_TIMEOUT: {why}")))?,
     };
-    u64::try_from(seconds).map(|seconds| Duration::from_secs(seconds.min(LONGEST as u64))).map_err(|_| {
-        Refused::value(format!("shutdown_timeout must be non-negative, got {seconds} (--shutdown-timeout)"))
+    u64::try_from(seconds).map(|seconds| Duration::from_secs(seconds.min(MAX_SECONDS as u64))).map_err(|_| {
+        Refusal::value(format!("shutdown_timeout must be non-negative, got {seconds} (--shutdown-timeout)"))
     })
 }
 
-/// The signals' numbers, and their names as the workers are told.
-fn signals(args: &RunArgs, defaults: &Defaults<'_>) -> Result<(Vec<i32>, String), Refused> {
-    let text = defaults.text(&args.signals_to_handle, "--signals-to-handle");
+/// Returns the numbers of the signals, and their names for the workers.
+fn signals(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<(Vec<i32>, String), Refusal> {
+    let text = environment.text(&args.signals_to_handle, "--signals-to-handle");
     let text = text.unwrap_or_else(|| "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into());
     let mut numbers = Vec::new();
     for name in text.split(',').map(str::trim) {
         match signal_number(name) {
             Some(9 | 19) => {
-                return Err(Refused::value(format!("--signals-to-handle: nobody can handle {name}")));
+                return Err(Refusal::value(format!("--signals-to-handle: no process can handle {name}")));
             }
             Some(number) if !reaches_agent(number) => {
-                return Err(Refused::value(format!(
-                    "--signals-to-handle: {name} can't be handled here: it stops, resumes or breaks the process that gets it \
-                     instead of asking it to end; leave it out, or send SIGTERM, SIGINT, SIGUSR1 or the like"
+                return Err(Refusal::value(format!(
+                    "--signals-to-handle: {name} can't be handled here: it stops, resumes or crashes a process; use SIGTERM, \
+                     SIGINT, SIGUSR1 or a similar signal"
                 )));
             }
             Some(number) => numbers.push(number),
             None => {
-                let hint = "names are written SIGTERM,SIGUSR1";
-                return Err(Refused::usage(format!(
-                    "--signals-to-handle: there is no signal {name:?} ({hint})"
-                )));
+                let hint = "example: SIGTERM,SIGUSR1";
+                return Err(Refusal::usage(format!("--signals-to-handle: unknown signal {name:?} ({hint})")));
             }
         }
     }
     Ok((numbers, text))
 }
 
-/// How the workers' command is run.
+/// Returns how the workers are executed.
 fn mode(
     args: &RunArgs,
     invoked_as: &OsStr,
-    defaults: &Defaults<'_>,
+    environment: &FlagEnvironment<'_>,
     warnings: &mut Vec<String>,
-) -> Result<CommandMode, Refused> {
+) -> Result<CommandMode, Refusal> {
     let [module, no_python, run_path] =
         [(args.module, "--module"), (args.no_python, "--no-python"), (args.run_path, "--run-path")]
-            .map(|(given, flag)| defaults.given_switch(given, flag));
+            .map(|(is_typed, flag)| environment.switch_value(is_typed, flag));
     let (module, no_python, run_path) = (module?, no_python?, run_path?);
     let method =
-        defaults.given(&args.start_method, "--start-method").filter(|method| method.value != "spawn");
-    let python = || script::interpreter(invoked_as, defaults);
+        environment.flag(&args.start_method, "--start-method").filter(|method| method.value != "spawn");
+    let python = || script::interpreter(invoked_as, environment);
     if run_path.is_some() {
         for other in [&module, &no_python].into_iter().flatten() {
-            other.refuse("--run-path runs a script inside of Python; leave one of them out", warnings)?;
+            other.refuse("--run-path runs a script with runpy; leave one of them out", warnings)?;
         }
         return match method {
             None => Ok(CommandMode::RunPath { interpreter: python()? }),
-            Some(method) => Err(Refused::usage(format!(
-                "{method} with --run-path: each worker is a process of its own, which can only be spawned"
-            ))),
+            Some(method) => {
+                Err(Refusal::usage(format!("{method} is not supported: --run-path can only spawn workers")))
+            }
         };
     }
     if let Some(method) = method {
-        method.refuse("it is for --run-path; other workers are programs of their own", warnings)?;
+        method.refuse("it is for --run-path only", warnings)?;
     }
     match (module.is_some(), no_python.is_some()) {
-        (true, true) => Err(Refused::value(
+        (true, true) => Err(Refusal::value(
             "Don't use both the '--no-python' flag and the '--module' flag at the same time.".into(),
         )),
         (false, true) => Ok(CommandMode::Program),
@@ -190,95 +198,93 @@ fn mode(
 
 fn logs(
     args: &RunArgs,
-    defaults: &Defaults<'_>,
+    environment: &FlagEnvironment<'_>,
     workers: u32,
     warnings: &mut Vec<String>,
-) -> Result<LogsConfig, Refused> {
+) -> Result<LogsConfig, Refusal> {
     match args.logs_specs.as_deref() {
         None | Some("default") => {}
         Some(name) => {
-            return Err(Refused::value(format!(
-                "--logs-specs {name}: plug-ins in Python can't be loaded; there is only default"
+            return Err(Refusal::value(format!(
+                "--logs-specs {name}: Python plug-ins are not supported; use default"
             )));
         }
     }
-    let dir = match defaults.text(&args.log_dir, "--log-dir").as_deref() {
+    let dir = match environment.text(&args.log_dir, "--log-dir").as_deref() {
         None | Some("") => LogDir::Temporary,
         Some("/dev/null") => LogDir::Nowhere,
-        // The workers may go elsewhere, and must still find it.
+        // Absolute, because workers may change their folder.
         Some(dir) => LogDir::At(std::path::absolute(dir).unwrap_or_else(|_| dir.into())),
     };
-    let streams = |given: &Option<String>, flag| {
-        let given = defaults.given(given, flag);
-        let streams = streams::streams(flag, given.as_ref().map_or("0", |given| &given.value))?;
+    let streams = |text: &Option<String>, flag| {
+        let flag_value = environment.flag(text, flag);
+        let streams = streams::parse_streams(flag, flag_value.as_ref().map_or("0", |value| &value.value))?;
         let is_set = |rank: u32| streams.of(rank) != Default::default();
-        let given = given.filter(|_| (0..workers).any(is_set));
-        Ok::<_, Refused>((streams, given))
+        let flag_value = flag_value.filter(|_| (0..workers).any(is_set));
+        Ok::<_, Refusal>((streams, flag_value))
     };
-    let (redirects, redirected) = streams(&args.redirects, "--redirects")?;
-    let (tee, tee_d) = streams(&args.tee, "--tee")?;
-    let filters = |given: &Option<String>, flag| {
-        defaults.text(given, flag).map(|text| streams::texts(&text)).unwrap_or_default()
+    let (redirects, redirects_flag) = streams(&args.redirects, "--redirects")?;
+    let (tee, tee_flag) = streams(&args.tee, "--tee")?;
+    let filters = |text: &Option<String>, flag| {
+        environment.text(text, flag).map(|text| streams::parse_list(&text)).unwrap_or_default()
     };
     let stdout_filters = filters(&args.duplicate_stdout_filters, "--duplicate-stdout-filters");
     let stderr_filters = filters(&args.duplicate_stderr_filters, "--duplicate-stderr-filters");
     if dir == LogDir::Nowhere {
         if !stdout_filters.is_empty() || !stderr_filters.is_empty() {
-            return Err(Refused::value(
-                "--log-dir /dev/null means no log files; --duplicate-stdout-filters and --duplicate-stderr-filters need one"
+            return Err(Refusal::value(
+                "--log-dir /dev/null means no log files; --duplicate-stdout-filters and --duplicate-stderr-filters need them"
                     .into(),
             ));
         }
-        for given in [redirected, tee_d].iter().flatten() {
-            given.refuse("--log-dir /dev/null means no log files; leave one of them out", warnings)?;
+        for flag_value in [redirects_flag, tee_flag].iter().flatten() {
+            flag_value.refuse("--log-dir /dev/null means no log files; leave one of them out", warnings)?;
         }
     }
-    for (filters, flag, is_tee_d) in [
+    for (filters, flag, is_teed) in [
         (&stdout_filters, "--duplicate-stdout-filters", (0..workers).any(|rank| tee.of(rank).stdout)),
         (&stderr_filters, "--duplicate-stderr-filters", (0..workers).any(|rank| tee.of(rank).stderr)),
     ] {
-        // Torchrun makes the file all the same, and so do we.
-        if !filters.is_empty() && !is_tee_d {
-            warnings.push(format!(
-                "{flag} finds nothing: it looks at what --tee shows, and that is not asked for"
-            ));
+        // Torchrun creates the file anyway, and so do we.
+        if !filters.is_empty() && !is_teed {
+            warnings.push(format!("{flag} has no effect: it filters the output of --tee, which is not set"));
         }
     }
-    let shown_ranks = defaults.text(&args.local_ranks_filter, "--local-ranks-filter").unwrap_or_default();
-    let template = defaults.text(&args.log_line_prefix_template, "--log-line-prefix-template");
+    let shown_ranks = environment.text(&args.local_ranks_filter, "--local-ranks-filter").unwrap_or_default();
+    let template = environment.text(&args.log_line_prefix_template, "--log-line-prefix-template");
     let template = template.filter(|template| !template.is_empty());
     Ok(LogsConfig {
         dir,
         redirects,
         tee,
-        prefix_template: template.or_else(|| defaults.variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")),
-        shown_ranks: streams::ranks(&shown_ranks)?,
+        prefix_template: template.or_else(|| environment.variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")),
+        shown_ranks: streams::parse_ranks(&shown_ranks)?,
         stdout_filters,
         stderr_filters,
         ..LogsConfig::default()
     })
 }
 
-fn events(args: &RunArgs, defaults: &Defaults<'_>) -> Result<EventLog, Refused> {
-    let handler = defaults.text(&args.event_log_handler, "--event-log-handler");
-    let handled = match handler.as_deref() {
+fn events(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<EventLog, Refusal> {
+    let handler = environment.text(&args.event_log_handler, "--event-log-handler");
+    let log = match handler.as_deref() {
         None | Some("null" | "dynamic_rendezvous") => EventLog::None,
         Some("console") => EventLog::Console,
         Some(name) => {
-            return Err(Refused::value(format!(
-                "--event-log-handler {name}: there are only null, console and dynamic_rendezvous"
+            return Err(Refusal::value(format!(
+                "--event-log-handler {name} is unknown; use null, console or dynamic_rendezvous"
             )));
         }
     };
-    let two_places = format!(
-        "--event-log and --event-log-handler {}: name one place for events",
+    let conflict = format!(
+        "--event-log and --event-log-handler {} conflict; use one of them",
         handler.as_deref().unwrap_or_default()
     );
-    match (args.event_log.as_deref(), handled) {
-        (None, handled) => Ok(handled),
-        (Some(_), EventLog::Console) => Err(Refused::usage(two_places)),
-        (Some(_), _) if args.event_log_handler.is_some() => Err(Refused::usage(two_places)),
-        // What torchrun would take for a shortened --event-log-handler means what it means there.
+    match (args.event_log.as_deref(), log) {
+        (None, log) => Ok(log),
+        (Some(_), EventLog::Console) => Err(Refusal::usage(conflict)),
+        (Some(_), _) if args.event_log_handler.is_some() => Err(Refusal::usage(conflict)),
+        // These values are abbreviations of --event-log-handler in torchrun, and keep their meaning.
         (Some("null" | "dynamic_rendezvous"), _) => Ok(EventLog::None),
         (Some("-" | "console"), _) => Ok(EventLog::Console),
         (Some(file), _) => Ok(EventLog::File(file.into())),
@@ -287,29 +293,31 @@ fn events(args: &RunArgs, defaults: &Defaults<'_>) -> Result<EventLog, Refused> 
 
 fn watch(
     args: &RunArgs,
-    defaults: &Defaults<'_>,
+    environment: &FlagEnvironment<'_>,
     warnings: &mut Vec<String>,
-) -> Result<WatchConfig, Refused> {
-    let seconds = defaults.variable("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+) -> Result<WatchConfig, Refusal> {
+    let seconds = environment.variable("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
     let seconds = seconds.and_then(|text| python::float(&text).ok());
-    let health_check = match (&args.health_check, defaults.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
+    let health_check = match (&args.health_check, environment.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
         (Some(text), _) => {
             let address = parse_address(text);
-            Some(address.map_err(|why| Refused::usage(format!("--health-check {why}")))?)
+            Some(address.map_err(|why| Refusal::usage(format!("--health-check {why}")))?)
         }
         (None, Some(text)) => {
             let address = parse_address(&text);
             if let Err(why) = &address {
-                warnings.push(format!("TORCHELASTIC_HEALTH_CHECK_PORT: {why}; there is no health check"));
+                warnings.push(format!("TORCHELASTIC_HEALTH_CHECK_PORT: {why}; health checks are off"));
             }
             address.ok()
         }
         (None, None) => None,
     };
     Ok(WatchConfig {
-        file_timer: defaults.variable("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() == Some("1"),
-        timer_file: (defaults.0)("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
-        uninterruptible: seconds.filter(|s| *s > 0.0 && *s <= LONGEST).map(Duration::from_secs_f64),
+        file_timer: environment.variable("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() == Some("1"),
+        timer_file: (environment.0)("TORCHELASTIC_TIMER_FILE").map(PathBuf::from),
+        uninterruptible_timeout: seconds
+            .filter(|s| *s > 0.0 && *s <= MAX_SECONDS)
+            .map(Duration::from_secs_f64),
         health_check,
     })
 }

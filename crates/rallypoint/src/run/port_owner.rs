@@ -1,36 +1,36 @@
-//! Who listens on a port of this machine, as far as the kernel tells us.
+//! Finds the process that listens on a port of this machine.
 
 use std::fs;
 use std::path::Path;
 
-/// The process that listens there: its number and its name. Somebody else's process may be hidden from us.
+/// Returns the id and the name of the process that listens on this port. The kernel hides processes of other users.
 pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .filter_map(|file| fs::read_to_string(file).ok())
-        .flat_map(|table| listening(&table, port))
+        .flat_map(|table| listening_sockets(&table, port))
         .collect();
     let processes = fs::read_dir("/proc").ok()?.flatten();
-    let numbered = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    numbered.into_iter().find(|pid| holds(*pid, &inodes)).map(|pid| {
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.into_iter().find(|pid| has_socket(*pid, &inodes)).map(|pid| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         (pid, name.trim().to_owned())
     })
 }
 
-/// The sockets in the kernel's table that listen on this port.
-fn listening(table: &str, port: u16) -> Vec<String> {
+/// Returns the sockets in the kernel's table that listen on this port.
+fn listening_sockets(table: &str, port: u16) -> Vec<String> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (_, found) = words.get(1)?.rsplit_once(':')?;
-        // 0A is the state of a socket that listens.
+        // 0A is the state LISTEN.
         let listens = words.get(3) == Some(&"0A") && u16::from_str_radix(found, 16) == Ok(port);
         listens.then(|| words.get(9).map(|inode| format!("socket:[{inode}]")))?
     };
     table.lines().skip(1).filter_map(line).collect()
 }
 
-fn holds(pid: u32, inodes: &[String]) -> bool {
+fn has_socket(pid: u32, inodes: &[String]) -> bool {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let targets = files.filter_map(|entry| fs::read_link(entry.path()).ok());
     targets.into_iter().any(|target| inodes.iter().any(|inode| Path::new(inode) == target))
@@ -45,7 +45,7 @@ mod tests {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
              0: 0100007F:7378 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 4242 1 0 100 0 0 10 0\n   \
              1: 0100007F:7378 0100007F:0001 01 00000000:00000000 00:00000000 00000000  0 0 4243 1 0 100 0 0 10 0\n";
-        assert_eq!(listening(table, 29560), ["socket:[4242]"]);
-        assert!(listening(table, 1).is_empty());
+        assert_eq!(listening_sockets(table, 29560), ["socket:[4242]"]);
+        assert!(listening_sockets(table, 1).is_empty());
     }
 }

@@ -3,74 +3,77 @@
 mod contradictions;
 
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_address_of_another, parse_rendezvous_config,
+    RendezvousError, RendezvousParameters, is_remote_address, parse_rendezvous_config,
     rendezvous_handler_registry,
 };
 
-use super::Refused;
 use super::arguments::RunArgs;
-use super::given::Given;
-use super::python::{self, Defaults};
+use crate::flags::{FlagEnvironment, FlagValue};
+use crate::python;
+use crate::refusal::Refusal;
 
-/// How long nodes of a static rendezvous wait for each other, in seconds, as in torchrun.
+/// The timeout of a static rendezvous in seconds, as in torchrun.
 const STATIC_TIMEOUT: i64 = 900;
 
-/// The flags about the rendezvous.
+/// The flags of the rendezvous.
 pub(super) struct RendezvousFlags {
-    nnodes: Given<String>,
+    nnodes: FlagValue<String>,
     min_nodes: u64,
     max_nodes: u64,
-    backend: Option<Given<String>>,
-    endpoint: Option<Given<String>>,
+    backend: Option<FlagValue<String>>,
+    endpoint: Option<FlagValue<String>>,
     id: Option<String>,
-    conf: Option<Given<String>>,
+    conf: Option<FlagValue<String>>,
     standalone: bool,
-    node_rank: Option<Given<i64>>,
-    master_addr: Option<Given<String>>,
-    master_port: Option<Given<i64>>,
+    node_rank: Option<FlagValue<i64>>,
+    master_addr: Option<FlagValue<String>>,
+    master_port: Option<FlagValue<i64>>,
     local_addr: Option<String>,
 }
 
-/// The kind of rendezvous that the flags ask for.
+/// The kind of rendezvous that the flags select.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// On this machine alone, because `--standalone` is given or because there is only one node.
-    Alone,
+    /// On this machine only, because of `--standalone` or because there is only one node.
+    OneMachine,
     Static,
-    /// Assigns ranks itself.
+    /// The backend assigns ranks.
     Dynamic,
 }
 
 impl RendezvousFlags {
-    pub(super) fn read(args: &RunArgs, defaults: &Defaults<'_>) -> Result<RendezvousFlags, Refused> {
-        let nnodes = defaults.given(&args.nnodes, "--nnodes");
-        let nnodes = nnodes.unwrap_or(Given { value: "1:1".into(), flag: "--nnodes", typed: false });
-        let (min_nodes, max_nodes) = nodes(&nnodes.value)?;
-        let given =
-            |text: &Option<String>, flag| defaults.given(text, flag).filter(|given| !given.value.is_empty());
+    pub(super) fn read(
+        args: &RunArgs,
+        environment: &FlagEnvironment<'_>,
+    ) -> Result<RendezvousFlags, Refusal> {
+        let nnodes = environment.flag(&args.nnodes, "--nnodes");
+        let nnodes = nnodes.unwrap_or(FlagValue { value: "1:1".into(), flag: "--nnodes", is_typed: false });
+        let (min_nodes, max_nodes) = parse_nodes(&nnodes.value)?;
+        let nonempty =
+            |text: &Option<String>, flag| environment.flag(text, flag).filter(|flag| !flag.value.is_empty());
         Ok(RendezvousFlags {
             nnodes,
             min_nodes,
             max_nodes,
-            // An empty name is none that could be known.
-            backend: defaults.given(&args.rdzv_backend, "--rdzv-backend"),
-            endpoint: given(&args.rdzv_endpoint, "--rdzv-endpoint"),
-            id: defaults.text(&args.rdzv_id, "--rdzv-id"),
-            conf: given(&args.rdzv_conf, "--rdzv-conf"),
-            standalone: defaults.switch(args.standalone, "--standalone")?,
-            node_rank: defaults.given_number(args.node_rank, "--node-rank", python::int)?,
-            master_addr: defaults.given(&args.master_addr, "--master-addr"),
-            master_port: defaults.given_number(args.master_port, "--master-port", python::int)?,
-            local_addr: defaults.text(&args.local_addr, "--local-addr"),
+            // An empty name is refused as an unknown backend.
+            backend: environment.flag(&args.rdzv_backend, "--rdzv-backend"),
+            endpoint: nonempty(&args.rdzv_endpoint, "--rdzv-endpoint"),
+            id: environment.text(&args.rdzv_id, "--rdzv-id"),
+            conf: nonempty(&args.rdzv_conf, "--rdzv-conf"),
+            standalone: environment.switch(args.standalone, "--standalone")?,
+            node_rank: environment.number_value(args.node_rank, "--node-rank", python::int)?,
+            master_addr: environment.flag(&args.master_addr, "--master-addr"),
+            master_port: environment.number_value(args.master_port, "--master-port", python::int)?,
+            local_addr: environment.text(&args.local_addr, "--local-addr"),
         })
     }
 
     fn kind(&self) -> Kind {
         let is_static = self.backend_name() == "static";
-        let is_alone =
+        let is_one_machine =
             is_static && self.endpoint.is_none() && self.master_port.is_none() && self.max_nodes == 1;
-        match (self.standalone || is_alone, is_static) {
-            (true, _) => Kind::Alone,
+        match (self.standalone || is_one_machine, is_static) {
+            (true, _) => Kind::OneMachine,
             (false, true) => Kind::Static,
             (false, false) => Kind::Dynamic,
         }
@@ -85,39 +88,39 @@ impl RendezvousFlags {
     }
 
     /// Returns the parameters of the rendezvous.
-    pub(super) fn parameters(self, warnings: &mut Vec<String>) -> Result<RendezvousParameters, Refused> {
+    pub(super) fn parameters(self, warnings: &mut Vec<String>) -> Result<RendezvousParameters, Refusal> {
         let kind = self.kind();
         self.check_contradictions(kind, warnings)?;
-        let backend = if kind == Kind::Alone { "c10d" } else { self.backend_name() };
+        let backend = if kind == Kind::OneMachine { "c10d" } else { self.backend_name() };
         let known = rendezvous_handler_registry().backends();
         if !known.iter().any(|name| name == backend) {
             let known = known.join(" and ");
-            return Err(Refused::value(format!(
-                "--rdzv-backend {backend:?}: there is no such backend; there are {known}"
+            return Err(Refusal::value(format!(
+                "--rdzv-backend {backend:?} is unknown; the backends are {known}"
             )));
         }
-        let wrong = |error: RendezvousError| Refused::value(error.to_string());
+        let wrong = |error: RendezvousError| Refusal::value(error.to_string());
         let conf = self.conf.as_ref().map_or("", |conf| &conf.value);
         let mut config = parse_rendezvous_config(conf).map_err(wrong)?;
         let mut endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.value.clone()).unwrap_or_default();
         match kind {
-            Kind::Alone => endpoint = "localhost:0".into(),
+            Kind::OneMachine => endpoint = "localhost:0".into(),
             Kind::Static => {
                 config.insert("rank".into(), self.rank().into());
                 config.entry("timeout".into()).or_insert_with(|| STATIC_TIMEOUT.into());
                 if endpoint.is_empty() {
                     let host = self.master_addr.as_ref().map_or("127.0.0.1", |host| &host.value);
                     let number = self.master_port.as_ref().map_or(29500, |port| port.value);
-                    endpoint = format!("{host}:{}", port(number)?);
+                    endpoint = format!("{host}:{}", check_port(number)?);
                 }
                 if self.rank() == 0 {
-                    check_ours("--master-addr", host_of(&endpoint))?;
+                    check_local_address("--master-addr", host_of(&endpoint))?;
                 }
             }
             Kind::Dynamic => {}
         }
         if let Some(address) = &self.local_addr {
-            check_ours("--local-addr", address)?;
+            check_local_address("--local-addr", address)?;
         }
         let id = run_id(self.id.as_deref(), kind, warnings);
         let parameters = RendezvousParameters::new(backend, &endpoint, &id, self.min_nodes, self.max_nodes)
@@ -126,70 +129,70 @@ impl RendezvousFlags {
             .with_local_addr(self.local_addr);
         match parameters.check() {
             wrong if wrong.is_empty() => Ok(parameters),
-            wrong => Err(Refused::value(wrong.join("\n"))),
+            wrong => Err(Refusal::value(wrong.join("\n"))),
         }
     }
 }
 
-/// The name of the run. Torchrun draws a random one for a job on this machine alone even if one was given; then logs and
-/// events have a name that nobody chose.
-fn run_id(given: Option<&str>, kind: Kind, warnings: &mut Vec<String>) -> String {
-    match given {
+/// Returns the run id. Torchrun replaces the given id of a job on one machine by a random one. We keep it, so that logs
+/// and events have it.
+fn run_id(id: Option<&str>, kind: Kind, warnings: &mut Vec<String>) -> String {
+    match id {
         Some(id) if !id.is_empty() => id.into(),
         Some(_) => {
             let id = random_id();
             warnings.push(format!(
-                "--rdzv-id is empty; the id of this run is {id}, which no other node can know"
+                "--rdzv-id is empty; this run uses the random id {id}, which no other node knows"
             ));
             id
         }
-        None if kind == Kind::Alone => random_id(),
+        None if kind == Kind::OneMachine => random_id(),
         None => "none".into(),
     }
 }
 
-/// `N`, or `MIN:MAX`.
-fn nodes(text: &str) -> Result<(u64, u64), Refused> {
+/// Parses `N` or `MIN:MAX`.
+fn parse_nodes(text: &str) -> Result<(u64, u64), Refusal> {
     let parts: Vec<&str> = text.split(':').collect();
     let numbers: Option<Vec<i64>> = parts.iter().map(|part| python::int(part).ok()).collect();
     let (min, max) = match numbers.as_deref() {
         Some([number]) => (*number, *number),
         Some([min, max]) => (*min, *max),
         _ => {
-            return Err(Refused::value(format!(
+            return Err(Refusal::value(format!(
                 "nnodes={text} is not in \"MIN:MAX\" format (--nnodes 4, --nnodes 2:8)"
             )));
         }
     };
     match (u64::try_from(min), u64::try_from(max)) {
         (Ok(least @ 1..), Ok(most)) if least <= most => Ok((least, most)),
-        _ => Err(Refused::value(format!(
+        _ => Err(Refusal::value(format!(
             "min_nodes must be > 0 and <= max_nodes, got min_nodes={min}, max_nodes={max} (--nnodes {text})"
         ))),
     }
 }
 
-/// Port 0 is refused: the store would be on another port than the workers are told.
-fn port(port: i64) -> Result<u16, Refused> {
+/// Checks the master port. Port 0 is refused: the store would listen on another port than the one that workers get.
+fn check_port(port: i64) -> Result<u16, Refusal> {
     u16::try_from(port)
         .ok()
         .filter(|port| *port != 0)
-        .ok_or_else(|| Refused::value(format!("--master-port {port}: it must be from 1 to 65535")))
+        .ok_or_else(|| Refusal::value(format!("--master-port {port} must be from 1 to 65535")))
 }
 
 fn host_of(endpoint: &str) -> &str {
     endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host)
 }
 
-/// That an address which is to be this machine's is. A name is believed.
-fn check_ours(flag: &str, host: &str) -> Result<(), Refused> {
-    match is_address_of_another(host) {
-        true => Err(Refused::value(format!("{flag} {host}: this machine does not have that address"))),
+/// Refuses an IP address that this machine does not have. Host names are accepted.
+fn check_local_address(flag: &str, host: &str) -> Result<(), Refusal> {
+    match is_remote_address(host) {
+        true => Err(Refusal::value(format!("{flag} {host}: this machine does not have that address"))),
         false => Ok(()),
     }
 }
 
-/// A random name in the form of a UUID, as torchrun draws one.
+/// Returns a random UUID, as torchrun does.
 fn random_id() -> String {
     let mut bytes = [0u8; 16];
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {

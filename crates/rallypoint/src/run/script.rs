@@ -1,4 +1,5 @@
-//! Looks for the interpreter, script, module or program of the workers, and for the files to write, before the agent starts.
+//! Finds the interpreter, script, module or program of the workers, and checks the output files, before the agent
+//! starts.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -8,50 +9,53 @@ use std::process::{Command, Stdio};
 
 use rallypoint_agent::{CommandMode, EventLog, LaunchConfig, check_workers, is_disk_full};
 
-use super::Refused;
-use super::python::Defaults;
+use crate::flags::FlagEnvironment;
+use crate::refusal::Refusal;
 
-/// Returns the interpreter of the workers, the first of these that exists: `PYTHON_EXEC`; that of the activated
-/// environment; the one beside this program, which a package manager has installed with it; the first on the `PATH`.
+/// Returns the first of these interpreters that exists: `PYTHON_EXEC`, that of the activated environment, the one next
+/// to this program, and the first one on the `PATH`.
 ///
-/// `invoked_as` is this program's name as it was typed. Links are not followed: a user who links to a tool in some
-/// environment does not choose that environment for the workers.
-pub(super) fn interpreter(invoked_as: &OsStr, defaults: &Defaults<'_>) -> Result<OsString, Refused> {
-    let variable = |name| (defaults.0)(name).filter(|value| !value.is_empty());
+/// `invoked_as` is the name of this program as the user typed it. Links are not followed: a link to a tool in an
+/// environment does not select that environment for the workers.
+pub(super) fn interpreter(
+    invoked_as: &OsStr,
+    environment: &FlagEnvironment<'_>,
+) -> Result<OsString, Refusal> {
+    let variable = |name| (environment.0)(name).filter(|value| !value.is_empty());
     let path = variable("PATH").unwrap_or_default();
-    if let Some(given) = variable("PYTHON_EXEC") {
-        return match program(&given, &path) {
-            Some(_) => Ok(given),
-            None => Err(Refused::value(format!("PYTHON_EXEC={given:?}: there is no such program"))),
+    if let Some(named) = variable("PYTHON_EXEC") {
+        return match program(&named, &path) {
+            Some(_) => Ok(named),
+            None => Err(Refusal::value(format!("PYTHON_EXEC={named:?} was not found"))),
         };
     }
-    // Conda activates its base environment in every shell by default, so an active base is not a choice for this job. It is
-    // on the PATH, and found there if nothing else is.
+    // Conda activates its base environment in every shell by default, so an active base environment is not a choice for
+    // this job. It is on the `PATH` and is used if there is no other interpreter.
     let is_base = variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
     let conda = variable("CONDA_PREFIX").filter(|_| !is_base);
     let activated =
         [variable("VIRTUAL_ENV"), conda].into_iter().flatten().map(|dir| Path::new(&dir).join("bin"));
-    let beside = program(invoked_as, &path).and_then(|program| Some(program.parent()?.to_owned()));
-    let found = activated
-        .chain(beside)
+    let own_folder = program(invoked_as, &path).and_then(|program| Some(program.parent()?.to_owned()));
+    let interpreter = activated
+        .chain(own_folder)
         .chain(std::env::split_paths(&path))
         .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
         .find(|file| is_program(file));
-    // A relative path would change its meaning if a worker changed its folder.
-    found.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
-        let hint = Some("name an interpreter in PYTHON_EXEC, or run a program with --no-python".into());
-        Refused { hint, ..Refused::value("there is no python3 or python on the PATH".into()) }
+    // Absolute, because workers may change their folder.
+    interpreter.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
+        let hint = Some("set PYTHON_EXEC to an interpreter, or run a program with --no-python".into());
+        Refusal { hint, ..Refusal::value("there is no python3 or python on the PATH".into()) }
     })
 }
 
-/// Fails if the workers' command is not there or a file of the plan can't be written. A plan that is refused leaves no file.
-pub(super) fn check(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<(), Refused> {
-    let path = (defaults.0)("PATH").unwrap_or_default();
-    let targets = check_workers(config).map_err(|error| Refused::value(error.to_string()))?;
+/// Checks that the workers' command exists and that the output files can be written. A refused plan leaves no file.
+pub(super) fn check(config: &LaunchConfig, environment: &FlagEnvironment<'_>) -> Result<(), Refusal> {
+    let path = (environment.0)("PATH").unwrap_or_default();
+    let targets = check_workers(config).map_err(|error| Refusal::value(error.to_string()))?;
     match &config.command.mode {
         CommandMode::Program => check_program(&config.command.target, &path)?,
-        CommandMode::Module { interpreter } => check_modules(&targets, interpreter, defaults)?,
-        // The local rank may be in its name.
+        CommandMode::Module { interpreter } => check_modules(&targets, interpreter, environment)?,
+        // The name may contain the local rank.
         CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
             targets.iter().try_for_each(|target| check_script(target))?
         }
@@ -59,96 +63,107 @@ pub(super) fn check(config: &LaunchConfig, defaults: &Defaults<'_>) -> Result<()
     check_files(config)
 }
 
-fn check_files(config: &LaunchConfig) -> Result<(), Refused> {
+fn check_files(config: &LaunchConfig) -> Result<(), Refusal> {
     let events = match &config.events {
         EventLog::File(file) => Some(("--event-log", file)),
         EventLog::None | EventLog::Console => None,
     };
     let report = config.report.as_ref().filter(|file| file.as_os_str() != "-");
-    let mut made = Vec::new();
+    let mut created_files = Vec::new();
     for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
-        let was_there = file.exists();
+        let existed = file.exists();
         if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
-            // The agent then runs without an event log, and warns about it.
+            // The agent runs without an event log then, and warns about it.
             if flag == "--event-log" && is_disk_full(&error) {
                 continue;
             }
-            made.iter().for_each(|file| drop(std::fs::remove_file(file)));
-            return Err(Refused::value(format!("{flag} {file:?} can't be written: {error}")));
+            created_files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+            return Err(Refusal::value(format!("{flag} {file:?} can't be written: {error}")));
         }
-        made.extend((!was_there).then_some(file));
+        created_files.extend((!existed).then_some(file));
     }
     Ok(())
 }
 
-/// Fails if there is no such program, looked up as the worker will look it up.
-fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refused> {
+/// Fails if the program does not exist, or can't be executed.
+fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refusal> {
     match (program(name, path), Path::new(name).exists()) {
         (Some(_), _) => Ok(()),
         (None, true) if name.as_encoded_bytes().contains(&b'/') => {
-            Err(Refused::value(format!("{name:?} can't be executed: is it a program, with chmod +x?")))
+            Err(Refusal::value(format!("{name:?} can't be executed; make it executable with chmod +x")))
         }
-        (None, here) => {
-            let hint = if here { ". There is one in this folder: write ./ before it" } else { "" };
-            Err(Refused::value(format!("there is no program {name:?} to run{hint}")))
+        (None, is_in_current_dir) => {
+            let hint = if is_in_current_dir {
+                "; to run the one in this folder, write ./ before its name"
+            } else {
+                ""
+            };
+            Err(Refusal::value(format!("there is no program {name:?}{hint}")))
         }
     }
 }
 
 /// Fails if the script can't be read.
-fn check_script(name: &OsStr) -> Result<(), Refused> {
+fn check_script(name: &OsStr) -> Result<(), Refusal> {
     match std::fs::File::open(name) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let hint = Some("-m runs a module, --no-python a program".into());
-            Err(Refused { hint, ..Refused::value(format!("there is no script {name:?}")) })
+            let hint = Some("-m runs a module, and --no-python a program".into());
+            Err(Refusal { hint, ..Refusal::value(format!("there is no script {name:?}")) })
         }
-        Err(error) => Err(Refused::value(format!("the script {name:?} can't be read: {error}"))),
+        Err(error) => Err(Refusal::value(format!("the script {name:?} can't be read: {error}"))),
     }
 }
 
-/// A Python program that prints those of its arguments that are not modules. `find_spec` of a name without dots imports
-/// nothing.
+/// A Python program that prints those of its arguments that are not modules. `find_spec` imports nothing for a name
+/// without dots.
 const FIND_MODULES: &str = "\
 import sys
 print('absent:', *[name for name in sys.argv[1:] if not any(finder.find_spec(name, None) for finder in sys.meta_path)])
 ";
 
-/// Fails if the interpreter does not find one of the modules. Of a name with dots only the first part is looked up, because
-/// the interpreter would have to import that to look further.
+/// Fails if the interpreter does not find one of the modules. Only the first part of a dotted name is looked up,
+/// because the interpreter would have to import that part to look further.
 ///
-/// A module in this folder is found without the interpreter, which takes 12 ms or more to start. If the interpreter gives no
-/// answer, because it is a wrapper for example, the check passes.
-fn check_modules(modules: &[OsString], interpreter: &OsStr, defaults: &Defaults<'_>) -> Result<(), Refused> {
-    let looks_here = (defaults.0)("PYTHONSAFEPATH").is_none_or(|value| value.is_empty());
-    let is_here = |name: &str| Path::new(name).is_dir() || Path::new(&format!("{name}.py")).is_file();
-    let tops = modules.iter().filter_map(|module| module.to_str()?.split('.').next());
-    let sought: BTreeSet<&str> = tops.filter(|name| !(looks_here && is_here(name))).collect();
+/// A module in the current folder is found without the interpreter, which takes at least 12 ms to start. If the
+/// interpreter prints no answer, for example because it is a wrapper, the check passes.
+fn check_modules(
+    modules: &[OsString],
+    interpreter: &OsStr,
+    environment: &FlagEnvironment<'_>,
+) -> Result<(), Refusal> {
+    let searches_current_dir = (environment.0)("PYTHONSAFEPATH").is_none_or(|value| value.is_empty());
+    let is_in_current_dir =
+        |name: &str| Path::new(name).is_dir() || Path::new(&format!("{name}.py")).is_file();
+    let top_levels = modules.iter().filter_map(|module| module.to_str()?.split('.').next());
+    let names: BTreeSet<&str> =
+        top_levels.filter(|name| !(searches_current_dir && is_in_current_dir(name))).collect();
     let name = Path::new(interpreter).file_name().unwrap_or_default().to_string_lossy();
-    if sought.is_empty() || !name.starts_with("python") {
+    if names.is_empty() || !name.starts_with("python") {
         return Ok(());
     }
-    let asked = Command::new(interpreter)
+    let output = Command::new(interpreter)
         .args(["-c", FIND_MODULES])
-        .args(&sought)
+        .args(&names)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
-    let answer = asked.map(|asked| String::from_utf8_lossy(&asked.stdout).into_owned()).unwrap_or_default();
+    let answer =
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let absent = answer.lines().next_back().and_then(|line| line.strip_prefix("absent:")).unwrap_or_default();
     match absent.split_whitespace().next() {
         None => Ok(()),
         Some(module) => {
             let interpreter = interpreter.display();
             let text = format!("there is no module {module:?} for {interpreter}");
-            let hint = "`python -m` looks in this folder, in PYTHONPATH and among the installed packages; PYTHON_EXEC names \
+            let hint = "`python -m` searches this folder, PYTHONPATH and the installed packages; PYTHON_EXEC selects \
                         another interpreter";
-            Err(Refused { hint: Some(hint.into()), ..Refused::value(text) })
+            Err(Refusal { hint: Some(hint.into()), ..Refusal::value(text) })
         }
     }
 }
 
-/// Where a program is, looked for as `execvp` does.
+/// Returns the path of a program, found as `execvp` finds it.
 fn program(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     match name.as_encoded_bytes().contains(&b'/') {
         true => Some(PathBuf::from(name)).filter(|file| is_program(file)),
@@ -169,7 +184,7 @@ mod tests {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A folder with this interpreter in it.
+    /// Creates a folder with this interpreter.
     fn with_python(folder: PathBuf, name: &str) -> PathBuf {
         std::fs::create_dir_all(&folder).unwrap();
         file(&folder.join(name), 0o755);
@@ -177,34 +192,35 @@ mod tests {
     }
 
     #[test]
-    fn the_interpreter_is_the_named_the_activated_the_one_beside_this_program_or_the_first_on_the_path() {
+    fn the_interpreter_is_python_exec_the_activated_one_the_one_next_to_the_binary_or_the_first_on_the_path()
+    {
         let dir = tempfile::tempdir().unwrap();
-        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
-        std::fs::create_dir(&one).unwrap();
-        std::fs::create_dir(&two).unwrap();
-        let mut variables = vec![("PATH", std::env::join_paths([&one, &two]).unwrap())];
+        let (first_dir, second_dir) = (dir.path().join("first"), dir.path().join("second"));
+        std::fs::create_dir(&first_dir).unwrap();
+        std::fs::create_dir(&second_dir).unwrap();
+        let mut variables = vec![("PATH", std::env::join_paths([&first_dir, &second_dir]).unwrap())];
         let found = |variables: &[(&str, OsString)], invoked_as: &str| {
             let lookup =
                 |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
-            interpreter(OsStr::new(invoked_as), &Defaults(&lookup)).map(PathBuf::from)
+            interpreter(OsStr::new(invoked_as), &FlagEnvironment(&lookup)).map(PathBuf::from)
         };
         let refused = found(&variables, "rallypoint").unwrap_err();
         assert!(refused.text.contains("no python3"), "{}", refused.text);
-        file(&two.join("python3"), 0o755);
-        file(&one.join("python3"), 0o644);
-        assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
-        file(&one.join("python"), 0o755);
-        assert_eq!(found(&variables, "rallypoint").unwrap(), one.join("python"));
+        file(&second_dir.join("python3"), 0o755);
+        file(&first_dir.join("python3"), 0o644);
+        assert_eq!(found(&variables, "rallypoint").unwrap(), second_dir.join("python3"));
+        file(&first_dir.join("python"), 0o755);
+        assert_eq!(found(&variables, "rallypoint").unwrap(), first_dir.join("python"));
 
-        // Beside this program, however that was found; but not beside what a link leads to.
+        // The Python next to this program, but not next to the target of a link.
         let venv = with_python(dir.path().join("venv/bin"), "python");
         let typed = venv.join("rallypoint");
         file(&typed, 0o755);
         assert_eq!(found(&variables, typed.to_str().unwrap()).unwrap(), venv.join("python"));
-        std::os::unix::fs::symlink(&typed, two.join("rallypoint")).unwrap();
-        assert_eq!(found(&variables, "rallypoint").unwrap(), two.join("python3"));
+        std::os::unix::fs::symlink(&typed, second_dir.join("rallypoint")).unwrap();
+        assert_eq!(found(&variables, "rallypoint").unwrap(), second_dir.join("python3"));
 
-        // Conda's base environment is no choice, others are.
+        // Conda's base environment is ignored, other environments are not.
         let conda = with_python(dir.path().join("conda/bin"), "python3");
         variables.push(("CONDA_PREFIX", dir.path().join("conda").into()));
         variables.push(("CONDA_DEFAULT_ENV", "base".into()));
@@ -224,11 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn a_missing_program_or_script_is_named() {
         let dir = tempfile::tempdir().unwrap();
         file(&dir.path().join("data"), 0o644);
         let path = dir.path().as_os_str();
-        let text = |refused: Result<(), Refused>| refused.unwrap_err().text;
+        let text = |refused: Result<(), Refusal>| refused.unwrap_err().text;
         assert!(text(check_program(OsStr::new("nothing"), path)).contains("no program \"nothing\""));
         assert!(text(check_program(dir.path().join("data").as_os_str(), path)).contains("chmod +x"));
         assert!(text(check_script(OsStr::new("nothing.py"))).contains("no script \"nothing.py\""));

@@ -1,63 +1,64 @@
-//! The small grammars of the flags about output: which streams, which ranks, which texts.
+//! Parsers for the values of the flags about logs.
 
 use std::collections::BTreeMap;
 
 use rallypoint_agent::{PerRank, Streams};
 
-use super::{Refused, python};
+use crate::python;
+use crate::refusal::Refusal;
 
-/// `0` to `3`, or `RANK:0,RANK:3`. Torch takes ranks of one digit only; there is no reason to.
-pub(super) fn streams(flag: &str, text: &str) -> Result<PerRank<Streams>, Refused> {
-    if let Some(streams) = which(text) {
+/// Parses `0` to `3`, or `RANK:0,RANK:3`. Torch accepts only ranks of one digit.
+pub(super) fn parse_streams(flag: &str, text: &str) -> Result<PerRank<Streams>, Refusal> {
+    if let Some(streams) = parse_digit(text) {
         return Ok(PerRank::All(streams));
     }
     let entry = |entry: &str| {
         let (rank, streams) = entry.split_once(':')?;
         let is_rank = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
-        Some((is_rank.then(|| rank.parse().ok()).flatten()?, which(streams)?))
+        Some((is_rank.then(|| rank.parse().ok()).flatten()?, parse_digit(streams)?))
     };
     match text.split(',').map(entry).collect::<Option<BTreeMap<u32, Streams>>>() {
         Some(ranks) => Ok(PerRank::Some(ranks)),
-        None => Err(Refused::value(format!(
-            "{flag} {text:?}: it must be 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or LOCAL_RANK:WHICH,… \
+        None => Err(Refusal::value(format!(
+            "{flag} {text:?} must be 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or LOCAL_RANK:STREAMS,… \
              (example: 0:3,1:2)"
         ))),
     }
 }
 
-fn which(text: &str) -> Option<Streams> {
+fn parse_digit(text: &str) -> Option<Streams> {
     let number = ["0", "1", "2", "3"].iter().position(|known| *known == text)?;
     Some(Streams { stdout: number & 1 != 0, stderr: number & 2 != 0 })
 }
 
-/// Local ranks whose output is shown; `None` is all of them.
-pub(super) fn ranks(text: &str) -> Result<Option<Vec<u32>>, Refused> {
+/// Parses local ranks. `None` means all ranks.
+pub(super) fn parse_ranks(text: &str) -> Result<Option<Vec<u32>>, Refusal> {
     if text.is_empty() {
         return Ok(None);
     }
     let rank = |text: &str| python::int(text).ok();
     let ranks: Option<Vec<i64>> = text.split(',').map(rank).collect();
     let ranks = ranks.ok_or_else(|| {
-        Refused::value(
+        Refusal::value(
             "--local_ranks_filter must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2"
                 .into(),
         )
     })?;
-    // Nobody has a rank below 0, so nothing is shown of it.
+    // No worker has a rank below 0.
     Ok(Some(ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()))
 }
 
-/// Texts between commas; a doubled comma is one.
-pub(super) fn texts(text: &str) -> Vec<String> {
-    let mut texts = vec![String::new()];
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            ',' if letters.next_if_eq(&',').is_none() => texts.push(String::new()),
-            letter => texts.last_mut().expect("there is one").push(letter),
+/// Parses a comma-separated list. `,,` is a comma.
+pub(super) fn parse_list(text: &str) -> Vec<String> {
+    let mut items = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            ',' if chars.next_if_eq(&',').is_none() => items.push(String::new()),
+            c => items.last_mut().expect("the list has an item").push(c),
         }
     }
-    texts
+    items
 }
 
 #[cfg(test)]
@@ -69,22 +70,22 @@ mod tests {
     const ERR: Streams = Streams { stdout: false, stderr: true };
 
     #[test]
-    fn streams_are_one_number_or_one_for_some_ranks() {
-        assert_eq!(streams("-r", "3").unwrap(), PerRank::All(BOTH));
-        let some = streams("-r", "0:3,1:0,10:2").unwrap();
-        assert_eq!([0, 1, 2, 10].map(|rank| some.of(rank)), [BOTH, NONE, NONE, ERR]);
+    fn streams_are_one_number_or_a_number_per_rank() {
+        assert_eq!(parse_streams("-r", "3").unwrap(), PerRank::All(BOTH));
+        let per_rank = parse_streams("-r", "0:3,1:0,10:2").unwrap();
+        assert_eq!([0, 1, 2, 10].map(|rank| per_rank.of(rank)), [BOTH, NONE, NONE, ERR]);
         for text in ["", "4", "0:4", "0:", ":1", "a:1", "0:1,", "-1:1", "3 ", "+1:1"] {
-            let refused = streams("-r", text).unwrap_err();
+            let refused = parse_streams("-r", text).unwrap_err();
             assert_eq!((refused.code, refused.text.contains("-r")), (1, true), "{text}");
         }
     }
 
     #[test]
-    fn ranks_and_texts_are_lists() {
-        assert_eq!(ranks("").unwrap(), None);
-        assert_eq!(ranks("0, 2,-1").unwrap(), Some(vec![0, 2]));
-        assert!(ranks("0,").is_err());
-        assert_eq!(texts("a,b,,c,d"), ["a", "b,c", "d"]);
-        assert_eq!(texts("x,,,y"), ["x,", "y"]);
+    fn ranks_and_filters_are_comma_separated() {
+        assert_eq!(parse_ranks("").unwrap(), None);
+        assert_eq!(parse_ranks("0, 2,-1").unwrap(), Some(vec![0, 2]));
+        assert!(parse_ranks("0,").is_err());
+        assert_eq!(parse_list("a,b,,c,d"), ["a", "b,c", "d"]);
+        assert_eq!(parse_list("x,,,y"), ["x,", "y"]);
     }
 }

@@ -1,4 +1,5 @@
-//! A disk that is full where log files or the event log are: the job runs on, one warning says so, and the end report too.
+//! A full disk under the log files or the event log. The job continues, and one warning and the end report say what was
+//! lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +9,17 @@ use rallypoint_testkit::eventually;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::bed::{Agent, Ended};
+use crate::agent_process::{Agent, AgentOutput};
 
-/// A small file system of its own, which only the agent and its workers see.
+/// A small file system that only the agent and its workers see.
 struct Disk {
     dir: TempDir,
-    /// The command that mounts it and becomes the command behind it.
+    /// The command that mounts the file system and executes the command after it.
     mounting: Vec<String>,
 }
 
 impl Disk {
-    /// `None` if this machine does not let the test mount anything.
+    /// Returns `None` if this machine does not allow the test to mount anything.
     fn new(options: &str) -> Option<Disk> {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("logs")).unwrap();
@@ -37,12 +38,12 @@ impl Disk {
         Some(Disk { dir, mounting: found? })
     }
 
-    /// A path outside of the small file system.
+    /// Returns a path outside of the small file system.
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// An agent whose log folder is on the small file system. `DIR` in the script is the folder around that.
+    /// Starts an agent whose log folder is on the small file system. `DIR` in the script is the parent of that folder.
     fn start(&self, flags: &[&str], script: &str) -> Agent {
         let dir = self.dir.path().to_str().unwrap();
         let (logs, report) = (format!("{dir}/logs"), format!("{dir}/report"));
@@ -50,7 +51,7 @@ impl Disk {
         let usual = ["--standalone", "--log-dir", &logs, "--end-report", &report];
         let command = ["--no-python", "sh", "-c", &script];
         let before: Vec<&str> = self.mounting.iter().map(String::as_str).collect();
-        Agent::start_below(&before, &[&usual[..], flags, &command].concat())
+        Agent::start_through(&before, &[&usual[..], flags, &command].concat())
     }
 
     fn report(&self) -> Value {
@@ -62,8 +63,8 @@ fn read(report: &Path) -> Value {
     serde_json::from_slice(&fs::read(report).unwrap()).unwrap()
 }
 
-/// The job has succeeded, and one warning and the end report say what was lost.
-fn assert_reported(ended: &Ended, report: &Value, what: &str) {
+/// Checks that the job has succeeded, and that one warning and the end report say what was lost.
+fn assert_reported(ended: &AgentOutput, report: &Value, what: &str) {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     let warnings: Vec<_> =
         ended.err.lines().filter(|line| line.contains(" WARN ") && !is_usual(line)).collect();
@@ -72,13 +73,13 @@ fn assert_reported(ended: &Ended, report: &Value, what: &str) {
     assert!(errors.len() == 1 && errors[0].as_str().unwrap().contains(what), "{what:?} in {report}");
 }
 
-/// What a restart is logged with.
+/// Returns whether the line is the warning of a restart.
 fn is_usual(line: &str) -> bool {
-    line.contains("starting over")
+    line.contains("restarting the workers")
 }
 
 #[test]
-fn an_event_log_that_can_not_be_written_is_reported_once_and_ends_nothing() {
+fn an_event_log_that_cannot_be_written_is_reported_once_and_the_job_continues() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report");
     let flags = ["--standalone", "--event-log", "/dev/full", "--end-report", report.to_str().unwrap()];
@@ -92,11 +93,11 @@ fn an_event_log_that_can_not_be_written_is_reported_once_and_ends_nothing() {
 }
 
 #[test]
-fn a_disk_that_workers_have_filled_is_reported_while_they_run() {
+fn a_disk_that_workers_have_filled_is_reported_while_the_workers_run() {
     let Some(disk) = Disk::new("size=64k") else { return };
     let script = "head -c 200000 /dev/zero; while [ ! -e DIR/go ]; do sleep 0.02; done";
     let agent = disk.start(&["--redirects", "3"], script);
-    eventually("it is reported", || agent.err().contains("is full"));
+    eventually("the full disk is reported", || agent.err().contains("is full"));
     fs::write(disk.path("go"), "").unwrap();
     assert_reported(&agent.ended(), &disk.report(), "is full; workers lose output that they write there");
 }
@@ -115,7 +116,7 @@ fn workers_that_restart_on_a_full_disk_have_their_output_passed_through() {
 }
 
 #[test]
-fn workers_restart_although_their_folder_can_not_be_made() {
+fn workers_restart_although_their_log_folder_cannot_be_created() {
     let Some(disk) = Disk::new("size=1m,nr_inodes=20") else { return };
     let script = "echo start $TORCHELASTIC_RESTART_COUNT
         if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then while touch DIR/logs/$((i += 1)); do :; done; exit 1; fi";
@@ -125,7 +126,7 @@ fn workers_restart_although_their_folder_can_not_be_made() {
 }
 
 #[test]
-fn a_job_starts_on_a_disk_that_is_full_from_the_beginning() {
+fn a_job_starts_on_a_full_disk() {
     let Some(disk) = Disk::new("size=1m,nr_inodes=1") else { return };
     let ended = disk.start(&["--redirects", "3"], "echo it runs").ended();
     assert_reported(&ended, &disk.report(), "No space left on device");

@@ -1,11 +1,11 @@
-//! `rallypoint run` as an agent: restarts, ends, other nodes, and that nobody is left behind. One test a promise.
+//! `rallypoint run` as an agent: restarts, signals, other nodes and cleanup.
 
-mod bed;
-mod fixed;
+mod agent_process;
+mod cleanup;
 mod full_disk;
-mod left_behind;
+mod leaks;
 mod nodes;
+mod observability;
 mod peers;
+mod static_job;
 mod stopping;
-mod telling;
-mod traces;

@@ -1,4 +1,4 @@
-//! How workers are ended and started again on one node.
+//! How workers are stopped and restarted on one node.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use rallypoint_testkit::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bed::Agent;
+use crate::agent_process::Agent;
 
 fn standalone<'a>(more: &[&'a str], script: &'a str) -> Vec<&'a str> {
     [&["--standalone"], more, &["--no-python", "sh", "-c", script]].concat()
 }
 
 #[test]
-fn a_worker_that_fails_is_started_again_as_often_as_allowed_and_then_the_job_fails() {
+fn a_failed_worker_is_restarted_until_the_restart_budget_is_used_up() {
     let script = "echo start $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; exit 3";
     let ended = Agent::start(&standalone(&["--max-restarts", "2"], script)).ended();
     assert_eq!(ended.status.code(), Some(1));
@@ -23,7 +23,7 @@ fn a_worker_that_fails_is_started_again_as_often_as_allowed_and_then_the_job_fai
 }
 
 #[test]
-fn all_workers_are_started_again_when_one_fails() {
+fn all_workers_restart_when_one_fails() {
     let script = r#"echo "$RANK $TORCHELASTIC_RESTART_COUNT"
         [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ] && kill -9 $$$$
         [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exec sleep 600"#;
@@ -35,14 +35,14 @@ fn all_workers_are_started_again_when_one_fails() {
 }
 
 #[test]
-fn a_slow_worker_does_not_spend_the_others_grace() {
-    // The first takes all of its five seconds and more; the others need three each. One after the other, or out of one
-    // purse, nothing would be left for them.
+fn a_slow_worker_does_not_use_up_the_grace_of_other_workers() {
+    // The first worker ignores SIGTERM for its whole grace of 5 s, and the others need 3 s each. With a common grace,
+    // or one worker after the other, the others would be killed.
     let script = r#"
         if [ "$RANK" = 0 ]; then trap '' TERM; else trap 'sleep 3; echo "$RANK ended well"; exit 0' TERM; fi
         echo ready; while :; do sleep 0.05; done"#;
     let agent = Agent::start(&standalone(&["--nproc-per-node", "3", "--shutdown-timeout", "5"], script));
-    agent.says("ready", 3);
+    agent.wait_for_lines("ready", 3);
     agent.signal(Signal::TERM);
     let ended = agent.ended();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
@@ -54,7 +54,7 @@ fn a_slow_worker_does_not_spend_the_others_grace() {
 fn a_stubborn_worker_is_killed_after_its_grace_and_not_before() {
     let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
     let agent = Agent::start(&standalone(&["--shutdown-timeout", "2"], script));
-    agent.says("ready", 1);
+    agent.wait_for_lines("ready", 1);
     let start = Instant::now();
     agent.signal(Signal::TERM);
     let ended = agent.ended();
@@ -69,7 +69,7 @@ fn workers_get_the_signal_that_the_agent_got() {
         let script =
             format!("trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.05; done");
         let agent = Agent::start(&standalone(&[], &script));
-        agent.says("ready", 1);
+        agent.wait_for_lines("ready", 1);
         agent.signal(signal);
         let ended = agent.ended();
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
@@ -78,33 +78,33 @@ fn workers_get_the_signal_that_the_agent_got() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once_and_leaves_nobody() {
+fn a_second_signal_kills_all_workers_immediately() {
     let script = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done";
     let agent = Agent::start(&standalone(&["--shutdown-timeout", "600"], script));
-    agent.says("ready", 1);
+    agent.wait_for_lines("ready", 1);
     agent.signal(Signal::TERM);
-    eventually("it passes the signal on", || agent.err().contains("closing signal SIGTERM"));
+    eventually("the agent passes the signal on", || agent.err().contains("closing signal SIGTERM"));
     agent.signal(Signal::INT);
     let mark = agent.mark();
     let ended = agent.ended();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
-    assert_eq!(crate::bed::family(&mark), [] as [String; 0]);
+    assert_eq!(crate::agent_process::process_lines(&mark), [] as [String; 0]);
 }
 
 #[test]
-fn a_signal_sent_to_both_processes_or_twice_in_a_moment_leaves_workers_their_grace() {
-    // As systemd and Slurm do it, and as `timeout` does.
+fn a_signal_sent_to_both_processes_or_twice_within_a_second_leaves_workers_their_grace() {
+    // Systemd and Slurm signal both processes, and `timeout` signals one of them twice.
     for to_both in [true, false] {
         let script = r#"trap 'sleep 0.5; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
         let agent = Agent::start(&standalone(&["--nproc-per-node", "2"], script));
-        agent.says("ready", 2);
-        let inner = agent.inner().unwrap();
+        agent.wait_for_lines("ready", 2);
+        let agent_pid = agent.agent_pid().unwrap();
         agent.signal(Signal::TERM);
         match to_both {
-            true => rustix::process::kill_process(inner, Signal::TERM).unwrap(),
+            true => rustix::process::kill_process(agent_pid, Signal::TERM).unwrap(),
             false => {
                 let taken = || agent.err().contains("closing signal SIGTERM");
-                eventually("the first has been taken", taken);
+                eventually("the agent has handled the first signal", taken);
                 agent.signal(Signal::TERM);
             }
         }
@@ -116,7 +116,7 @@ fn a_signal_sent_to_both_processes_or_twice_in_a_moment_leaves_workers_their_gra
 }
 
 #[test]
-fn a_program_that_can_not_be_run_is_named_and_not_tried_again() {
+fn a_program_that_cannot_be_executed_is_named_and_not_retried() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("script");
     std::fs::write(&path, "#!/no/such/interpreter\n").unwrap();
@@ -126,11 +126,11 @@ fn a_program_that_can_not_be_run_is_named_and_not_tried_again() {
     let ended = Agent::start(&arguments).ended();
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.err.contains(program) && ended.err.contains("No such file"), "{}", ended.err);
-    assert!(!ended.err.contains("starting over"), "{}", ended.err);
+    assert!(!ended.err.contains("restarting the workers"), "{}", ended.err);
 }
 
 #[test]
-fn what_nohup_asks_to_be_ignored_is_ignored() {
+fn an_agent_started_by_nohup_ignores_sighup() {
     let script = "echo ready; sleep 1; echo done";
     let mut arguments = vec!["-c", r#"trap '' HUP; exec "$0" run "$@""#, env!("CARGO_BIN_EXE_rallypoint")];
     arguments.extend(standalone(&[], script));
@@ -148,13 +148,13 @@ fn what_nohup_asks_to_be_ignored_is_ignored() {
 }
 
 #[test]
-fn signals_beyond_the_usual_are_handled_if_they_are_asked_for() {
+fn signals_to_handle_adds_signals_that_the_agent_passes_on() {
     for signal in [Signal::ABORT, Signal::USR1, Signal::URG] {
         let script =
             r#"trap 'echo ended well; exit 0' ABRT USR1 URG; echo ready; while :; do sleep 0.05; done"#;
         let names = "SIGABRT,SIGUSR1,SIGURG";
         let agent = Agent::start(&standalone(&["--signals-to-handle", names], script));
-        agent.says("ready", 1);
+        agent.wait_for_lines("ready", 1);
         agent.signal(signal);
         let ended = agent.ended();
         assert_eq!(ended.status.code(), Some(1), "{signal:?}: {}", ended.err);
@@ -162,9 +162,9 @@ fn signals_beyond_the_usual_are_handled_if_they_are_asked_for() {
     }
 }
 
-/// As a shell without a terminal starts what is to run in the background.
+/// A shell without a terminal starts background processes like this.
 #[test]
-fn an_interrupt_ends_an_agent_that_was_started_with_it_ignored() {
+fn sigint_ends_an_agent_that_was_started_with_sigint_ignored() {
     let script = "trap '' INT QUIT; exec \"$@\"";
     let mut shell = Command::new("sh");
     shell.args(["-c", script, "sh", env!("CARGO_BIN_EXE_rallypoint"), "run"]);
@@ -181,7 +181,7 @@ fn an_interrupt_ends_an_agent_that_was_started_with_it_ignored() {
 }
 
 #[test]
-fn events_that_nobody_reads_stop_no_agent() {
+fn an_event_log_without_a_reader_does_not_block_the_agent() {
     let dir = tempfile::tempdir().unwrap();
     let starts = dir.path().join("starts");
     let (unread, mut full) = std::io::pipe().unwrap();
@@ -190,7 +190,7 @@ fn events_that_nobody_reads_stop_no_agent() {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
     agent.arg("run").args(standalone(&["--event-log", "-", "--max-restarts", "2"], &script));
     let mut agent = agent.stdout(Stdio::null()).stderr(full).spawn().unwrap();
-    eventually("it starts its worker three times", || {
+    eventually("the agent starts its worker three times", || {
         std::fs::read_to_string(&starts).is_ok_and(|text| text.lines().count() == 3)
     });
     drop(unread);

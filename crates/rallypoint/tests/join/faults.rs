@@ -1,4 +1,4 @@
-//! What a node does when its store, its folder or its terminal is not there, or not there any more.
+//! A node whose store, folder or terminal is missing or lost.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -7,22 +7,23 @@ use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{NodeDesc, cell, pickle};
 use rallypoint_store::{Limits, Store, TcpStore};
-use rallypoint_testkit::{eventually, held_port};
+use rallypoint_testkit::{eventually, reserve_port};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use crate::node::{Node, command, run, server, text};
 
-/// It is in no round, so it has nothing to lose; and its machine has the endpoint's address, so it can host.
+/// The node is in no round, so it has nothing to lose. Its machine has the endpoint's address, so it can host the
+/// store.
 #[test]
-fn a_node_that_waits_takes_over_when_the_host_of_the_store_is_killed() {
-    let port = held_port();
+fn a_waiting_node_takes_over_when_the_host_is_killed() {
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.logs("1 of at least 3 nodes are here");
+    host.wait_for_log("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "read_timeout=2"]);
-    waiting.logs("2 of at least 3 nodes are here");
+    waiting.wait_for_log("2 of at least 3 nodes are here");
     host.signal(Signal::KILL);
-    waiting.logs("hosts it now at");
+    waiting.wait_for_log("hosts it now at");
     let others = [0, 1].map(|_| Node::at(port, "3", &[]));
     for node in others.iter().chain([&waiting]) {
         assert_eq!(node.joined()["world_size"], 3);
@@ -30,13 +31,13 @@ fn a_node_that_waits_takes_over_when_the_host_of_the_store_is_killed() {
 }
 
 #[test]
-fn who_starts_over_gives_up_when_its_time_to_join_is_up() {
-    let port = held_port();
+fn a_waiting_node_whose_store_was_lost_fails_after_the_join_timeout() {
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.logs("1 of at least 3 nodes are here");
+    host.wait_for_log("1 of at least 3 nodes are here");
     let conf = ["--rdzv-conf", "is_host=0,join_timeout=6,read_timeout=2"];
     let mut waiting = Node::at(port, "3", &conf);
-    waiting.logs("2 of at least 3 nodes are here");
+    waiting.wait_for_log("2 of at least 3 nodes are here");
     let start = Instant::now();
     host.signal(Signal::KILL);
     let (code, log) = waiting.ended();
@@ -45,12 +46,12 @@ fn who_starts_over_gives_up_when_its_time_to_join_is_up() {
     assert!(log.contains(&format!("127.0.0.1:{port}")), "{log}");
 }
 
-/// Whose round is gone is told so: what it had is lost.
+/// The error names the round, because its state is lost.
 #[test]
-fn a_node_in_a_round_gives_up_when_the_store_is_gone_for_too_long() {
-    let port = held_port();
+fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
+    let port = reserve_port();
     let mut host = Node::at(port, "2", &[]);
-    host.logs("1 of at least 2 nodes are here");
+    host.wait_for_log("1 of at least 2 nodes are here");
     let conf = ["--rdzv-conf", "is_host=0,read_timeout=2,store_outage_timeout=3"];
     let other = Node::at(port, "2", &conf);
     assert_eq!((host.joined()["world_size"].as_u64(), other.joined()["rank"].as_u64()), (Some(2), Some(1)));
@@ -59,14 +60,14 @@ fn a_node_in_a_round_gives_up_when_the_store_is_gone_for_too_long() {
     let (code, log) = other.ended();
     assert_eq!(code, 5, "{log}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-    let told = log.lines().find(|line| line.starts_with("rallypoint join: ")).unwrap_or(&log);
-    assert!(told.contains(&format!("127.0.0.1:{port}")) && told.contains("job"), "{log}");
+    let line = log.lines().find(|line| line.starts_with("rallypoint join: ")).unwrap_or(&log);
+    assert!(line.contains(&format!("127.0.0.1:{port}")) && line.contains("job"), "{log}");
     assert!(log.contains("store_outage_timeout") && log.contains("hint: "), "{log}");
 }
 
 #[test]
-fn a_state_that_is_spoilt_and_put_right_ends_nobody_and_one_that_is_not_ends_with_what_was_found() {
-    // The server refuses such a state, save under a name that may be another's.
+fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
+    // The server refuses such a value, except under a key that may belong to a round.
     const KEY: &str = "torch.rendezvous.job/1";
     let server = server();
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
@@ -74,11 +75,11 @@ fn a_state_that_is_spoilt_and_put_right_ends_nobody_and_one_that_is_not_ends_wit
     node.joined();
     let good = store.get(KEY).unwrap();
     store.set(KEY, b"!!!").unwrap();
-    node.logs("waiting for it to be put right");
+    node.wait_for_log("waiting for it to be put right");
     store.set(KEY, &good).unwrap();
-    // It has read it again if it has written it again.
-    eventually("its heartbeat goes on", || store.get(KEY).unwrap() != good);
-    assert!(node.child.try_wait().unwrap().is_none(), "it goes on");
+    // A changed value shows that the node has read the state again.
+    eventually("the node sends heartbeats", || store.get(KEY).unwrap() != good);
+    assert!(node.child.try_wait().unwrap().is_none(), "the node has ended");
     let start = Instant::now();
     store.set(KEY, b"!!!").unwrap();
     let (code, log) = node.ended();
@@ -88,14 +89,14 @@ fn a_state_that_is_spoilt_and_put_right_ends_nobody_and_one_that_is_not_ends_wit
 }
 
 #[test]
-fn a_signal_ends_a_node_at_once_that_looks_for_its_store_again() {
-    let port = held_port();
+fn a_signal_ends_a_node_that_reconnects_to_its_store() {
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.logs("1 of at least 3 nodes are here");
+    host.wait_for_log("1 of at least 3 nodes are here");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "is_host=0,read_timeout=2"]);
-    waiting.logs("2 of at least 3 nodes are here");
+    waiting.wait_for_log("2 of at least 3 nodes are here");
     host.signal(Signal::KILL);
-    waiting.logs("has not answered for");
+    waiting.wait_for_log("has not answered for");
     let start = Instant::now();
     waiting.signal(Signal::TERM);
     assert_eq!(waiting.ended().0, 143);
@@ -103,58 +104,58 @@ fn a_signal_ends_a_node_at_once_that_looks_for_its_store_again() {
 }
 
 #[test]
-fn a_file_in_a_folder_that_is_not_there_is_refused_at_once() {
+fn a_file_store_in_a_missing_folder_is_refused_immediately() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("missing/meeting");
     let start = Instant::now();
     let output = run(&["--rdzv-endpoint", path.to_str().unwrap(), "--rdzv-conf", "store_type=file"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("there is no folder") && said.contains("missing\""), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("there is no folder") && stderr.contains("missing\""), "{stderr}");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[test]
-fn a_file_that_another_keeps_locked_is_given_up_after_the_read_timeout() {
+fn a_locked_file_store_is_given_up_after_the_read_timeout() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("meeting");
-    let held = File::create(&path).unwrap();
-    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let locked = File::create(&path).unwrap();
+    flock(&locked, FlockOperation::LockExclusive).unwrap();
     let start = Instant::now();
     let conf = "store_type=file,read_timeout=1";
     let output = run(&["--rdzv-endpoint", path.to_str().unwrap(), "--rdzv-conf", conf]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(5), "{said}");
-    assert!(said.contains("hint: check that all nodes name the same file"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{stderr}");
+    assert!(stderr.contains("hint: check that all nodes use the same file"), "{stderr}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 #[test]
-fn an_endpoint_that_stands_for_every_address_is_refused_and_says_why() {
+fn an_unspecified_endpoint_address_is_refused_with_the_reason() {
     for backend in [&["--rdzv-backend", "c10d"][..], &["--rdzv-backend", "static", "--node-rank", "0"]] {
         for endpoint in ["0.0.0.0:29400", "[::]:29400"] {
             let output = run(&[backend, &["--rdzv-endpoint", endpoint]].concat());
-            let said = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(2), "{said}");
-            assert!(said.contains("stands for all addresses of a machine"), "{said}");
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{stderr}");
+            assert!(stderr.contains("stands for all addresses of a machine"), "{stderr}");
         }
     }
 }
 
-/// As `nohup` starts it: the terminal may go.
+/// `nohup` starts a node like this.
 #[test]
-fn a_hang_up_that_was_ignored_when_the_node_started_is_ignored() {
+fn a_node_started_by_nohup_ignores_sighup() {
     let server = server();
     let endpoint = format!("127.0.0.1:{}", server.port());
     let plain = command(&["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2"]);
     let mut nohup = Command::new("nohup");
     nohup.arg(plain.get_program()).args(plain.get_args()).env_remove("RALLYPOINT_LOG");
     let mut node = Node::run(nohup);
-    node.logs("1 of at least 2 nodes are here");
+    node.wait_for_log("1 of at least 2 nodes are here");
     node.signal(Signal::HUP);
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
-    // Also where the tests themselves run under `nohup`.
+    // The tests themselves may run under `nohup`.
     let mut usual = Command::new("env");
     usual
         .arg("--default-signal=HUP")
@@ -162,39 +163,39 @@ fn a_hang_up_that_was_ignored_when_the_node_started_is_ignored() {
         .args(plain.get_args())
         .env_remove("RALLYPOINT_LOG");
     let mut node = Node::run(usual);
-    node.logs("1 of at least 2 nodes are here");
+    node.wait_for_log("1 of at least 2 nodes are here");
     node.signal(Signal::HUP);
     assert_eq!(node.ended().0, 129);
 }
 
 #[test]
-fn a_static_node_says_that_rank_0_has_not_answered_and_who_is_here() {
-    let port = held_port();
+fn a_static_node_logs_that_rank_0_does_not_answer_and_how_many_nodes_are_present() {
+    let port = reserve_port();
     let fixed = |rank: &'static str| Node::at(port, "3", &["--rdzv-backend", "static", "--node-rank", rank]);
     let mut second = fixed("1");
-    second.logs(&format!(
+    second.wait_for_log(&format!(
         "waiting in the rendezvous 'job': no answer yet from rank 0 at 127.0.0.1:{port}: connection refused"
     ));
     let mut first = fixed("0");
-    first.logs("2 of 3 nodes are here; gives up in ");
-    second.logs("2 of 3 nodes are here; gives up in ");
+    first.wait_for_log("2 of 3 nodes are here; gives up in ");
+    second.wait_for_log("2 of 3 nodes are here; gives up in ");
     let third = fixed("2");
     assert_eq!(third.joined()["world_size"], 3);
 }
 
-/// Must-hold 4, where it is rank 0 that dies, before the round is complete: it can't say any more where the workers meet.
+/// Rank 0 dies before the round is complete, so it cannot publish where the workers rendezvous.
 #[test]
-fn a_rank_0_that_is_killed_before_the_round_is_complete_is_out_and_a_spare_is_in_within_the_usual_time() {
+fn a_spare_replaces_a_rank_0_that_was_killed_before_the_round_was_complete() {
     let server = server();
     let at = |address| Node::start(&server, "2", &["--local-addr", address]);
     let mut first = at("127.0.0.1");
-    first.logs("1 of at least 2 nodes are here");
+    first.wait_for_log("1 of at least 2 nodes are here");
     first.signal(Signal::KILL);
     let start = Instant::now();
     let mut second = at("127.0.0.2");
-    second.logs("has joined round 0");
+    second.wait_for_log("has joined round 0");
     let mut spare = at("127.0.0.3");
-    spare.logs("standing by as a spare");
+    spare.wait_for_log("standing by as a spare");
     let rounds = [second.joined(), spare.joined()];
     let took = start.elapsed();
     for round in &rounds {
@@ -204,9 +205,9 @@ fn a_rank_0_that_is_killed_before_the_round_is_complete_is_out_and_a_spare_is_in
     assert!(took < Duration::from_secs(25), "{took:?}");
 }
 
-/// A log that can't be written, on a full disk say, is no reason to do nothing.
+/// A full disk must not prevent the command from running.
 #[test]
-fn a_command_runs_even_if_nothing_can_be_said_about_it() {
+fn a_command_runs_although_the_log_cannot_be_written() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let server = server();
     let endpoint = format!("127.0.0.1:{}", server.port());
@@ -221,48 +222,49 @@ fn a_command_runs_even_if_nothing_can_be_said_about_it() {
     assert_eq!(output.status.code(), Some(0));
 }
 
-/// Its own port is taken when it starts, by something that is no store; later it is not.
+/// Another program has the port when the node starts, and frees it later.
 #[test]
-fn a_node_that_could_not_host_the_store_tries_again() {
+fn a_node_that_could_not_host_the_store_retries() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut node = Node::at(stranger.local_addr().unwrap().port(), "1", &[]);
-    // It has not been able to bind, so it looks for a store there.
+    // The node could not bind the port, so it connects to it.
     drop(stranger.accept().unwrap());
     drop(stranger);
-    node.logs("hosts the TCP store");
+    node.wait_for_log("hosts the TCP store");
     assert_eq!(node.joined()["world_size"], 1);
 }
 
-/// Each of these states is a good one, and as large as may be; a node must not keep them all.
+/// Each of these states is valid and has the maximum size. The node must not keep all of them.
 #[test]
-fn states_that_are_large_and_change_all_the_time_do_not_fill_a_nodes_memory() {
+fn large_states_that_change_often_use_bounded_memory() {
     const KEY: &str = "torch.rendezvous.job";
     let (server, limits) = (server(), Limits::default());
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
     let mut node = Node::start(&server, "3", &["--rdzv-conf", "is_host=0,join_timeout=300"]);
-    node.logs("1 of at least 3 nodes are here");
-    let (start, mut most) = (Instant::now(), 0);
+    node.wait_for_log("1 of at least 3 nodes are here");
+    let (start, mut peak_mib) = (Instant::now(), 0);
     for turn in 0.. {
         let mut state = cell::read(&store.get(KEY).unwrap(), &limits).unwrap().unwrap();
         let beat = *state.last_heartbeats.values().next().unwrap();
-        let many = |n: usize| NodeDesc::new(format!("{turn:03}-{n:04}-{}", "h".repeat(100)), n as i64, 0);
+        let node_named =
+            |n: usize| NodeDesc::new(format!("{turn:03}-{n:04}-{}", "h".repeat(100)), n as i64, 0);
         state.last_heartbeats.retain(|node, _| state.participants.contains_key(node));
-        // As many, with as long names, as may be.
+        // The maximum number of nodes, with long names.
         let count = limits.state_nodes - 1;
-        state.wait_list = (0..count).map(many).collect();
-        state.last_heartbeats.extend((0..count).map(|n| (many(n), beat)));
+        state.wait_list = (0..count).map(node_named).collect();
+        state.last_heartbeats.extend((0..count).map(|n| (node_named(n), beat)));
         let value = cell::encode(&pickle::encode(&state, &limits).unwrap());
         assert!(value.len() * 3 / 4 > limits.state_bytes * 3 / 4, "{} bytes", value.len());
         store.set(KEY, &value).unwrap();
         let status = std::fs::read_to_string(format!("/proc/{}/status", node.child.id())).unwrap();
-        let held = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        most = held.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024;
-        assert!(most <= 64, "{most} MiB after {turn} states");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak_mib = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024;
+        assert!(peak_mib <= 64, "{peak_mib} MiB after {turn} states");
         if start.elapsed() > Duration::from_secs(17) {
             break;
         }
         std::thread::sleep(Duration::from_millis(300));
     }
-    println!("{most} MiB at most");
-    assert!(node.child.try_wait().unwrap().is_none(), "it waits");
+    println!("{peak_mib} MiB at most");
+    assert!(node.child.try_wait().unwrap().is_none(), "the node has ended");
 }

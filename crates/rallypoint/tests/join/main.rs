@@ -1,9 +1,9 @@
-//! `rallypoint join` at the front door: what it prints, what it runs, how it ends.
+//! `rallypoint join`: output, commands, signals and exit codes.
 
 mod faults;
-mod fixed;
-mod lasting;
 mod node;
+mod recovery;
+mod static_rendezvous;
 mod waiting;
 mod worker;
 
@@ -11,14 +11,14 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rallypoint_testkit::{eventually, held_port};
+use rallypoint_testkit::{eventually, reserve_port};
 use rustix::process::Signal;
 
 use node::{Node, command, run, server, text};
-use worker::Held;
+use worker::GatedCommand;
 
 #[test]
-fn a_node_that_has_joined_says_so_in_one_line_and_stays_until_a_signal() {
+fn a_joined_node_prints_one_line_and_stays_until_a_signal() {
     let server = server();
     let nodes = [0, 1].map(|_| Node::start(&server, "2", &[]));
     let mut lines: Vec<_> = nodes.iter().map(Node::joined).collect();
@@ -39,21 +39,21 @@ fn a_node_that_has_joined_says_so_in_one_line_and_stays_until_a_signal() {
 }
 
 #[test]
-fn a_command_gets_the_round_in_its_environment_and_its_exit_code_is_the_nodes() {
+fn a_command_gets_the_round_in_its_environment_and_its_exit_code_is_returned() {
     let server = server();
     let script = "echo $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR $MASTER_PORT; exit $((40 + GROUP_RANK))";
     let nodes = [0, 1].map(|_| Node::start(&server, "2", &["--", "sh", "-c", script]));
     for node in nodes {
         let joined = node.joined();
-        let told = node.line();
+        let line = node.line();
         let rank = joined["rank"].as_i64().unwrap();
-        assert_eq!(told, format!("{rank} 2 127.0.0.1 {}", joined["master_port"]));
+        assert_eq!(line, format!("{rank} 2 127.0.0.1 {}", joined["master_port"]));
         assert_eq!(node.ended().0, 40 + rank as i32);
     }
 }
 
 #[test]
-fn a_command_that_ends_by_a_signal_or_cannot_be_run_is_told_as_a_shell_tells_it() {
+fn exit_codes_of_killed_or_missing_commands_are_those_of_a_shell() {
     let server = server();
     for (id, script, code) in [("a", "kill -9 $$", 137), ("b", "kill -TERM $$", 143), ("c", "exit 7", 7)] {
         let node = Node::start(&server, "1", &["--rdzv-id", id, "--", "sh", "-c", script]);
@@ -77,29 +77,29 @@ fn signals_are_passed_on_to_the_command() {
 }
 
 #[test]
-fn a_node_that_waits_says_who_is_here_how_many_are_missing_and_what_ends_it() {
+fn a_waiting_node_logs_the_participants_the_missing_nodes_and_the_timeout() {
     let server = server();
     let mut first = Node::start(&server, "3", &["--rdzv-conf", "join_timeout=50"]);
-    let alone = first.logs("waiting in the rendezvous 'job'");
+    let alone = first.wait_for_log("waiting in the rendezvous 'job'");
     assert!(alone.contains("1 of at least 3 nodes are here, 2 missing: 127.0.0.1 (pid "), "{alone}");
     assert!(
         alone.contains("gives up in 50 s (join_timeout)") || alone.contains("gives up in 49 s"),
         "{alone}"
     );
     let _second = Node::start(&server, "3", &[]);
-    let both = first.logs("2 of at least 3 nodes are here, 1 missing");
+    let both = first.wait_for_log("2 of at least 3 nodes are here, 1 missing");
     assert_eq!(both.matches("pid ").count(), 2, "{both}");
 }
 
 #[test]
-fn a_time_out_names_those_who_were_expected_and_did_not_come() {
+fn a_timeout_names_the_expected_hosts_that_did_not_join() {
     let server = server();
     let conf = "join_timeout=1,expected_hosts=127.0.0.1;node[7-8]";
     let (code, log) = Node::start(&server, "3", &["--rdzv-conf", conf]).ended();
     assert_eq!(code, 4);
     assert!(log.contains("1 of at least 3 nodes joined within 1 s (join_timeout): 127.0.0.1 (pid "), "{log}");
     let end = log.lines().find(|line| line.starts_with("rallypoint join:")).unwrap();
-    assert!(end.contains("; not here: node7, node8;"), "{end}");
+    assert!(end.ends_with("; missing hosts: node7, node8"), "{end}");
 }
 
 #[test]
@@ -110,27 +110,27 @@ fn the_hosts_of_a_slurm_job_are_expected() {
         .env("SLURM_JOB_NODELIST", "localhost,gpu[03-04]")
         .output()
         .unwrap();
-    assert!(text(&output.stderr).contains("not here: gpu03, gpu04"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("missing hosts: gpu03, gpu04"), "{}", text(&output.stderr));
 }
 
 #[test]
-fn a_signal_while_it_waits_takes_the_node_out_at_once() {
+fn a_signal_makes_a_waiting_node_leave_immediately() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let server = server();
         let mut node = Node::start(&server, "2", &[]);
-        node.logs("1 of at least 2 nodes are here");
+        node.wait_for_log("1 of at least 2 nodes are here");
         let start = Instant::now();
         node.signal(signal);
         assert_eq!(node.ended().0, code);
         assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-        // Nothing is left of it, and nothing is closed: two others make a round by themselves.
+        // The node has left and has not closed the rendezvous, so two other nodes form a round.
         let others = [0, 1].map(|_| Node::start(&server, "2", &[]));
         assert!(others.iter().all(|node| node.joined()["world_size"] == 2));
     }
 }
 
 #[test]
-fn a_signal_ends_a_node_at_once_that_has_not_reached_its_store_yet() {
+fn a_signal_ends_a_node_that_has_not_reached_its_store() {
     for more in [&["--rdzv-conf", "is_host=0"][..], &["--rdzv-backend", "static", "--node-rank", "1"]] {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let node = Node::at(silent.local_addr().unwrap().port(), "2", more);
@@ -143,13 +143,13 @@ fn a_signal_ends_a_node_at_once_that_has_not_reached_its_store_yet() {
 }
 
 #[test]
-fn a_store_that_does_not_answer_keeps_no_node_that_was_told_to_end() {
-    let port = held_port();
+fn a_silent_store_does_not_delay_a_node_that_got_a_signal() {
+    let port = reserve_port();
     let mut host = Node::at(port, "4", &[]);
-    host.logs("1 of at least 4 nodes are here");
+    host.wait_for_log("1 of at least 4 nodes are here");
     let (mut patient, mut impatient) = (Node::at(port, "4", &[]), Node::at(port, "4", &[]));
-    patient.logs("3 of at least 4 nodes are here");
-    impatient.logs("3 of at least 4 nodes are here");
+    patient.wait_for_log("3 of at least 4 nodes are here");
+    impatient.wait_for_log("3 of at least 4 nodes are here");
     host.signal(Signal::STOP);
     let start = Instant::now();
     patient.signal(Signal::TERM);
@@ -162,22 +162,24 @@ fn a_store_that_does_not_answer_keeps_no_node_that_was_told_to_end() {
 }
 
 #[test]
-fn a_signal_reaches_all_that_the_command_has_started() {
+fn a_signal_reaches_all_processes_of_the_command() {
     let server = server();
     let node = Node::start(&server, "1", &["--", "sh", "-c", "sleep 300 & echo $!; wait"]);
     node.joined();
     let started = format!("/proc/{}", node.line());
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
-    eventually("nothing is left behind", || !std::path::Path::new(&started).join("cwd").exists());
+    eventually("all processes of the command have ended", || {
+        !std::path::Path::new(&started).join("cwd").exists()
+    });
 }
 
-/// They have no workers, so nobody waits for theirs to end; and the host of the store does not go before all know.
+/// These nodes have no workers, so other nodes don't wait for them. The host stays until every node knows the end.
 #[test]
-fn nodes_without_a_command_end_well_with_the_job_and_do_not_hold_it_up() {
-    let port = held_port();
+fn nodes_without_a_command_exit_with_0_and_do_not_delay_the_end_of_the_job() {
+    let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.logs("hosts the TCP store");
+    host.wait_for_log("hosts the TCP store");
     let other = Node::at(port, "3", &[]);
     let working = Node::at(port, "3", &["--", "sh", "-c", "exit $((RANK + WORLD_SIZE - 1))"]);
     for node in [working, other, host] {
@@ -188,7 +190,7 @@ fn nodes_without_a_command_end_well_with_the_job_and_do_not_hold_it_up() {
 }
 
 #[test]
-fn a_command_that_fails_holds_up_no_other_and_closes_nothing() {
+fn a_failing_command_delays_no_other_node_and_does_not_close_the_rendezvous() {
     let server = server();
     let script = ["--", "sh", "-c", "exit $GROUP_RANK"];
     let nodes = [0, 1].map(|_| Node::start(&server, "2", &script));
@@ -205,7 +207,7 @@ fn a_command_that_fails_holds_up_no_other_and_closes_nothing() {
 }
 
 #[test]
-fn a_node_that_cannot_say_that_it_has_joined_leaves() {
+fn a_node_that_cannot_print_its_line_leaves() {
     let server = server();
     let endpoint = format!("127.0.0.1:{}", server.port());
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
@@ -218,12 +220,12 @@ fn a_node_that_cannot_say_that_it_has_joined_leaves() {
 
 /// With torch's defaults: 15 s without a heartbeat.
 #[test]
-fn a_node_that_is_killed_is_out_and_a_spare_is_in_within_the_usual_time_and_the_log_says_why() {
+fn a_spare_replaces_a_killed_node_within_the_default_times_and_the_log_names_the_reason() {
     let server = server();
     let nodes = [0, 1, 2].map(|_| Node::start(&server, "3", &[]));
     nodes.iter().for_each(|node| drop(node.joined()));
     let mut spare = Node::start(&server, "3", &[]);
-    spare.logs("standing by as a spare");
+    spare.wait_for_log("standing by as a spare");
     let start = Instant::now();
     nodes[0].signal(Signal::KILL);
     let joined = spare.joined();
@@ -233,56 +235,56 @@ fn a_node_that_is_killed_is_out_and_a_spare_is_in_within_the_usual_time_and_the_
     assert!(took > Duration::from_secs(9) && took < Duration::from_secs(25), "{took:?}");
     let pid = nodes[0].child.id();
     [&spare, &nodes[1], &nodes[2]].iter().for_each(|node| node.signal(Signal::TERM));
-    let [_, one, other] = nodes;
-    let (one, other) = (one.ended().1, other.ended().1);
-    for log in [&one, &other] {
-        let told = format!("gone from round 0: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
-        assert!(log.contains(&told), "{log}");
+    let [_, first, second] = nodes;
+    let (first, second) = (first.ended().1, second.ended().1);
+    for log in [&first, &second] {
+        let line = format!("gone from round 0: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
+        assert!(log.contains(&line), "{log}");
     }
-    let logs = spare.ended().1 + &one + &other;
-    // In a container its local id is not 0.
-    let who = format!("The node '127.0.0.1_{pid}_");
-    assert!(logs.contains(&who) && logs.contains("was removed from the rendezvous 'job'"), "{logs}");
+    let logs = spare.ended().1 + &first + &second;
+    // In a container the local id is not 0.
+    let node_name = format!("The node '127.0.0.1_{pid}_");
+    assert!(logs.contains(&node_name) && logs.contains("was removed from the rendezvous 'job'"), "{logs}");
     assert!(logs.contains("no heartbeat for 15 s"), "{logs}");
 }
 
 #[test]
-fn who_waits_in_vain_beside_a_round_under_way_is_told_so() {
+fn a_node_that_times_out_during_a_round_reports_the_round() {
     let server = server();
     let working = Node::start(&server, "1:2", &["--rdzv-conf", "last_call_timeout=1", "--", "sleep", "60"]);
     working.joined();
     let late = Node::start(&server, "1:2", &["--rdzv-conf", "join_timeout=2"]);
     let (code, log) = late.ended();
-    let told = format!(
+    let line = format!(
         "round 0 is under way with 1 node, and no node started over within 2 s (join_timeout): 127.0.0.1 (pid {})",
         working.child.id()
     );
     assert_eq!(code, 4, "{log}");
-    assert!(log.contains(&told) && log.contains("start one of them again"), "{log}");
-    assert!(!log.contains("at least"), "nobody is missing: {log}");
+    assert!(log.contains(&line) && log.contains("start one of them again"), "{log}");
+    assert!(!log.contains("at least"), "no node is missing: {log}");
 }
 
 #[test]
-fn a_closed_rendezvous_and_a_job_that_has_ended_have_codes_of_their_own() {
+fn a_closed_rendezvous_exits_with_3_and_a_spare_of_an_ended_job_with_0() {
     let server = server();
-    // The command succeeds, so the job is over and the rendezvous is closed.
+    // The command succeeds, so the job ends and the rendezvous is closed.
     assert_eq!(Node::start(&server, "1", &["--", "true"]).ended().0, 0);
     let (code, log) = Node::start(&server, "1", &[]).ended();
     assert_eq!(code, 3);
     assert!(log.contains("the rendezvous was closed by 127.0.0.1 (pid "), "{log}");
-    // Who was a spare until then ends well.
-    let (server, command) = (node::server(), Held::new(0));
+    // A node that was a spare at the end exits with 0.
+    let (server, command) = (node::server(), GatedCommand::new(0));
     let working = command.node(&server, "1");
     working.joined();
     let mut spare = Node::start(&server, "1", &[]);
-    spare.logs("standing by as a spare");
-    command.let_go();
+    spare.wait_for_log("standing by as a spare");
+    command.release();
     assert_eq!(working.ended().0, 0);
     assert_eq!(spare.ended().0, 0);
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_wrong_arguments_are_reported_together() {
     let output = run(&[
         "--rdzv-endpoint",
         "a b:1",
@@ -296,17 +298,17 @@ fn everything_that_is_wrong_is_said_at_once() {
         "192.0.2.1",
     ]);
     assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
+    let stderr = text(&output.stderr);
     for part in [
         "The maximum number of rendezvous nodes (2) must be greater than or equal",
         "did you mean 'join_timeout'?",
         "The last_call timeout (0:00:00) must be positive.",
         "The hostname of the rendezvous endpoint 'a b:1'",
-        "--node-rank is for --rdzv-backend static",
+        "it is for --rdzv-backend static; c10d assigns ranks",
         "--local-addr 192.0.2.1: this machine does not have that address",
         "--help",
     ] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
     let output = run(&["--nnodes", "many"]);
     assert!(text(&output.stderr).contains("neither a number nor MIN:MAX"), "{}", text(&output.stderr));
@@ -315,57 +317,73 @@ fn everything_that_is_wrong_is_said_at_once() {
     assert!(text(&output.stderr).contains("c10d, static"), "{}", text(&output.stderr));
 }
 
-/// An option that is malformed does not hide what is wrong with the others.
 #[test]
-fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
+fn a_node_takes_its_flags_from_the_variables_of_torchrun() {
+    let server = server();
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let mut node = command(&["--rdzv-id", "job", "--", "sh", "-c", "echo $TORCHELASTIC_RUN_ID $WORLD_SIZE"]);
+    let variables = [
+        ("PET_RDZV_ENDPOINT", endpoint.as_str()),
+        ("PET_RDZV_ID", "other"),
+        ("PET_NNODES", "1"),
+        ("PET_NODE_RANK", "3"),
+    ];
+    let output = node.envs(variables).output().unwrap();
+    assert!(text(&output.stdout).ends_with("job 1\n"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("PET_NODE_RANK=3 has no effect"), "{}", text(&output.stderr));
+}
+
+/// A malformed option does not hide the errors of other options.
+#[test]
+fn all_wrong_rdzv_conf_options_are_reported_together() {
     let conf = "jion_timeout=3,is_host=maybe,last_call_timeout=-1,foo,read_timeout=9223372036854775807";
     let output = run(&["--rdzv-endpoint", "127.0.0.1:1", "--rdzv-conf", conf]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     for what in ["did you mean 'join_timeout'", "is_host", "last_call", "'foo' must have", "than a century"] {
-        assert!(said.contains(what), "{what}: {said}");
+        assert!(stderr.contains(what), "{what}: {stderr}");
     }
 }
 
 #[test]
-fn values_beyond_all_measure_are_wrong_usage() {
+fn excessive_values_are_wrong_usage() {
     let (long, most) = ("x".repeat(70_000), u64::MAX.to_string());
     let fixed = ["--rdzv-backend", "static", "--rdzv-endpoint", "127.0.0.1:1", "--node-rank"];
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["--rdzv-conf", "keep_alive_interval=9223372036854775807"][..], "longer than a century"),
         (&["--rdzv-conf", "join_timeout=9223372036854775807"], "longer than a century"),
         (&["--rdzv-id", &long], "the run id has 70000 bytes"),
         (&["--local-addr", "two words"], "\"two words\" is neither a host name nor an address"),
         (&["--local-addr", &long], "more than 255 bytes"),
-        (&[&fixed[..], &["0", "--nnodes", &most]].concat(), "the most is 1000000"),
+        (&[&fixed[..], &["0", "--nnodes", &most]].concat(), "the maximum is 1000000"),
         (&[&fixed[..], &[&most, "--nnodes", "2"]].concat(), "it must be from 0 to 1"),
     ] {
         let output = run(arguments);
-        let all = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{all}");
-        assert!(all.contains(said) && all.len() < 1000, "{all}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(expected) && stderr.len() < 1000, "{stderr}");
     }
 }
 
 #[test]
-fn an_endpoint_that_cannot_be_resolved_or_reached_says_which_of_the_two() {
+fn an_unresolvable_and_an_unreachable_endpoint_have_different_errors() {
     let conf = ["--rdzv-conf", "read_timeout=1"];
     let unresolvable = run(&["--rdzv-endpoint", "no-such-host.invalid:29400", conf[0], conf[1]]);
     assert_eq!(unresolvable.status.code(), Some(5));
-    let said = text(&unresolvable.stderr);
-    assert!(said.contains("could not resolve host \"no-such-host.invalid\""), "{said}");
-    // A port where nobody listens, and a node that is told not to host.
-    let port = held_port();
+    let stderr = text(&unresolvable.stderr);
+    assert!(stderr.contains("could not resolve host \"no-such-host.invalid\""), "{stderr}");
+    // A port without a listener, and a node that must not host.
+    let port = reserve_port();
     let unreachable =
         run(&["--rdzv-endpoint", &format!("127.0.0.1:{port}"), "--rdzv-conf", "read_timeout=1,is_host=0"]);
     assert_eq!(unreachable.status.code(), Some(5));
-    let said = text(&unreachable.stderr);
-    assert!(said.contains(&format!("could not connect to 127.0.0.1:{port}")), "{said}");
+    let stderr = text(&unreachable.stderr);
+    assert!(stderr.contains(&format!("could not connect to 127.0.0.1:{port}")), "{stderr}");
 }
 
 #[test]
-fn the_first_node_at_the_endpoint_hosts_the_store_and_the_others_are_its_clients() {
-    let port = held_port();
+fn the_first_node_at_the_endpoint_hosts_the_store() {
+    let port = reserve_port();
     let endpoint = format!("127.0.0.1:{port}");
     let arguments = ["--rdzv-endpoint", &endpoint, "--nnodes", "3", "--", "true"];
     let nodes: Vec<_> = (0..3)
@@ -378,7 +396,7 @@ fn the_first_node_at_the_endpoint_hosts_the_store_and_the_others_are_its_clients
 }
 
 #[test]
-fn nodes_meet_in_a_file() {
+fn nodes_join_through_a_file_store() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("meeting");
     let path = path.to_str().unwrap();
@@ -403,9 +421,9 @@ fn nodes_meet_in_a_file() {
     }
 }
 
-/// As a shell hands them on: bytes.
+/// A shell passes arguments as bytes.
 #[test]
-fn a_command_gets_arguments_that_are_no_text() {
+fn a_command_gets_arguments_that_are_not_utf8() {
     use std::os::unix::ffi::OsStrExt;
     let server = server();
     let endpoint = format!("127.0.0.1:{}", server.port());

@@ -1,15 +1,20 @@
-//! A node that runs, as a user starts it, with what it says.
+//! A running node, started as a user starts it.
 
 use std::process::{Command, Output, Stdio};
 
 use rallypoint_store::TcpStoreServer;
-use rallypoint_testkit::{Guarded, Lines};
+use rallypoint_testkit::{ChildGuard, Lines};
 use rustix::process::Signal;
 use serde_json::Value;
 
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rallypoint"));
     command.arg("join").args(arguments).env_remove("RALLYPOINT_LOG").env_remove("SLURM_JOB_NODELIST");
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PET_") {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
@@ -21,20 +26,20 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A node that runs, with what it says.
+/// A running node with its output and its log.
 pub(crate) struct Node {
-    pub(crate) child: Guarded,
+    pub(crate) child: ChildGuard,
     lines: Lines,
     log: Lines,
 }
 
 impl Node {
-    /// A node of a job at this server, with further arguments.
+    /// Starts a node of the job at this server, with further arguments.
     pub(crate) fn start(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
         Node::at(server.port(), nodes, more)
     }
 
-    /// A node of a job at this port.
+    /// Starts a node of the job at this port.
     pub(crate) fn at(port: u16, nodes: &str, more: &[&str]) -> Node {
         let endpoint = format!("127.0.0.1:{port}");
         let mut arguments = vec!["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
@@ -42,10 +47,10 @@ impl Node {
         Node::run(command(&arguments))
     }
 
-    /// A node as this command starts it.
+    /// Starts a node with this command.
     pub(crate) fn run(mut command: Command) -> Node {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = Guarded::spawn(&mut command);
+        let mut child = ChildGuard::spawn(&mut command);
         let lines = Lines::read(child.stdout.take().unwrap());
         let log = Lines::read(child.stderr.take().unwrap());
         Node { child, lines, log }
@@ -68,8 +73,8 @@ impl Node {
         (status.code().unwrap_or(-1), self.log.rest())
     }
 
-    /// Reads the log up to a line with this.
-    pub(crate) fn logs(&mut self, what: &str) -> String {
+    /// Reads the log up to a line that contains `what`, and returns that line.
+    pub(crate) fn wait_for_log(&mut self, what: &str) -> String {
         self.log.find(what)
     }
 }

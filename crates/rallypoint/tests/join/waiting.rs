@@ -1,4 +1,4 @@
-//! A node that waits, for others, as a spare or for the next round: what it says, and what a signal leaves of it.
+//! A node that waits for other nodes, as a spare or for the next round: its log, and its exit on a signal.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use rustix::process::Signal;
 
 use crate::node::{Node, server};
 
-/// The state of the job. Waits until there is one.
+/// Returns the state of the job. Waits until there is one.
 fn state(server: &TcpStoreServer) -> State {
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
     cell::read(&store.get("torch.rendezvous.job").unwrap(), &Limits::default()).unwrap().unwrap_or_default()
 }
 
-/// Whether that node, and it alone, is on a list.
-fn is_all_of(list: &BTreeSet<NodeDesc>, node: &Node) -> bool {
+/// Returns whether the list contains this node and no other.
+fn contains_only(list: &BTreeSet<NodeDesc>, node: &Node) -> bool {
     list.iter().map(|node| node.pid).eq([i64::from(node.child.id())])
 }
 
-/// A round of one node, which has a command and so does not start over because somebody waits.
+/// Starts a round of one node. It has a command, so it does not rejoin when another node waits.
 fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
     let command = ["--rdzv-conf", "last_call_timeout=1", "--", "sleep", "600"];
     let node = Node::start(server, nodes, &[more, &command].concat());
@@ -29,28 +29,30 @@ fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
     node
 }
 
-/// Of a round that is full, and of one that could have another: the first has a spare, the second one on its wait list.
+/// A full round has a spare, and a round below the maximum has a node on its wait list.
 #[test]
-fn a_signal_takes_a_spare_and_one_on_the_wait_list_off_their_lists_at_once() {
+fn a_signal_removes_a_spare_or_a_waiting_node_from_its_list() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
-        for (nodes, says) in [("1", "standing by as a spare"), ("1:2", "round 0 is under way with 1 node")] {
+        for (nodes, expected_line) in
+            [("1", "standing by as a spare"), ("1:2", "round 0 is under way with 1 node")]
+        {
             let server = server();
             let mut working = running(&server, nodes, &[]);
             let mut node = Node::start(&server, nodes, &[]);
-            node.logs(says);
+            node.wait_for_log(expected_line);
             let before = state(&server);
             let (on, off) = match nodes {
                 "1" => (&before.redundancy_list, &before.wait_list),
                 _ => (&before.wait_list, &before.redundancy_list),
             };
-            assert!(is_all_of(on, &node) && off.is_empty(), "{before:?}");
+            assert!(contains_only(on, &node) && off.is_empty(), "{before:?}");
             let start = Instant::now();
             node.signal(signal);
             let (ended, log) = node.ended();
             assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
             assert_eq!(ended, code, "{log}");
             assert!(log.contains("left the rendezvous on a signal"), "{log}");
-            // The round goes on as if it had never been there.
+            // The round continues unchanged.
             let after = state(&server);
             assert!(after.wait_list.is_empty() && after.redundancy_list.is_empty(), "{after:?}");
             assert!(after.last_heartbeats.keys().eq(before.participants.keys()), "{after:?}");
@@ -63,65 +65,65 @@ fn a_signal_takes_a_spare_and_one_on_the_wait_list_off_their_lists_at_once() {
     }
 }
 
-/// Its lines about waiting, once it has been told to end.
-fn lines_about_waiting(node: Node) -> Vec<String> {
+/// Ends a node and returns its log lines about waiting.
+fn waiting_lines_of(node: Node) -> Vec<String> {
     node.signal(Signal::TERM);
     let (_, log) = node.ended();
     log.lines().filter(|line| line.contains("waiting in the rendezvous")).map(str::to_owned).collect()
 }
 
-/// All look several times meanwhile: somebody else waits in vain, for three seconds.
+/// The nodes poll several times while another node waits for 3 s.
 #[test]
-fn a_log_tells_once_of_what_does_not_change() {
+fn an_unchanged_reason_to_wait_is_logged_once() {
     let server = server();
     let wait = || {
-        let conf = ["--rdzv-id", "nobody", "--rdzv-conf", "join_timeout=3"];
+        let conf = ["--rdzv-id", "incomplete", "--rdzv-conf", "join_timeout=3"];
         assert_eq!(Node::start(&server, "2", &conf).ended().0, 4);
     };
     let mut others = Vec::new();
     let mut waiting = Vec::new();
-    for (id, nodes, says) in
+    for (id, nodes, expected_line) in
         [("full", "1", "standing by as a spare"), ("going", "1:2", "round 0 is under way with 1 node")]
     {
         others.push(running(&server, nodes, &["--rdzv-id", id]));
-        waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), says));
+        waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), expected_line));
     }
     let first = Node::start(&server, "3", &[]);
-    eventually("the first waits", || state(&server).participants.len() == 1);
+    eventually("the first node waits", || state(&server).participants.len() == 1);
     wait();
     let second = Node::start(&server, "3", &[]);
-    eventually("both wait", || state(&server).participants.len() == 2);
+    eventually("both nodes wait", || state(&server).participants.len() == 2);
     wait();
-    let said = lines_about_waiting(first);
-    assert_eq!(said.len(), 2, "{said:#?}");
-    for (line, what) in said.iter().zip(["1 of at least 3 nodes are here", "2 of at least 3 nodes are here"])
+    let lines = waiting_lines_of(first);
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    for (line, what) in lines.iter().zip(["1 of at least 3 nodes are here", "2 of at least 3 nodes are here"])
     {
-        assert!(line.contains(what), "{said:#?}");
+        assert!(line.contains(what), "{lines:#?}");
     }
-    for (node, says) in waiting {
-        let said = lines_about_waiting(node);
-        assert!(said.len() == 1 && said[0].contains(says), "{said:#?}");
+    for (node, expected_line) in waiting {
+        let lines = waiting_lines_of(node);
+        assert!(lines.len() == 1 && lines[0].contains(expected_line), "{lines:#?}");
     }
     drop((others, second));
 }
 
 #[test]
-fn a_node_that_would_have_more_says_what_ends_the_wait_and_when() {
+fn a_node_in_the_last_call_logs_when_the_round_starts() {
     let server = server();
     let mut node = Node::start(&server, "1:2", &["--rdzv-conf", "last_call_timeout=3"]);
-    let line = node.logs("waiting in the rendezvous 'job'");
+    let line = node.wait_for_log("waiting in the rendezvous 'job'");
     let start = Instant::now();
-    let who = format!("127.0.0.1 (pid {})", node.child.id());
-    let what = format!("1 of at most 2 nodes are here, last call for more: {who}; starts in ");
+    let node_name = format!("127.0.0.1 (pid {})", node.child.id());
+    let what = format!("1 of at most 2 nodes are here, last call for more: {node_name}; starts in ");
     let (_, rest) = line.split_once(&what).unwrap_or_else(|| panic!("{line}"));
     let seconds = rest.strip_suffix(" s (last_call_timeout)").and_then(|seconds| seconds.parse().ok());
     let seconds: u64 = seconds.unwrap_or_else(|| panic!("{line}"));
     assert!([2, 3].contains(&seconds), "{line}");
     assert_eq!(node.joined()["world_size"], 1);
-    // As it has said; the number was rounded up.
+    // The round starts when the log said. The number of seconds was rounded up.
     let usual = Duration::from_secs(seconds - 1)..Duration::from_secs(seconds + 2);
     assert!(usual.contains(&start.elapsed()), "{:?}: {line}", start.elapsed());
-    // And nothing more of it.
-    let said = lines_about_waiting(node);
-    assert!(said.is_empty(), "{said:#?}");
+    // The node logs nothing more about waiting.
+    let lines = waiting_lines_of(node);
+    assert!(lines.is_empty(), "{lines:#?}");
 }

@@ -1,4 +1,4 @@
-//! A node with a command, and what becomes of both when the other nodes of the round, or the node itself, go.
+//! A node with a command, and what happens when the node or the other nodes of its round leave.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::node::{Node, server};
 
-/// Another node of the job, in this process.
+/// Returns another node of the job, in this process.
 fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
     let endpoint = format!("127.0.0.1:{}", server.port());
     let mut parameters = RendezvousParameters::new("c10d", &endpoint, "job", 1, 2).unwrap();
@@ -24,127 +24,127 @@ fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
         .unwrap()
 }
 
-/// Says how many workers it has, as every node of a round must.
-fn take_part(round: &RendezvousInfo) {
+/// Publishes the number of workers, as every node of a round does.
+fn assign_peer_ranks(round: &RendezvousInfo) {
     let mine = RoleInfo { role: "default".into(), rank: round.rank, local_world_size: 1 };
     assign_ranks(&*round.store, &mine, round.world_size).unwrap();
 }
 
 fn is_running(pid: &str) -> bool {
-    // Of a process that has ended and was not waited for yet only the name is left.
+    // A zombie has no working directory.
     Path::new("/proc").join(pid).join("cwd").exists()
 }
 
-/// Torch's agents do this when their workers fail. Neither may wait for the other until its time is up.
+/// Torch's agents do this when their workers fail. Neither node may wait for the other until a timeout.
 #[test]
-fn a_round_that_others_start_over_ends_the_command_and_they_go_on_without_this_node() {
+fn a_command_ends_when_other_nodes_reform_the_round_without_this_node() {
     let server = server();
     let mut node = Node::start(&server, "1:2", &["--", "sh", "-c", "echo ready; exec sleep 300"]);
-    node.logs("1 of at most 2 nodes are here");
+    node.wait_for_log("1 of at most 2 nodes are here");
     let peer = peer(&server);
     let round = peer.next_rendezvous().unwrap();
     assert_eq!(round.world_size, 2);
-    take_part(&round);
+    assign_peer_ranks(&round);
     node.joined();
     assert_eq!(node.line(), "ready");
     let next = peer.next_rendezvous().unwrap();
     assert_eq!((next.round, next.world_size), (1, 1));
     let (code, log) = node.ended();
     assert_eq!(code, 6, "{log}");
-    assert!(log.contains("other nodes have left round 0 and start over"), "{log}");
+    assert!(log.contains("other nodes have left round 0"), "{log}");
 }
 
 #[test]
-fn a_command_that_has_ended_well_although_it_was_told_to_end_is_a_success() {
+fn a_command_that_exits_with_0_after_sigterm_is_a_success() {
     let server = server();
     let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done";
     let mut node = Node::start(&server, "1:2", &["--", "sh", "-c", script]);
-    node.logs("1 of at most 2 nodes are here");
+    node.wait_for_log("1 of at most 2 nodes are here");
     let peer = peer(&server);
     let round = peer.next_rendezvous().unwrap();
-    take_part(&round);
+    assign_peer_ranks(&round);
     node.joined();
     assert_eq!(node.line(), "ready");
     assert_eq!(peer.next_rendezvous().unwrap().world_size, 1);
     assert_eq!(node.ended().0, 0);
 }
 
-/// A command that runs until it is let go, and then ends with this code.
-pub(crate) struct Held {
+/// A command that runs until it is released, and then exits with a given code.
+pub(crate) struct GatedCommand {
     folder: tempfile::TempDir,
     script: String,
 }
 
-impl Held {
-    pub(crate) fn new(code: u8) -> Held {
+impl GatedCommand {
+    pub(crate) fn new(code: u8) -> GatedCommand {
         let folder = tempfile::tempdir().unwrap();
         let go = folder.path().join("go");
         let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.02; done; exit {code}", go.display());
-        Held { folder, script }
+        GatedCommand { folder, script }
     }
 
-    /// A node of the job that runs it.
+    /// Starts a node of the job that runs the command.
     pub(crate) fn node(&self, server: &TcpStoreServer, nodes: &str) -> Node {
-        Node::start(server, nodes, &[&SOON_FORMED[..], &["--", "sh", "-c", &self.script]].concat())
+        Node::start(server, nodes, &[&SHORT_LAST_CALL[..], &["--", "sh", "-c", &self.script]].concat())
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         std::fs::write(self.folder.path().join("go"), "").unwrap();
     }
 }
 
-const SOON_FORMED: [&str; 2] = ["--rdzv-conf", "last_call_timeout=1"];
+const SHORT_LAST_CALL: [&str; 2] = ["--rdzv-conf", "last_call_timeout=1"];
 
-/// A newcomer alone is no reason to end anything: nobody of the round has left it.
+/// A waiting node alone does not end a command: no node has left the round.
 #[test]
-fn a_command_goes_on_when_somebody_waits_for_the_next_round() {
-    let (server, command) = (server(), Held::new(0));
+fn a_command_keeps_running_while_a_node_waits_for_the_next_round() {
+    let (server, command) = (server(), GatedCommand::new(0));
     let mut node = command.node(&server, "1:2");
     node.joined();
     assert_eq!(node.line(), "ready");
     let late = Node::start(&server, "1:2", &[]);
-    node.logs("nodes wait for the next round (1 now); this node goes on until its command has ended");
-    command.let_go();
+    node.wait_for_log("nodes wait for the next round (1 now); this node goes on until its command has ended");
+    command.release();
     assert_eq!(node.ended().0, 0);
-    assert_eq!(late.ended().0, 3, "the job was over before it was let in");
+    assert_eq!(late.ended().0, 3, "the job ended before the node could join");
 }
 
-/// A node with this command and one without, in a round; and one that waits for the next.
-fn with_and_without(server: &TcpStoreServer, command: &Held) -> [Node; 3] {
+/// Starts a node with this command and one without, in one round, and a node that waits for the next round.
+fn start_three_nodes(server: &TcpStoreServer, command: &GatedCommand) -> [Node; 3] {
     let working = command.node(server, "2:3");
-    let mut plain = Node::start(server, "2:3", &SOON_FORMED);
+    let mut plain = Node::start(server, "2:3", &SHORT_LAST_CALL);
     assert_eq!(plain.joined()["world_size"], 2);
     working.joined();
     assert_eq!(working.line(), "ready");
-    let late = Node::start(server, "2:3", &SOON_FORMED);
-    plain.logs("it begins when those with a command end or start over");
+    let late = Node::start(server, "2:3", &SHORT_LAST_CALL);
+    plain.wait_for_log("it begins when those with a command end or start over");
     [working, plain, late]
 }
 
-/// Nor does a node of the round without a command start over for a newcomer where another has one.
+/// A node without a command does not rejoin for a waiting node while another node has a command.
 #[test]
-fn a_command_goes_on_beside_a_node_without_one_when_somebody_waits() {
-    let (server, command) = (server(), Held::new(0));
-    let [working, plain, late] = with_and_without(&server, &command);
-    command.let_go();
+fn a_command_keeps_running_while_a_node_waits_and_another_has_no_command() {
+    let (server, command) = (server(), GatedCommand::new(0));
+    let [working, plain, late] = start_three_nodes(&server, &command);
+    command.release();
     assert_eq!(working.ended().0, 0);
     assert_eq!(plain.ended().0, 0);
-    assert_eq!(late.ended().0, 3, "the job was over before it was let in");
+    assert_eq!(late.ended().0, 3, "the job ended before the node could join");
 }
 
-/// Its command fails, so that nobody is left who would lose something.
+/// The command fails, so no node loses work.
 #[test]
-fn nodes_without_a_command_start_over_when_the_last_command_is_gone() {
-    let (server, command) = (server(), Held::new(7));
-    let [working, plain, late] = with_and_without(&server, &command);
-    command.let_go();
+fn nodes_without_a_command_rejoin_when_the_last_command_has_ended() {
+    let (server, command) = (server(), GatedCommand::new(7));
+    let [working, plain, late] = start_three_nodes(&server, &command);
+    command.release();
     assert_eq!(working.ended().0, 7);
     assert_eq!(late.joined()["world_size"], 2);
     assert_eq!(plain.joined()["world_size"], 2);
 }
 
 #[test]
-fn who_has_finished_does_not_wait_for_a_node_that_was_killed() {
+fn a_finished_node_does_not_wait_for_a_killed_node() {
     let server = server();
     let conf = ["--rdzv-conf", "keep_alive_interval=1", "--", "sh", "-c"];
     let script = "echo running; [ $GROUP_RANK = 0 ] || exec sleep 300";
@@ -160,16 +160,16 @@ fn who_has_finished_does_not_wait_for_a_node_that_was_killed() {
     let [finished, _killed] = nodes;
     let (code, log) = finished.ended();
     assert_eq!(code, 0, "{log}");
-    assert!(log.contains("gone from round 0: 127.0.0.1 (pid "), "{log}");
+    assert!(log.contains("lost from round 0: 127.0.0.1 (pid "), "{log}");
 }
 
 #[test]
-fn a_node_that_is_killed_leaves_no_command_behind() {
+fn a_killed_node_leaves_no_command_running() {
     let server = server();
     let node = Node::start(&server, "1", &["--", "sh", "-c", "echo $$; exec sleep 300"]);
     node.joined();
     let pid = node.line();
     assert!(is_running(&pid));
     node.signal(Signal::KILL);
-    eventually("the command is left behind", || !is_running(&pid));
+    eventually("the command has ended", || !is_running(&pid));
 }

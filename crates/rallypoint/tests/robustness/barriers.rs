@@ -1,4 +1,4 @@
-//! Rows W08 and W09: a barrier lets through those who are there, and nothing else opens it.
+//! Rows W08 and W09 in docs/internals/robustness.md. Only the arrival of all clients releases a barrier.
 
 use std::time::Duration;
 
@@ -15,77 +15,79 @@ fn assert_passed(client: &mut Client) {
 }
 
 #[test]
-fn w08_a_barrier_does_not_count_who_gave_up() {
+fn w08_a_barrier_does_not_count_clients_that_canceled() {
     let mut server = Server::start();
     let [mut a, mut b] = [(); 2].map(|()| server.connect());
     for _ in 0..3 {
         a.start_blocking(barrier("/bar", 2));
-        a.cancel_what_still_waits();
+        a.cancel_wait();
     }
-    // Alone again after its time-outs: nobody else has come, so it does not pass.
+    // After its canceled waits it is alone, so it does not pass.
     a.start_blocking(barrier("/bar", 2));
-    a.cancel_what_still_waits();
+    a.cancel_wait();
     b.start_blocking(barrier("/bar", 2));
-    a.tell(barrier("/bar", 2));
+    a.send_request(barrier("/bar", 2));
     assert_passed(&mut a);
     assert_passed(&mut b);
     drop((a, b));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w08_a_barrier_does_not_count_who_died() {
+fn w08_a_barrier_does_not_count_dead_clients() {
     let mut server = Server::start();
     let mut b = server.connect();
     for torn in [false, true] {
         let mut a = server.connect();
         a.start_blocking(barrier("/bar", 2));
         if torn {
-            a.tear()
+            a.reset()
         } else {
             drop(a)
         }
-        eventually(Duration::from_secs(5), "its death is noticed", || server.connections() == 1);
+        eventually(Duration::from_secs(5), "the server closes the dead connection", || {
+            server.connections() == 1
+        });
         b.start_blocking(barrier("/bar", 2));
-        b.cancel_what_still_waits();
+        b.cancel_wait();
     }
     drop(b);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w08_each_round_of_a_barrier_waits_for_all() {
+fn w08_each_use_of_a_barrier_waits_for_all_clients() {
     let mut server = Server::start();
     let [mut a, mut b] = [(); 2].map(|()| server.connect());
     for _ in 0..5 {
         a.start_blocking(barrier("/bar", 2));
         b.start_blocking(barrier("/other", 2));
-        b.cancel_what_still_waits();
-        b.tell(barrier("/bar", 2));
+        b.cancel_wait();
+        b.send_request(barrier("/bar", 2));
         assert_passed(&mut b);
         assert_passed(&mut a);
     }
     b.start_blocking(barrier("/bar", 2));
-    b.cancel_what_still_waits();
+    b.cancel_wait();
     drop((a, b));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn w09_a_barrier_for_nobody_is_refused_and_only_arrivals_release() {
+fn w09_an_empty_barrier_is_refused_and_only_arrivals_release_waiters() {
     let mut server = Server::start();
     for world_size in [0, -1, i64::MIN] {
         let mut client = server.connect();
-        client.tell(barrier("/bar", world_size));
-        assert_eq!(client.end().last_words, b"", "{world_size}");
+        client.send_request(barrier("/bar", world_size));
+        assert_eq!(client.end().received, b"", "{world_size}");
     }
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     waiter.start_blocking(barrier("/bar", 2));
     other.set("/bar", "1");
     other.set("/bar/last_member", "1");
-    other.tell(Request::QueuePush { key: b"/bar", value: (&b"v"[..]).into() });
+    other.send_request(Request::QueuePush { key: b"/bar", value: (&b"v"[..]).into() });
     assert_eq!(other.add("/bar", 1), 2);
-    waiter.cancel_what_still_waits();
+    waiter.cancel_wait();
     drop((waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }

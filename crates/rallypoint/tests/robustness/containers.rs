@@ -1,5 +1,5 @@
-//! The server with little memory: in a control group of 64 MiB, and under `ulimit -v` and `ulimit -d`. Clients fill the server
-//! in every way they can until it refuses. The server must survive and keep serving.
+//! A server with little memory: in a control group of 64 MiB, and under `ulimit -v` and `ulimit -d`. Clients use all of
+//! its limits until it refuses requests. It must keep serving.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 
 use rallypoint_store::{Listen, ServerOptions, TcpStoreServer};
 
-use crate::harness::{Client, KIB, MIB, Server, alone, eventually, message};
+use crate::harness::{Client, KIB, MIB, Server, eventually, exclusive, message};
 
-/// Starts a server after commands of a shell.
+/// Starts a server after shell commands.
 type Start = fn(&str) -> Server;
 
-/// Clients of each kind that misbehave at the same time.
+/// Number of misbehaving clients of each kind.
 const CLIENTS: usize = 12;
 
-/// A control group with a limit on memory. It is removed when the test is over.
-struct Group {
+/// A control group with a memory limit. It is removed at the end of the test.
+struct ControlGroup {
     folder: PathBuf,
     /// The file with the kernel's count of OOM kills.
     kills: &'static str,
 }
 
-impl Group {
+impl ControlGroup {
     /// Creates a control group. Returns `None`, and prints a line, if this process is not allowed to.
-    fn new(limit: usize) -> Option<Group> {
+    fn new(limit: usize) -> Option<ControlGroup> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("rallypoint-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         for (tree, file, kills) in [
@@ -39,7 +39,7 @@ impl Group {
             if fs::create_dir(&folder).is_err() {
                 continue;
             }
-            let group = Group { folder, kills };
+            let group = ControlGroup { folder, kills };
             if fs::write(group.folder.join(file), limit.to_string()).is_ok() {
                 return Some(group);
             }
@@ -49,14 +49,14 @@ impl Group {
     }
 
     /// Returns the number of OOM kills in the group.
-    fn killed(&self) -> u64 {
+    fn oom_kills(&self) -> u64 {
         let events = fs::read_to_string(self.folder.join(self.kills)).expect("the group's events");
         let count = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.map_or(0, |count| count.trim().parse().expect("a number"))
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         // The kernel removes a killed process from the group with a delay.
         for _ in 0..100 {
@@ -68,31 +68,31 @@ impl Drop for Group {
     }
 }
 
-/// Uploads that stop are waited for, one after the other, by those behind them. For this long.
-const INPUT_STALL: Duration = Duration::from_millis(100);
+/// Time after which the server closes a stalled upload, so that the next one can start.
+const INPUT_STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A server that is started by a shell after these commands.
+/// Starts a server in a shell after these commands.
 fn server_after(commands: &str) -> Server {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_rallypoint"), "serve"]);
-    Server::launch(shell, "127.0.0.1:0", &[&format!("input_stall={}ms", INPUT_STALL.as_millis())])
+    Server::launch(shell, "127.0.0.1:0", &[&format!("input_stall={}ms", INPUT_STALL_TIMEOUT.as_millis())])
 }
 
-/// The same of a program that has a server in it.
+/// Starts a program with an embedded server in a shell after these commands.
 fn embedded_server_after(commands: &str) -> Server {
-    let this = std::env::current_exe().expect("this test");
+    let this = std::env::current_exe().expect("the path of this test");
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh"]).arg(this);
-    shell.args(["--exact", "containers::inside_a_program", "--ignored", "--nocapture"]);
-    Server::of(shell)
+    shell.args(["--exact", "containers::embedded_server_process", "--ignored", "--nocapture"]);
+    Server::spawn(shell)
 }
 
-/// A program with a server in it, until it is killed.
+/// Runs a program with an embedded server until it is killed.
 #[test]
 #[ignore = "runs inside the tests of embedded servers"]
-fn inside_a_program() {
+fn embedded_server_process() {
     let mut limits = TcpStoreServer::default_limits();
-    limits.input_stall = INPUT_STALL;
+    limits.input_stall = INPUT_STALL_TIMEOUT;
     let listen = vec![Listen::at("127.0.0.1", 0)];
     let server = TcpStoreServer::start(ServerOptions::new(listen).limits(limits)).unwrap();
     println!("\nlistening on {}", server.addresses()[0]);
@@ -101,21 +101,22 @@ fn inside_a_program() {
     }
 }
 
-/// Sends requests until one is refused; whether one was.
-fn until_refused(server: &Server, most: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
+/// Sends requests until one is refused. Returns whether one was.
+fn until_refused(server: &Server, max_requests: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
     let mut client = server.connect();
-    (0..most)
-        .any(|n| client.try_send(&request(n)).is_err() || client.try_ask(Request::Ping { nonce: 1 }).is_err())
+    (0..max_requests).any(|n| {
+        client.try_send(&request(n)).is_err() || client.try_request(Request::Ping { nonce: 1 }).is_err()
+    })
 }
 
 /// Deletes all keys.
 fn clear(server: &Server) {
     let mut client = server.connect();
-    let Reply::Keys(keys) = client.ask(Request::ListKeys) else { panic!("no list of keys") };
-    for some in keys.chunks(1_000) {
-        let deletes: Vec<u8> = some.iter().flat_map(|key| message(Request::DeleteKey { key })).collect();
+    let Reply::Keys(keys) = client.request(Request::ListKeys) else { panic!("no list of keys") };
+    for chunk in keys.chunks(1_000) {
+        let deletes: Vec<u8> = chunk.iter().flat_map(|key| message(Request::DeleteKey { key })).collect();
         client.send(&deletes);
-        client.bytes(8 * some.len());
+        client.bytes(8 * chunk.len());
     }
     assert_eq!(client.num_keys(), 0);
 }
@@ -124,39 +125,45 @@ fn set(key: &str, value: &[u8]) -> Vec<u8> {
     message(Request::Set { key: key.as_bytes(), value: value.into() })
 }
 
-/// Small keys, large values, long names and queues, each until the store is full, with all deleted in between.
+/// Fills the store with small keys, large values, long names and queues, one after the other, and clears it in between.
 fn fill_the_store(server: &Server) {
     let names: Vec<String> = (0..1_000_000).map(|n| format!("/{n}")).collect();
     let small = until_refused(server, names.len() / 1_000, |n| {
-        let some = names[n * 1_000..][..1_000].iter();
-        let pairs: Vec<(&[u8], &[u8])> = some.map(|name| (name.as_bytes(), &b""[..])).collect();
+        let chunk = names[n * 1_000..][..1_000].iter();
+        let pairs: Vec<(&[u8], &[u8])> = chunk.map(|name| (name.as_bytes(), &b""[..])).collect();
         message(Request::MultiSet { pairs: PairList::new(&pairs) })
     });
-    assert!(small, "small keys fill it");
+    assert!(small, "small keys fill the store");
     clear(server);
     for (len, what) in [(MIB, "large values"), (100 * KIB, "values"), (3_000, "small values")] {
         let value = vec![7; len];
-        assert!(until_refused(server, 64 * MIB / len, |n| set(&format!("/{n}"), &value)), "{what} fill it");
-        // Every other one, so that what is free lies between what is not.
+        assert!(
+            until_refused(server, 64 * MIB / len, |n| set(&format!("/{n}"), &value)),
+            "{what} fill the store"
+        );
+        // Every other key, so that free memory is fragmented.
         let mut client = server.connect();
-        let gone = client.num_keys() / 2;
-        for n in 0..gone {
-            client.tell(Request::DeleteKey { key: format!("/{}", 2 * n).as_bytes() });
+        let deleted = client.num_keys() / 2;
+        for n in 0..deleted {
+            client.send_request(Request::DeleteKey { key: format!("/{}", 2 * n).as_bytes() });
         }
-        client.bytes(8 * gone as usize);
+        client.bytes(8 * deleted as usize);
     }
     clear(server);
     let part = vec![7; 2_000];
     let appended = until_refused(server, 64 * MIB / part.len(), |n| {
         message(Request::Append { key: format!("/{}", n % 1_000).as_bytes(), value: part[..].into() })
     });
-    assert!(appended, "appends fill it");
+    assert!(appended, "appends fill the store");
     clear(server);
     let long = "k".repeat(4_000);
-    assert!(until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")), "long names fill it");
-    // Lists that their readers don't take, while keys are deleted that are on them. The first lists are longer than a reply may
-    // be, and are refused.
-    let mut lazy = Vec::new();
+    assert!(
+        until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")),
+        "long names fill the store"
+    );
+    // Key lists that the clients don't read, while their keys are deleted. The first lists exceed the reply limit and
+    // are refused.
+    let mut slow_readers = Vec::new();
     let mut client = server.connect();
     for n in 0.. {
         if client.num_keys() == 0 {
@@ -164,15 +171,14 @@ fn fill_the_store(server: &Server) {
         }
         if n % 150 == 0 {
             let mut reader = server.connect();
-            reader.tell(Request::ListKeys);
-            lazy.push(reader);
+            reader.send_request(Request::ListKeys);
+            slow_readers.push(reader);
         }
         client.number(Request::DeleteKey { key: format!("/{n:05}{long}").as_bytes() });
     }
-    drop(lazy);
-    // Names that clients wait for.
+    drop(slow_readers);
     let mut waiters: Vec<Client> = Vec::new();
-    eventually(Duration::from_secs(20), "names to wait for fill it", || {
+    eventually(Duration::from_secs(20), "awaited keys fill the store", || {
         let first = waiters.len() * 500;
         let names: Vec<String> = (first..first + 500).map(|n| format!("/{n:05}{long}")).collect();
         let keys: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
@@ -183,38 +189,37 @@ fn fill_the_store(server: &Server) {
     });
 }
 
-/// Uploads that stop, replies that are not read, requests behind a wait, all at the same time. The clients stay.
-fn hold_all_they_may(server: &Server) -> Vec<Client> {
+/// Leaves stalled uploads, unread replies and deferred requests at the same time. Returns the clients.
+fn use_all_limits(server: &Server) -> Vec<Client> {
     let mut clients: Vec<Client> = Vec::new();
     let value = vec![7; 4 * MIB];
     let mut writer = server.connect();
     writer.set("/large", &value);
     for n in 0..CLIENTS {
-        // An upload that stops a byte before its end.
+        // An upload that stops one byte before its end.
         let mut upload = server.connect();
         let bytes = set(&format!("/upload/{n}"), &value);
-        let sent = upload.send_what_is_taken(&bytes[..bytes.len() - 1]);
+        let sent = upload.send_nonblocking(&bytes[..bytes.len() - 1]);
         clients.push(upload);
         assert!(sent > 0);
-        // Large values that are not read, and are deleted or replaced meanwhile.
+        // Large values that are not read, and are replaced meanwhile.
         let mut reader = server.connect();
-        reader.tell(Request::Get { key: b"/large" });
+        reader.send_request(Request::Get { key: b"/large" });
         clients.push(reader);
-        // Items that only the reply holds.
+        // Items that only the reply references.
         let mut popper = server.connect();
-        popper.send_what_is_taken(&message(Request::QueuePush { key: b"/q", value: value[..MIB].into() }));
-        popper.send_what_is_taken(&message(Request::QueuePop { key: b"/q" }));
+        popper.send_nonblocking(&message(Request::QueuePush { key: b"/q", value: value[..MIB].into() }));
+        popper.send_nonblocking(&message(Request::QueuePop { key: b"/q" }));
         clients.push(popper);
-        // Small requests without end behind a wait.
+        // Small requests behind a wait.
         let mut waiter = server.connect();
         waiter.start_waiting(&[&format!("/absent/{n}")]);
-        waiter.send_what_is_taken(&[Op::NumKeys as u8].repeat(MIB));
+        waiter.send_nonblocking(&[Op::NumKeys as u8].repeat(MIB));
         clients.push(waiter);
-        // A list of very many values.
+        // A reply with very many values.
         let mut lister = server.connect();
-        lister.send_what_is_taken(&message(Request::MultiGet {
-            keys: KeyList::new(&[&b"/large"[..]; 10_000]),
-        }));
+        lister
+            .send_nonblocking(&message(Request::MultiGet { keys: KeyList::new(&[&b"/large"[..]; 10_000]) }));
         clients.push(lister);
     }
     for n in 0..CLIENTS {
@@ -224,14 +229,14 @@ fn hold_all_they_may(server: &Server) -> Vec<Client> {
     clients
 }
 
-/// Fills the server in every way, twice, and sees that it serves all the same.
+/// Uses all limits of the server twice, and checks that it still serves.
 fn fill(server: &mut Server) {
     for _ in 0..2 {
         fill_the_store(server);
-        let held = hold_all_they_may(server);
-        // An orderly end would stand behind what has not been read.
-        held.into_iter().for_each(Client::tear);
-        eventually(Duration::from_secs(10), "all are gone", || server.connections() == 0);
+        let clients = use_all_limits(server);
+        // A regular close would be queued behind unread data.
+        clients.into_iter().for_each(Client::reset);
+        eventually(Duration::from_secs(10), "all connections are closed", || server.connections() == 0);
     }
     clear(server);
     let mut client = server.connect();
@@ -241,32 +246,32 @@ fn fill(server: &mut Server) {
 }
 
 #[test]
-fn in_a_control_group_of_64_mib_it_refuses_what_is_too_much_and_lives_on() {
-    let _alone = alone();
+fn a_server_in_a_64_mib_control_group_refuses_excess_requests_and_keeps_serving() {
+    let _exclusive = exclusive();
     let limit = 64 * MIB;
     for start in [server_after, embedded_server_after] {
-        let Some(group) = Group::new(limit) else { return };
+        let Some(group) = ControlGroup::new(limit) else { return };
         let mut server = start(&format!("echo $$ > {}/cgroup.procs", group.folder.display()));
         fill(&mut server);
-        let most = server.process().most_memory();
-        println!("at most {} KiB of {} KiB", most / KIB, limit / KIB);
-        assert!(most < limit / 5 * 4, "{most} of {limit}");
-        assert_eq!(group.killed(), 0);
+        let peak = server.process().peak_memory();
+        println!("at most {} KiB of {} KiB", peak / KIB, limit / KIB);
+        assert!(peak < limit / 5 * 4, "{peak} of {limit}");
+        assert_eq!(group.oom_kills(), 0);
         drop(server);
     }
 }
 
 #[test]
-fn under_a_limit_of_address_space_it_refuses_what_is_too_much_and_lives_on() {
-    let _alone = alone();
-    let (alone, embedded): (Start, Start) = (server_after, embedded_server_after);
+fn a_server_with_limited_address_space_refuses_excess_requests_and_keeps_serving() {
+    let _exclusive = exclusive();
+    let (standalone, embedded): (Start, Start) = (server_after, embedded_server_after);
     for (start, option, limit) in
-        [(alone, "-v", 64 * MIB), (alone, "-d", 48 * MIB), (embedded, "-v", 384 * MIB)]
+        [(standalone, "-v", 64 * MIB), (standalone, "-d", 48 * MIB), (embedded, "-v", 384 * MIB)]
     {
         let mut server = start(&format!("ulimit {option} {}", limit / KIB));
         fill(&mut server);
-        let most = server.process().most_memory();
-        println!("ulimit {option}: at most {} KiB of {} KiB", most / KIB, limit / KIB);
-        assert!(most < limit / 5 * 4, "ulimit {option}: {most} of {limit}");
+        let peak = server.process().peak_memory();
+        println!("ulimit {option}: at most {} KiB of {} KiB", peak / KIB, limit / KIB);
+        assert!(peak < limit / 5 * 4, "ulimit {option}: {peak} of {limit}");
     }
 }

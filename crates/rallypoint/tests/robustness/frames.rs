@@ -1,4 +1,5 @@
-//! Rows C09–C12: frames that are cut off or never end, half-closed connections, and the odd but legal.
+//! Rows C09–C12 in docs/internals/robustness.md. Truncated and slow frames, half-closed connections, and unusual but
+//! legal requests.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +7,11 @@ use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, ReplyKind, Requ
 use rallypoint_store::Limits;
 
 use crate::harness::{
-    Client, End, MIB, Server, alone, announced, assert_undisturbed, eventually, list, message, scaled,
+    Client, End, MIB, Server, announced, assert_latency_unaffected, eventually, exclusive, list, message,
+    scaled,
 };
 
-/// Requests that leave something behind if half of them is taken for the whole.
+/// Returns requests that would store something if their first half were taken for the whole.
 fn writes() -> Vec<Vec<u8>> {
     let value = (&b"value"[..]).into();
     vec![
@@ -23,7 +25,7 @@ fn writes() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn c09_a_frame_cut_off_at_any_byte_leaves_nothing() {
+fn c09_a_frame_truncated_at_any_byte_stores_nothing() {
     let mut server = Server::start();
     let mut other = server.connect();
     for frame in writes() {
@@ -31,18 +33,18 @@ fn c09_a_frame_cut_off_at_any_byte_leaves_nothing() {
             for torn in [false, true] {
                 let mut client = server.connect();
                 client.send(&frame[..cut]);
-                if torn { client.tear() } else { drop(client) }
+                if torn { client.reset() } else { drop(client) }
             }
         }
         assert!(!other.is_present("/k") && !other.is_present("/k2"), "{frame:?}");
     }
     drop(other);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c09_frames_cut_off_by_the_thousand_leak_nothing() {
-    let _alone = alone();
+fn c09_thousands_of_truncated_frames_leak_no_memory() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let rounds = scaled(4_000, 100_000);
     let frames = writes();
@@ -51,13 +53,13 @@ fn c09_frames_cut_off_by_the_thousand_leak_nothing() {
             let frame = &frames[round % frames.len()];
             let mut client = server.dial();
             client.send(&[&message(Request::Validate { magic: MAGIC }), &frame[..frame.len() - 1]].concat());
-            if round % 2 == 0 { client.tear() } else { drop(client) }
+            if round % 2 == 0 { client.reset() } else { drop(client) }
         }
-        eventually(Duration::from_secs(30), "all are gone", || server.connections() == 0);
+        eventually(Duration::from_secs(30), "all connections are closed", || server.connections() == 0);
         server.process().memory()
     };
     let before = cut_off(rounds / 4);
-    // What a moment's crowd needs is kept for the next, and a busy machine makes larger crowds; what leaks shows in every
+    // The allocator keeps memory of concurrent connections, and a busy machine has more of them. A leak shows in every
     // stretch.
     let stretches = [(); 8].map(|()| cut_off(rounds / 4));
     let leaks: Vec<usize> = std::iter::once(before)
@@ -68,39 +70,39 @@ fn c09_frames_cut_off_by_the_thousand_leak_nothing() {
     let leak = leaks.iter().min().expect("eight stretches") * 4 / rounds;
     println!("{leaks:?} B, each over {} frames", rounds / 4);
     assert!(leak < 1, "{leaks:?} B, each over {} frames", rounds / 4);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c10_a_thousand_held_partial_frames_disturb_nobody() {
-    let _alone = alone();
+fn c10_a_thousand_partial_frames_delay_no_other_client() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let frame = message(Request::Set { key: b"/k", value: (&b"value"[..]).into() });
-    let mut held: Vec<Client> = (0..1_000)
+    let mut clients: Vec<Client> = (0..1_000)
         .map(|n| {
             let mut client = server.connect();
             client.send(&frame[..1 + n % (frame.len() - 1)]);
             client
         })
         .collect();
-    assert_undisturbed(&server, Duration::from_millis(1), || {
-        // They are held; so long the others are watched.
+    assert_latency_unaffected(&server, Duration::from_millis(1), || {
+        // The partial frames stay while latencies are measured.
         std::thread::sleep(Duration::from_millis(500));
     });
-    // They were held, not dropped: each can still be completed.
-    for (n, client) in held.iter_mut().enumerate() {
+    // The frames were kept: each can be completed.
+    for (n, client) in clients.iter_mut().enumerate() {
         client.send(&frame[1 + n % (frame.len() - 1)..]);
         client.ping();
     }
-    drop(held);
-    server.assert_unharmed();
+    drop(clients);
+    server.assert_healthy();
 }
 
 #[test]
-fn c10_a_request_that_crawls_is_closed_and_one_that_progresses_is_not() {
+fn c10_a_request_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
     let limits = Limits::default();
     assert_eq!((limits.partial_grace, limits.partial_rate), (Duration::from_secs(30), 1024));
-    let mut server = Server::with(&["partial_grace=500ms"]);
+    let mut server = Server::with_limits(&["partial_grace=500ms"]);
     let beginning = announced(Op::Set, b"/k", 1 << 20);
     let [mut steady, mut crawling, mut silent] = [(); 3].map(|()| server.connect());
     for client in [&mut steady, &mut crawling, &mut silent] {
@@ -112,7 +114,7 @@ fn c10_a_request_that_crawls_is_closed_and_one_that_progresses_is_not() {
     while start.elapsed() < Duration::from_secs(4) && (crawl_ended.is_none() || silence_ended.is_none()) {
         steady.send(&[1; 512]);
         sent += 512;
-        // May be closed under its hands; that is what is asked below.
+        // The server may close the connection meanwhile. That is checked below.
         let _ = crawling.try_send(&[1; 4]);
         if crawling.has_ended() {
             crawl_ended.get_or_insert(start.elapsed());
@@ -120,33 +122,33 @@ fn c10_a_request_that_crawls_is_closed_and_one_that_progresses_is_not() {
         if silent.has_ended() {
             silence_ended.get_or_insert(start.elapsed());
         }
-        // The pace at which they send.
+        // The interval between two sends.
         std::thread::sleep(Duration::from_millis(20));
     }
     for ended in [crawl_ended, silence_ended] {
-        assert!(ended.expect("closed") >= Duration::from_millis(500), "{ended:?}");
+        assert!(ended.expect("the connection was closed") >= Duration::from_millis(500), "{ended:?}");
     }
     steady.send(&vec![1; (1 << 20) - sent]);
     steady.ping();
     assert_eq!(steady.value("/k").len(), 1 << 20);
-    eventually(Duration::from_secs(5), "both are told of", || server.offences().len() >= 2);
-    assert_eq!(server.offences().len(), 2, "{:?}", server.offences());
+    eventually(Duration::from_secs(5), "both disconnects are logged", || server.disconnects().len() >= 2);
+    assert_eq!(server.disconnects().len(), 2, "{:?}", server.disconnects());
     drop((steady, crawling, silent));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c10_a_request_that_begins_as_a_slow_one_ends_has_a_time_of_its_own() {
-    let mut server = Server::with(&["partial_grace=1s"]);
+fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
+    let mut server = Server::with_limits(&["partial_grace=1s"]);
     let mut other = server.connect();
     let mut client = server.connect();
     let frame = message(Request::Set { key: b"/k", value: vec![1; 2_000][..].into() });
     client.send(&frame[..1_500]);
-    // Before its rate is looked at for the first time.
+    // Before the rate is measured for the first time.
     std::thread::sleep(Duration::from_millis(700));
     let start = Instant::now();
     client.send(&[&frame[1_500..], &frame[..10]].concat());
-    // The sizes of the two must not be mixed up: the second is the smaller by far.
+    // The second request is much smaller. The server must not mix up the sizes of the two.
     while start.elapsed() < Duration::from_millis(950) {
         other.ping();
         let ended = client.has_ended();
@@ -157,83 +159,83 @@ fn c10_a_request_that_begins_as_a_slow_one_ends_has_a_time_of_its_own() {
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    eventually(Duration::from_secs(5), "its own time is up", || client.has_ended());
+    eventually(Duration::from_secs(5), "the second request has timed out", || client.has_ended());
     assert_eq!(other.value("/k").len(), 2_000);
     drop((client, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c10_a_request_that_we_do_not_read_is_not_called_slow() {
-    let mut server = Server::with(&["partial_grace=200ms", "deferred_bytes=1KiB"]);
+fn c10_a_request_that_the_server_does_not_read_is_not_slow() {
+    let mut server = Server::with_limits(&["partial_grace=200ms", "deferred_bytes=1KiB"]);
     let mut other = server.connect();
     let mut waiter = server.connect();
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/k"])) });
     let set = message(Request::Set { key: b"/behind", value: vec![1; 500][..].into() });
-    // More behind the wait than is read, and the end of it cut off.
+    // More requests behind the wait than the server reads, and the last one truncated.
     waiter.send(&[wait, set.repeat(10), set[..100].to_vec()].concat());
-    // Part of the fault: it is overdue four times over.
+    // The delay is part of the fault: four times the grace.
     std::thread::sleep(Duration::from_millis(800));
     other.set("/k", "v");
     waiter.send(&set[100..]);
     waiter.assert_woken();
     waiter.ping();
-    assert_eq!(server.offences(), [""; 0]);
+    assert_eq!(server.disconnects(), [""; 0]);
     drop((waiter, other));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c11_who_sends_no_more_gets_its_answers_and_then_the_end() {
+fn c11_a_half_closed_connection_gets_its_replies_before_the_end() {
     let mut server = Server::start();
     server.connect().set("/k", "v");
     let ends_with = |bytes: &[u8]| {
         let mut client = server.connect();
         client.send(bytes);
-        client.finish_sending();
+        client.shutdown_write();
         client.end()
     };
     let get = message(Request::Get { key: b"/k" });
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/absent"])) });
     let answer = [&1u64.to_le_bytes()[..], b"v"].concat();
-    assert_eq!(ends_with(&get), End { last_words: answer.clone(), torn: false }, "after a get");
-    assert_eq!(ends_with(&wait), End { last_words: vec![], torn: false }, "while waiting");
-    assert_eq!(ends_with(&get[..5]), End { last_words: vec![], torn: false }, "mid-frame");
+    assert_eq!(ends_with(&get), End { received: answer.clone(), is_reset: false }, "after a get");
+    assert_eq!(ends_with(&wait), End { received: vec![], is_reset: false }, "while waiting");
+    assert_eq!(ends_with(&get[..5]), End { received: vec![], is_reset: false }, "mid-frame");
     let both = [get.clone(), get[..5].to_vec()].concat();
-    assert_eq!(ends_with(&both), End { last_words: answer.clone(), torn: false }, "whole and half");
+    assert_eq!(ends_with(&both), End { received: answer.clone(), is_reset: false }, "whole and half");
     let behind = [get, wait].concat();
-    assert_eq!(ends_with(&behind), End { last_words: answer, torn: false }, "answered, then waiting");
-    server.assert_unharmed();
+    assert_eq!(ends_with(&behind), End { received: answer, is_reset: false }, "answered, then waiting");
+    server.assert_healthy();
 }
 
 #[test]
-fn c11_all_of_a_large_answer_comes_before_the_end() {
-    // Nothing is held back here for the peer's slowness, so that what stands behind the get is reached at once.
-    let mut server = Server::with(&["output_pause=64MiB"]);
+fn c11_a_half_closed_connection_gets_all_of_a_large_reply() {
+    // A large output limit, so that the server reads the requests behind the GET immediately.
+    let mut server = Server::with_limits(&["output_pause=64MiB"]);
     let value = vec![3; 8 * MIB];
     server.connect().set("/k", &value);
     let get = message(Request::Get { key: b"/k" });
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/absent"])) });
-    // Also if what stands behind it will never be answered.
+    // The requests behind the GET may have no reply.
     for behind in [vec![], get[..5].to_vec(), wait] {
         let mut client = server.connect();
         client.send(&[&get[..], &get, &behind].concat());
-        client.finish_sending();
+        client.shutdown_write();
         server.wait_until_idle();
         let end = client.end();
-        assert_eq!((end.last_words.len(), end.torn), (2 * (8 + value.len()), false), "{behind:?}");
+        assert_eq!((end.received.len(), end.is_reset), (2 * (8 + value.len()), false), "{behind:?}");
     }
-    server.assert_unharmed_holding(value.len());
+    server.assert_healthy_with_stored(value.len());
 }
 
 #[test]
-fn c12_the_odd_but_legal_is_answered_byte_for_byte() {
+fn c12_unusual_but_legal_requests_get_exact_replies() {
     let mut server = Server::start();
     let mut client = server.connect();
     let nobody = KeyList::new(&[]);
     let mut answers = |request: Request<'_>, answer: &[u8]| {
-        client.tell(request);
-        client.tell(Request::Ping { nonce: 0xAABB_CCDD });
+        client.send_request(request);
+        client.send_request(Request::Ping { nonce: 0xAABB_CCDD });
         let expected = [answer, &0xAABB_CCDDu32.to_le_bytes()].concat();
         assert_eq!(client.bytes(expected.len()), expected, "{request:?}");
     };
@@ -257,9 +259,9 @@ fn c12_the_odd_but_legal_is_answered_byte_for_byte() {
     answers(Request::DeleteKey { key: b"" }, &1i64.to_le_bytes());
     answers(Request::DeleteKey { key: b"" }, &0i64.to_le_bytes());
     answers(Request::QueuePop { key: b"" }, &0i64.to_le_bytes());
-    assert_eq!(client.ask(Request::CancelWait), Reply::Canceled);
-    client.tell(Request::Ping { nonce: 4 });
+    assert_eq!(client.request(Request::CancelWait), Reply::Canceled);
+    client.send_request(Request::Ping { nonce: 4 });
     assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(4));
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }

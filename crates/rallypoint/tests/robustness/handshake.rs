@@ -1,18 +1,18 @@
-//! Rows C01–C05: the first bytes of a connection, and codes that nobody has.
+//! Rows C01–C05 in docs/internals/robustness.md. The first bytes of a connection, and unknown opcodes.
 
 use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::{KeyList, MAGIC, Op, PairList, Reply, ReplyKind, Request};
 use rallypoint_store::{Limits, Listen, ServerOptions, TcpStoreServer};
 
-use crate::harness::{Client, Server, alone, eventually, list, message, pairs, scaled};
+use crate::harness::{Client, Server, eventually, exclusive, list, message, pairs, scaled};
 
 fn validate() -> Vec<u8> {
     message(Request::Validate { magic: MAGIC })
 }
 
-/// One request of each kind, VALIDATE apart.
-fn one_of_each() -> Vec<Vec<u8>> {
+/// Returns one request per operation, except VALIDATE.
+fn one_request_per_operation() -> Vec<Vec<u8>> {
     let (key, value) = (&b"/k"[..], (&b"v"[..]).into());
     let (keys, entries) = (list(&["/k"]), pairs(&[("/k", "v")]));
     let requests = [
@@ -39,7 +39,7 @@ fn one_of_each() -> Vec<Vec<u8>> {
     requests.into_iter().map(message).collect()
 }
 
-/// Sends `bytes` over a new connection; how it ended.
+/// Sends `bytes` over a new connection. Returns how it ended.
 fn ended_by(server: &Server, bytes: &[u8]) -> crate::harness::End {
     let mut client = server.dial();
     client.send(bytes);
@@ -47,16 +47,16 @@ fn ended_by(server: &Server, bytes: &[u8]) -> crate::harness::End {
 }
 
 #[test]
-fn c01_a_wrong_magic_is_closed_at_once_and_nothing_behind_it_is_done() {
+fn c01_a_wrong_magic_closes_the_connection_and_later_requests_are_not_carried_out() {
     let mut server = Server::start();
     let set = message(Request::Set { key: b"/k", value: (&b"v"[..]).into() });
     let bytes =
         [message(Request::Validate { magic: MAGIC ^ 1 }), set, message(Request::Ping { nonce: 5 })].concat();
     let end = ended_by(&server, &bytes);
-    assert_eq!(end.last_words, b"");
+    assert_eq!(end.received, b"");
     assert!(!server.connect().is_present("/k"));
-    assert!(server.only_offence().contains("magic 0x3c85f7cf"));
-    server.assert_unharmed();
+    assert!(server.only_disconnect().contains("magic 0x3c85f7cf"));
+    server.assert_healthy();
 }
 
 #[test]
@@ -71,22 +71,22 @@ fn c01_a_wrong_magic_is_counted() {
 }
 
 #[test]
-fn c02_a_command_before_validate_is_closed_and_not_carried_out() {
+fn c02_a_request_before_validate_closes_the_connection_and_is_not_carried_out() {
     let mut server = Server::start();
     let mut other = server.connect();
     let before = other.num_keys();
-    for command in one_of_each() {
-        // All in one segment, and in two: a server that looks only at what came first is fooled by one of them.
+    for command in one_request_per_operation() {
+        // In one segment and in two segments.
         let end = ended_by(&server, &[command.clone(), validate(), command.clone()].concat());
-        assert_eq!(end.last_words, b"", "{command:?}");
+        assert_eq!(end.received, b"", "{command:?}");
         let mut client = server.dial();
         client.send(&command);
-        eventually(Duration::from_secs(5), "closed", || client.has_ended());
+        eventually(Duration::from_secs(5), "the connection is closed", || client.has_ended());
         assert!(!other.is_present("/k"), "{command:?}");
     }
     assert_eq!(other.num_keys(), before);
     drop(other);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn c03_a_handshake_split_at_any_byte_works() {
     for split in 1..bytes.len() {
         let mut client = server.dial();
         client.send(&bytes[..split]);
-        // Whoever asked later has been answered, so the first piece has been read on its own.
+        // The reply to a later request shows that the server has read the first part separately.
         other.ping();
         client.send(&bytes[split..]);
         assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(9), "split after {split} bytes");
@@ -109,52 +109,52 @@ fn c03_a_handshake_split_at_any_byte_works() {
     }
     assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(9), "byte by byte");
     drop((client, other));
-    server.assert_unharmed();
-    assert_eq!(server.offences(), [""; 0]);
+    server.assert_healthy();
+    assert_eq!(server.disconnects(), [""; 0]);
 }
 
 #[test]
-fn c03_the_handshake_has_one_deadline_however_it_drips() {
+fn c03_the_handshake_has_one_deadline_for_all_of_its_bytes() {
     assert_eq!(Limits::default().handshake, Duration::from_secs(10));
-    let mut server = Server::with(&["handshake=400ms"]);
+    let mut server = Server::with_limits(&["handshake=400ms"]);
     let mut idle = server.connect();
     let (mut client, start) = (server.dial(), Instant::now());
     for byte in &validate()[..4] {
-        // On a busy machine its time may be up before the last of them.
+        // On a busy machine the deadline may pass before the last byte.
         let _ = client.try_send(&[*byte]);
-        // Part of the fault: each byte comes within any time that a single read might be given.
+        // The delay is part of the fault: each byte arrives within any timeout for a single read.
         std::thread::sleep(Duration::from_millis(90));
     }
     client.end();
     let took = start.elapsed();
     assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(3), "{took:?}");
-    assert!(server.only_offence().contains("no handshake"));
-    // Who is through has all the time there is.
+    assert!(server.only_disconnect().contains("no handshake"));
+    // A connection that has completed the handshake has no deadline.
     idle.ping();
     drop(idle);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c04_an_unknown_code_and_a_second_validate_end_the_connection() {
+fn c04_an_unknown_opcode_or_a_second_validate_closes_the_connection() {
     let mut server = Server::start();
     let second = validate();
     let codes = (19..=255).map(|code| vec![code]);
     for bytes in codes.chain([second]) {
-        // What came before is answered, what comes after is not done.
+        // The request before is answered, the request after is not carried out.
         let before = message(Request::Ping { nonce: 1 });
         let after = message(Request::Set { key: b"/k", value: (&b"v"[..]).into() });
         let end = ended_by(&server, &[validate(), before, bytes.clone(), after].concat());
-        assert_eq!(end.last_words, 1u32.to_le_bytes(), "{bytes:?}");
-        assert!(!end.torn, "{bytes:?}");
+        assert_eq!(end.received, 1u32.to_le_bytes(), "{bytes:?}");
+        assert!(!end.is_reset, "{bytes:?}");
     }
     assert!(!server.connect().is_present("/k"));
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c04_c06_a_bad_frame_is_answered_within_a_millisecond_and_costs_next_to_nothing() {
-    let _alone = alone();
+fn c04_c06_a_bad_frame_closes_the_connection_within_1_ms_for_less_than_20_us_of_cpu_time() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let rounds = scaled(1_000, 20_000) as u32;
     let too_long_a_key = [&[Op::Set as u8][..], &u64::MAX.to_le_bytes()].concat();
@@ -173,7 +173,7 @@ fn c04_c06_a_bad_frame_is_answered_within_a_millisecond_and_costs_next_to_nothin
             }
             server.process().user_cpu() - before
         };
-        // An offence is a visit with a bad end: what it costs above a visit is what the offence costs.
+        // Each bad frame needs a connection. The cost of a connection alone is subtracted.
         let mut costs = Vec::new();
         let is_little = (0..10).any(|_| {
             let cost = visits(Some(&bad)).saturating_sub(visits(None)) / rounds;
@@ -186,20 +186,20 @@ fn c04_c06_a_bad_frame_is_answered_within_a_millisecond_and_costs_next_to_nothin
         println!("{bad:?}: {costs:?} of processor time, closed within {median:?}");
         assert!(median < Duration::from_millis(1), "{median:?}");
     }
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c05_http_and_tls_are_closed_and_hold_no_file() {
+fn c05_http_tls_and_ssh_clients_are_disconnected_and_use_no_file() {
     let mut server = Server::start();
     let tls_hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[0x5a; 506]].concat();
     let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec();
     for bytes in [http, tls_hello, b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), vec![0xf5], vec![b'*']] {
         let mut client = server.dial();
         client.send(&bytes);
-        eventually(Duration::from_secs(5), "the file is closed by the server", || server.connections() == 0);
-        assert_eq!(client.end().last_words, b"");
+        eventually(Duration::from_secs(5), "the server closes the file", || server.connections() == 0);
+        assert_eq!(client.end().received, b"");
     }
-    assert!(server.offences().iter().all(|line| line.contains("not a c10d store client")));
-    server.assert_unharmed();
+    assert!(server.disconnects().iter().all(|line| line.contains("not a c10d store client")));
+    server.assert_healthy();
 }

@@ -1,4 +1,4 @@
-//! Rows C06–C08: lengths and counts that are announced and never come.
+//! Rows C06–C08 in docs/internals/robustness.md. Announced lengths and counts whose data never arrives.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,8 @@ use rallypoint_core::wire::{MAGIC, Op, Request};
 use rallypoint_store::Limits;
 
 use crate::harness::{
-    Client, End, KIB, MIB, Server, alone, announced, assert_undisturbed, eventually, header, message, scaled,
-    string,
+    Client, End, KIB, MIB, Server, announced, assert_latency_unaffected, eventually, exclusive, header,
+    message, scaled, string,
 };
 
 fn ended_by(server: &Server, bytes: &[u8]) -> End {
@@ -16,12 +16,12 @@ fn ended_by(server: &Server, bytes: &[u8]) -> End {
     client.end()
 }
 
-const TOO_LONG_A_KEY: [u64; 6] = [8193, 1 << 20, 1 << 31, 1 << 62, 1 << 63, u64::MAX];
-const TOO_LONG_A_VALUE: [u64; 6] = [(8 << 20) + 1, 64 << 20, 1 << 31, 1 << 62, 1 << 63, u64::MAX];
-const TOO_MANY_KEYS: [u64; 6] = [131_073, 1 << 25, 1 << 31, 1 << 61, 1 << 63, u64::MAX];
+const OVERSIZED_KEY_LENGTHS: [u64; 6] = [8193, 1 << 20, 1 << 31, 1 << 62, 1 << 63, u64::MAX];
+const OVERSIZED_VALUE_LENGTHS: [u64; 6] = [(8 << 20) + 1, 64 << 20, 1 << 31, 1 << 62, 1 << 63, u64::MAX];
+const OVERSIZED_KEY_COUNTS: [u64; 6] = [131_073, 1 << 25, 1 << 31, 1 << 61, 1 << 63, u64::MAX];
 
 #[test]
-fn c06_a_key_longer_than_the_limit_ends_the_connection_before_anything_is_allocated() {
+fn c06_an_oversized_key_closes_the_connection_before_memory_is_allocated() {
     let mut server = Server::start();
     let with_a_key = [
         Op::Set,
@@ -35,38 +35,42 @@ fn c06_a_key_longer_than_the_limit_ends_the_connection_before_anything_is_alloca
         Op::QueueLen,
         Op::Barrier,
     ];
-    for len in TOO_LONG_A_KEY {
+    for len in OVERSIZED_KEY_LENGTHS {
         for op in with_a_key {
             let end = ended_by(&server, &header(op, &[len]));
-            assert_eq!(end, End { last_words: vec![], torn: false }, "{op} {len}");
+            assert_eq!(end, End { received: vec![], is_reset: false }, "{op} {len}");
         }
         for op in [Op::Check, Op::Wait, Op::MultiGet, Op::MultiSet] {
             let end = ended_by(&server, &header(op, &[1, len]));
-            assert_eq!(end, End { last_words: vec![], torn: false }, "{op} {len}");
+            assert_eq!(end, End { received: vec![], is_reset: false }, "{op} {len}");
         }
     }
-    assert!(server.growth() < 4 * MIB, "{}", server.growth());
-    assert!(server.first_offence().contains("key of 8193 bytes, limit 8192"), "{:?}", server.offences());
+    assert!(server.memory_growth() < 4 * MIB, "{}", server.memory_growth());
+    assert!(
+        server.first_disconnect().contains("key of 8193 bytes, limit 8192"),
+        "{:?}",
+        server.disconnects()
+    );
     let longest = "k".repeat(8192);
     let mut client = server.connect();
     client.set(&longest, "v");
     assert_eq!(client.value(&longest), b"v");
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c06_ten_thousand_bad_frames_a_second_disturb_nobody() {
-    let _alone = alone();
+fn c06_ten_thousand_bad_frames_per_second_delay_no_other_client() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let frame = [message(Request::Validate { magic: MAGIC }), header(Op::Set, &[u64::MAX])].concat();
     let seconds = scaled(1, 10) as f64;
     let mut sent = 0;
-    assert_undisturbed(&server, Duration::from_millis(2), || {
+    assert_latency_unaffected(&server, Duration::from_millis(2), || {
         let start = Instant::now();
         sent = 0;
         while start.elapsed().as_secs_f64() < seconds {
-            // As many as the clock allows by now; in between, the processor is for others.
+            // At most 10,000 per second.
             if f64::from(sent) < start.elapsed().as_secs_f64() * 10_000.0 {
                 let mut client = server.dial();
                 client.send(&frame);
@@ -78,11 +82,11 @@ fn c06_ten_thousand_bad_frames_a_second_disturb_nobody() {
         }
     });
     println!("{sent} bad frames in {seconds} s");
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
-/// An address of this machine that is not a loopback one. Nothing is sent to find it.
-fn own_address() -> Option<std::net::IpAddr> {
+/// Returns an address of this machine that is not a loopback address. Nothing is sent.
+fn non_loopback_address() -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
     socket
@@ -93,45 +97,45 @@ fn own_address() -> Option<std::net::IpAddr> {
 }
 
 #[test]
-fn c06_an_address_that_keeps_offending_is_refused_for_a_while() {
+fn c06_an_address_with_repeated_offences_is_refused_during_the_penalty() {
     let limits = Limits::default();
     assert_eq!((limits.offences_per_second, limits.offence_penalty), (20, Duration::from_secs(10)));
-    let Some(ip) = own_address() else {
-        return eprintln!("this machine has a loopback address only: not tested");
+    let Some(ip) = non_loopback_address() else {
+        return eprintln!("skipped: this machine has only loopback addresses");
     };
     let mut server = Server::listening_on("0.0.0.0:0", &["offence_penalty=1s", "offences_per_second=5"]);
     let from_outside = (ip, server.address().port()).into();
-    let mut there_already = Client::connect(from_outside);
+    let mut connected = Client::connect(from_outside);
     let frame = header(Op::Set, &[u64::MAX]);
     let offend = || Client::try_connect(from_outside).is_ok_and(|mut client| client.try_send(&frame).is_ok());
     let start = Instant::now();
-    // It may take more than six where a second passes among them.
+    // More than six attempts, if a new second starts in between.
     while offend() {
-        assert!(start.elapsed() < Duration::from_secs(10), "it is never refused");
+        assert!(start.elapsed() < Duration::from_secs(10), "the address is never refused");
     }
-    // Not who is connected already, nor anybody from elsewhere.
-    there_already.ping();
+    // A connected client, and a client from another address, are not affected.
+    connected.ping();
     server.connect().ping();
-    eventually(Duration::from_secs(5), "the time is up", || Client::try_connect(from_outside).is_ok());
-    drop(there_already);
-    server.assert_unharmed();
+    eventually(Duration::from_secs(5), "the penalty is over", || Client::try_connect(from_outside).is_ok());
+    drop(connected);
+    server.assert_healthy();
 }
 
 #[test]
-fn c07_a_value_longer_than_the_limit_ends_the_connection() {
+fn c07_an_oversized_value_closes_the_connection() {
     let mut server = Server::start();
-    for len in TOO_LONG_A_VALUE {
+    for len in OVERSIZED_VALUE_LENGTHS {
         for op in [Op::Set, Op::Append, Op::QueuePush, Op::CompareSet] {
             assert_eq!(
                 ended_by(&server, &announced(op, b"/k", len)),
-                End { last_words: vec![], torn: false },
+                End { received: vec![], is_reset: false },
                 "{op} {len}"
             );
         }
         let bytes = [&header(Op::MultiSet, &[1])[..], &announced(Op::Set, b"/k", len)[1..]].concat();
-        assert_eq!(ended_by(&server, &bytes), End { last_words: vec![], torn: false }, "multi_set {len}");
+        assert_eq!(ended_by(&server, &bytes), End { received: vec![], is_reset: false }, "multi_set {len}");
     }
-    assert!(server.growth() < 4 * MIB, "{}", server.growth());
+    assert!(server.memory_growth() < 4 * MIB, "{}", server.memory_growth());
     let mut client = server.connect();
     assert!(!client.is_present("/k"));
     let largest = vec![7; 8 * MIB];
@@ -139,17 +143,17 @@ fn c07_a_value_longer_than_the_limit_ends_the_connection() {
     assert!(client.value("/k") == largest);
     client.number(Request::DeleteKey { key: b"/k" });
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn c07_room_is_made_as_bytes_arrive_and_not_as_announced() {
+fn c07_memory_grows_with_received_bytes_and_not_with_the_announced_length() {
     let mut server = Server::start();
-    // As many as the budget of uploads admits at once.
-    const HELD: usize = 20;
+    // The number of uploads that fit into the input budget.
+    const UPLOADS: usize = 20;
     const SENT: usize = 100 * KIB;
     let beginning = announced(Op::Set, b"/k", 8 << 20);
-    let held: Vec<Client> = (0..HELD)
+    let clients: Vec<Client> = (0..UPLOADS)
         .map(|_| {
             let mut client = server.connect();
             client.send(&beginning);
@@ -158,34 +162,38 @@ fn c07_room_is_made_as_bytes_arrive_and_not_as_announced() {
         })
         .collect();
     server.wait_until_idle();
-    assert!(server.growth() > HELD * SENT / 2, "the bytes have been read: {}", server.growth());
-    let most = HELD * (SENT + 64 * KIB) + MIB;
-    assert!(server.growth() < most, "{} for {} sent", server.growth(), HELD * SENT);
-    drop(held);
-    server.assert_unharmed();
+    assert!(
+        server.memory_growth() > UPLOADS * SENT / 2,
+        "the bytes have been read: {}",
+        server.memory_growth()
+    );
+    let max_growth = UPLOADS * (SENT + 64 * KIB) + MIB;
+    assert!(server.memory_growth() < max_growth, "{} for {} sent", server.memory_growth(), UPLOADS * SENT);
+    drop(clients);
+    server.assert_healthy();
 }
 
 #[test]
-fn c08_more_keys_than_the_limit_end_the_connection_and_a_count_allocates_nothing() {
+fn c08_a_key_count_above_the_limit_closes_the_connection_and_a_count_allocates_nothing() {
     let mut server = Server::start();
     let with_a_list = [Op::Check, Op::Wait, Op::MultiGet, Op::MultiSet];
-    for count in TOO_MANY_KEYS {
+    for count in OVERSIZED_KEY_COUNTS {
         for op in with_a_list {
             let end = ended_by(&server, &header(op, &[count]));
-            assert_eq!(end, End { last_words: vec![], torn: false }, "{op} {count}");
+            assert_eq!(end, End { received: vec![], is_reset: false }, "{op} {count}");
         }
     }
-    let mut held = Vec::new();
+    let mut clients = Vec::new();
     for op in with_a_list {
         for _ in 0..100 {
             let mut client = server.connect();
             client.send(&[header(op, &[131_072]), string(b"/k")].concat());
-            held.push(client);
+            clients.push(client);
         }
     }
     server.wait_until_idle();
-    assert!(server.growth() < 2 * MIB, "{} for 400 counts of 131,072", server.growth());
-    assert!(held.iter_mut().all(|client| !client.has_ended()), "as many keys as the limit are no offence");
-    drop(held);
-    server.assert_unharmed();
+    assert!(server.memory_growth() < 2 * MIB, "{} for 400 counts of 131,072", server.memory_growth());
+    assert!(clients.iter_mut().all(|client| !client.has_ended()), "a key count at the limit is accepted");
+    drop(clients);
+    server.assert_healthy();
 }

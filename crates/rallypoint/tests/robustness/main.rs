@@ -1,8 +1,9 @@
-//! The server under bad input and faults: one test or more for every row of the tables C, V, W and R, named after it.
+//! The server under bad input and faults. Tests are named after rows of the tables C, V, W and R in
+//! docs/internals/robustness.md.
 //!
-//! The server is the binary itself, as a child process, because memory, files, processor time and log are of that
-//! process. Each test ends with [`harness::Server::assert_unharmed`], what all rows have in common. Counts are cut to
-//! what a test run can afford; `RALLYPOINT_SOAK=1` asks for the full ones. What the client has to bear is not here.
+//! The server runs as a child process, because memory, files, processor time and the log are measured per process. Each
+//! test ends with [`harness::Server::assert_healthy`], which checks what all rows have in common. `RALLYPOINT_SOAK=1`
+//! runs the tests with full counts. Faults of the client are tested in the store crate.
 
 mod barriers;
 mod containers;

@@ -1,4 +1,5 @@
-//! Rows R01–R03, R07 and R13: connections and files that peers try to use up. (R12 is a matter of `serve`'s flags.)
+//! Rows R01–R03, R07 and R13 in docs/internals/robustness.md. Connections and files that clients try to use up. Row R12
+//! is tested in `serve.rs`.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,76 +9,83 @@ use rallypoint_store::{Limits, Listen, ServerOptions, TcpStoreServer};
 use socket2::SockRef;
 
 use crate::harness::{
-    Client, KIB, MIB, Server, TICK, alone, assert_undisturbed, eventually, message, raise_file_limit, scaled,
+    Client, KIB, MIB, Server, TICK_INTERVAL, assert_latency_unaffected, eventually, exclusive, message,
+    raise_file_limit, scaled,
 };
 
 #[test]
-fn r01_ten_thousand_idle_connections_cost_little_and_delay_nobody() {
-    let _alone = alone();
-    // As many as this machine lets one process have, where that is less.
+fn r01_ten_thousand_idle_connections_use_less_than_100_mib_and_delay_no_other_client() {
+    let _exclusive = exclusive();
+    // Fewer connections, if this process may open fewer files.
     let count = raise_file_limit().saturating_sub(1_000).min(10_000);
     assert!(count >= 1_000, "the file limit leaves {count} connections to test with");
     let mut server = Server::start();
     let idle: Vec<Client> = (0..count).map(|_| server.connect()).collect();
     assert_eq!(server.connections(), count);
     let memory = server.process().memory();
-    println!("{count} idle connections: {} KiB, {} B each", memory / KIB, server.growth() / count);
+    println!("{count} idle connections: {} KiB, {} B each", memory / KIB, server.memory_growth() / count);
     assert!(memory < 100 * MIB, "{memory}");
-    // They do nothing; so long the others are watched.
-    assert_undisturbed(&server, Duration::from_millis(1), || std::thread::sleep(Duration::from_millis(500)));
+    // The connections are idle while latencies are measured.
+    assert_latency_unaffected(&server, Duration::from_millis(1), || {
+        std::thread::sleep(Duration::from_millis(500))
+    });
     drop(idle);
-    eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
-    server.assert_unharmed();
+    eventually(Duration::from_secs(5), "all connections are closed", || server.connections() == 0);
+    server.assert_healthy();
 }
 
 #[test]
 fn r02_connections_that_never_send_a_byte_are_closed_at_the_deadline() {
-    let _alone = alone();
+    let _exclusive = exclusive();
     raise_file_limit();
     assert_eq!(Limits::default().handshake, Duration::from_secs(10));
-    let mut server = Server::with(&["handshake=1s"]);
+    let mut server = Server::with_limits(&["handshake=1s"]);
     let mut validated = server.connect();
     let mut silent: Vec<Client> = (0..1_000).map(|_| server.dial()).collect();
     let last = Instant::now();
-    eventually(Duration::from_secs(4), "all are closed", || server.connections() == 1);
-    assert!(last.elapsed() >= Duration::from_millis(900), "none before its time");
-    eventually(Duration::from_secs(1), "each sees its end", || silent.iter_mut().all(Client::has_ended));
+    eventually(Duration::from_secs(4), "all connections are closed", || server.connections() == 1);
+    assert!(last.elapsed() >= Duration::from_millis(900), "no connection is closed before the deadline");
+    eventually(Duration::from_secs(1), "each client sees the end", || {
+        silent.iter_mut().all(Client::has_ended)
+    });
     validated.ping();
     drop(validated);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn r02_no_more_than_so_many_wait_unvalidated_and_the_oldest_go_first() {
+fn r02_the_oldest_unvalidated_connections_above_the_limit_are_closed() {
     raise_file_limit();
     assert_eq!(Limits::default().stale_total, 1024);
-    let mut server = Server::with(&["stale_total=20", "stale_after=100ms"]);
+    let mut server = Server::with_limits(&["stale_total=20", "stale_after=100ms"]);
     let mut silent: Vec<Client> = (0..50).map(|_| server.dial()).collect();
-    eventually(Duration::from_secs(5), "those over the limit are closed", || server.connections() == 20);
+    eventually(Duration::from_secs(5), "connections over the limit are closed", || {
+        server.connections() == 20
+    });
     let ended: Vec<bool> = silent.iter_mut().map(Client::has_ended).collect();
     assert!(ended[..30].iter().all(|&ended| ended) && ended[30..].iter().all(|&ended| !ended), "{ended:?}");
-    // One that is left is no worse for it.
+    // A remaining connection still works.
     silent[40].send(&message(Request::Validate { magic: MAGIC }));
     silent[40].ping();
     drop(silent);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn r03_connections_that_come_and_go_leave_nothing() {
-    let _alone = alone();
+fn r03_short_connections_leak_no_memory() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let rounds = scaled(5_000, 1_000_000);
     let churn = |rounds: usize| {
         for round in 0..rounds {
             match round % 4 {
                 0 => drop(server.dial()),
-                1 => server.dial().tear(),
+                1 => server.dial().reset(),
                 2 => drop(server.connect()),
-                _ => server.connect().tear(),
+                _ => server.connect().reset(),
             }
         }
-        eventually(Duration::from_secs(5), "all are gone", || server.connections() == 0);
+        eventually(Duration::from_secs(5), "all connections are closed", || server.connections() == 0);
         server.process().memory()
     };
     let before = churn(2_000);
@@ -86,11 +94,12 @@ fn r03_connections_that_come_and_go_leave_nothing() {
     let leaked = after.saturating_sub(before);
     println!("{rounds} connections in {:?}: {leaked} B more", start.elapsed());
     assert!(leaked < 256 * KIB, "{leaked} B over {rounds} connections");
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
-/// Connects 200 times, four at a time, to a server that may have 128 files. Returns those that were served and how many were not.
-fn crowd(server: &Server) -> (Vec<Client>, usize) {
+/// Connects 200 times, with four threads, to a server that may open 128 files. Returns the clients that were served and
+/// the number of those that were not.
+fn connect_200_times(server: &Server) -> (Vec<Client>, usize) {
     let connect = || (0..50).filter_map(|_| Client::try_connect(server.address()).ok()).collect::<Vec<_>>();
     let served: Vec<Client> = std::thread::scope(|scope| {
         let threads = [(); 4].map(|()| scope.spawn(connect));
@@ -101,41 +110,43 @@ fn crowd(server: &Server) -> (Vec<Client>, usize) {
 }
 
 #[test]
-fn r07_more_connections_than_files_are_refused_and_the_rest_served() {
-    // Once where our own limit holds them off, and once where the system's does.
+fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
+    // Once with our limit below that of the system, and once without.
     for limit in ["spare_files=64", "spare_files=0"] {
         let mut server = Server::with_files(128, &[limit]);
-        let (mut served, refused) = crowd(&server);
+        let (mut served, refused) = connect_200_times(&server);
         println!("{limit}: {} served, {refused} refused", served.len());
         assert!(served.len() >= 60 && served.len() < 128, "{} served", served.len());
         assert_eq!(served.len() + refused, 200);
         served.iter_mut().for_each(Client::ping);
-        // Files spared for that are what a health check needs.
+        // A health check needs one of the spare files.
         if limit == "spare_files=64" {
             let health = server.health();
             assert_eq!((&health["status"], &health["connections"]), (&"full".into(), &served.len().into()));
             assert_eq!(health["most_connections"], health["connections"], "{health}");
             assert!(health["refused"].as_u64() >= Some(refused as u64), "{health}");
         }
-        // Whoever goes makes room for another, again and again.
+        // A connection that closes makes room for another one.
         for _ in 0..20 {
             drop(served.pop());
             let mut next = None;
-            eventually(Duration::from_secs(5), "the place is free", || {
+            eventually(Duration::from_secs(5), "another client is served", || {
                 next = Client::try_connect(server.address()).ok();
                 next.is_some()
             });
             served.extend(next);
         }
-        assert!(server.first_offence().contains("refused"), "{:?}", server.offences());
+        assert!(server.first_disconnect().contains("refused"), "{:?}", server.disconnects());
         drop(served);
-        eventually(Duration::from_secs(5), "there is room again", || server.health()["status"] == "serving");
-        server.assert_unharmed();
+        eventually(Duration::from_secs(5), "the server accepts connections again", || {
+            server.health()["status"] == "serving"
+        });
+        server.assert_healthy();
     }
 }
 
 #[test]
-fn r07_with_64_files_it_serves_32_connections_and_says_how_many_it_can() {
+fn r07_a_server_with_64_files_serves_32_connections_and_logs_its_limit() {
     let mut server = Server::with_files(64, &[]);
     let mut served: Vec<Client> = (0..32).map(|_| server.connect()).collect();
     served.iter_mut().for_each(Client::ping);
@@ -144,11 +155,11 @@ fn r07_with_64_files_it_serves_32_connections_and_says_how_many_it_can() {
     assert!(log.contains("limits: 48 connections"), "{log}");
     assert!(log.contains("WARN the file limit allows only 48 connections\nhint: "), "{log}");
     drop(served);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
 #[test]
-fn r07_the_soft_limit_of_files_is_raised_to_the_hard_one() {
+fn r07_the_soft_file_limit_is_raised_to_the_hard_limit() {
     let script = "ulimit -S -n 70; ulimit -H -n 300; exec \"$0\" serve --listen 127.0.0.1:0";
     let mut child = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_rallypoint")])
@@ -167,8 +178,8 @@ fn r07_the_soft_limit_of_files_is_raised_to_the_hard_one() {
 }
 
 #[test]
-fn r13_every_connection_has_keep_alive_and_a_limit_for_unacknowledged_data() {
-    // A copy of the listening socket shows what the server has set on it, and accepted sockets inherit it.
+fn r13_every_connection_has_keep_alive_and_a_user_timeout() {
+    // A copy of the listening socket shows the options that the server has set. Accepted sockets inherit them.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let copy = listener.try_clone().unwrap();
     let listen = vec![Listen::Socket(listener)];
@@ -183,7 +194,7 @@ fn r13_every_connection_has_keep_alive_and_a_limit_for_unacknowledged_data() {
 }
 
 #[test]
-fn r13_the_kernel_holds_no_more_of_a_connection_than_the_limit_says() {
+fn r13_kernel_buffers_have_the_configured_size() {
     let buffers = |limits: Option<Limits>| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let copy = listener.try_clone().unwrap();
@@ -199,7 +210,7 @@ fn r13_the_kernel_holds_no_more_of_a_connection_than_the_limit_says() {
     assert_ne!(by_itself, (40 * KIB, 40 * KIB));
 }
 
-/// What the kernel's table says of the server's end of this connection: the timer that runs on it, and for how long.
+/// Returns the timer of the server's end of this connection from the kernel's table: its kind and its remaining time.
 fn timer(server: &Server, client_port: u16) -> (u8, Duration) {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let ports = (format!(":{:04X}", server.address().port()), format!(":{client_port:04X}"));
@@ -209,37 +220,37 @@ fn timer(server: &Server, client_port: u16) -> (u8, Duration) {
         .find(|fields| fields[1].ends_with(&ports.0) && fields[2].ends_with(&ports.1))
         .expect("the connection is in the table");
     let (kind, ticks) = line[5].split_once(':').unwrap();
-    (kind.parse().unwrap(), TICK * u32::from_str_radix(ticks, 16).unwrap())
+    (kind.parse().unwrap(), TICK_INTERVAL * u32::from_str_radix(ticks, 16).unwrap())
 }
 
 #[test]
-fn r13_the_keep_alive_clock_runs_on_an_idle_connection() {
+fn r13_the_keep_alive_timer_runs_on_an_idle_connection() {
     const KEEP_ALIVE: u8 = 2;
     let mut server = Server::start();
     let mut client = server.connect();
-    client.tell(Request::Ping { nonce: 1 });
+    client.send_request(Request::Ping { nonce: 1 });
     assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(1));
     let mut seen = (0, Duration::ZERO);
-    // For a moment after a reply the clock for its retransmission may be the one that is shown.
-    eventually(Duration::from_secs(5), "the keep-alive clock runs", || {
+    // For a short time after a reply, the retransmission timer is shown.
+    eventually(Duration::from_secs(5), "the keep-alive timer runs", || {
         seen = timer(&server, client.port());
         seen.0 == KEEP_ALIVE
     });
     assert!(seen.1 > Duration::from_secs(45) && seen.1 <= Duration::from_secs(61), "{seen:?}");
     drop(client);
-    server.assert_unharmed();
+    server.assert_healthy();
 }
 
-/// What the last test runs in a network of its own, where it may cut the cable.
+/// Runs in a network namespace of its own, where it can take the link down.
 #[test]
-#[ignore = "runs inside r13_a_peer_that_vanished_is_reaped"]
-fn inside_a_network_of_its_own() {
+#[ignore = "runs inside r13_connections_of_an_unreachable_peer_are_closed"]
+fn connections_are_closed_after_the_link_goes_down() {
     let ip = |args: &str| {
         let status = Command::new("ip").args(args.split(' ')).status().expect("ip");
         assert!(status.success(), "ip {args}");
     };
     ip("link set lo up");
-    let server = Server::with(&[
+    let server = Server::with_limits(&[
         "keepalive_idle=1s",
         "keepalive_interval=1s",
         "keepalive_probes=2",
@@ -248,36 +259,36 @@ fn inside_a_network_of_its_own() {
     ]);
     let mut client = server.connect();
     client.set("/k", vec![1; 8 * MIB]);
-    // One that is silent, one that waits, and one that is being sent something.
+    // An idle connection, a waiting one, and one with unsent data.
     let mut waiter = server.connect();
     waiter.start_waiting(&["/absent"]);
     let mut reader = server.connect();
-    reader.tell(Request::Get { key: b"/k" });
+    reader.send_request(Request::Get { key: b"/k" });
     server.wait_until_idle();
     assert_eq!(server.connections(), 3);
     ip("link set lo down");
     let cut = Instant::now();
-    eventually(Duration::from_secs(20), "all three are given up", || server.connections() == 0);
+    eventually(Duration::from_secs(20), "all three connections are closed", || server.connections() == 0);
     println!("given up after {:?}", cut.elapsed());
-    assert!(cut.elapsed() > Duration::from_millis(900), "not before their time");
+    assert!(cut.elapsed() > Duration::from_millis(900), "the connections are closed before the timeout");
 }
 
 #[test]
-fn r13_a_peer_that_vanished_is_reaped() {
+fn r13_connections_of_an_unreachable_peer_are_closed() {
     let own_network = |args: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--net"]).args(args);
         command.output()
     };
-    // Not every machine lets its users have one; then the options are what is tested, above.
+    // Not every machine allows network namespaces. The socket options are tested above.
     if !own_network(&["ip", "link", "set", "lo", "up"]).is_ok_and(|output| output.status.success()) {
-        return eprintln!("no network of our own to be had here: not tested");
+        return eprintln!("skipped: no network namespaces here");
     }
-    let this = std::env::current_exe().expect("this test");
-    let name = "resources::inside_a_network_of_its_own";
-    let args = [this.to_str().expect("text"), "--exact", name, "--ignored", "--nocapture"];
+    let this = std::env::current_exe().expect("the path of this test");
+    let name = "resources::connections_are_closed_after_the_link_goes_down";
+    let args = [this.to_str().expect("UTF-8"), "--exact", name, "--ignored", "--nocapture"];
     let output = own_network(&args).expect("unshare");
-    let said =
+    let printed =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }

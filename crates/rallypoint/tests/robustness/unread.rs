@@ -1,14 +1,14 @@
-//! Row R05 and invariant S14: what replies hold that nobody takes, whatever becomes of the store meanwhile.
+//! Row R05 in docs/internals/robustness.md. Memory of replies that clients don't read, while the store changes.
 
 use std::time::Duration;
 
 use rallypoint_core::Key;
 use rallypoint_core::wire::{PairList, Reply, ReplyKind, Request};
 
-use crate::harness::{Client, MIB, Server, alone, assert_undisturbed, message};
-use crate::load::ONE_LARGE_REQUEST;
+use crate::harness::{Client, MIB, Server, assert_latency_unaffected, exclusive, message};
+use crate::load::LARGE_REQUEST_GRACE;
 
-/// Fills a server with so many keys.
+/// Sets this number of keys.
 fn fill(server: &Server, count: usize) {
     let names: Vec<String> = (0..count).map(|n| format!("/job/rank/{n:07}")).collect();
     let mut client = server.connect();
@@ -19,47 +19,47 @@ fn fill(server: &Server, count: usize) {
     client.ping();
 }
 
-/// How many of these are not the bystanders'.
+/// Returns the number of keys that are not those of the latency probes.
 fn of_job(keys: &[Key]) -> usize {
     keys.iter().filter(|key| key.starts_with(b"/job/")).count()
 }
 
 #[test]
-fn lists_of_keys_that_are_not_read_disturb_no_other_connection() {
-    let _alone = alone();
+fn unread_key_lists_delay_no_other_client() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     let keys = 300_000;
     fill(&server, keys);
     server.wait_until_idle();
     let before = server.process().memory();
-    let mut lazy: Vec<Client> = Vec::new();
-    assert_undisturbed(&server, Duration::from_millis(50), || {
+    let mut slow_readers: Vec<Client> = Vec::new();
+    assert_latency_unaffected(&server, Duration::from_millis(50), || {
         let mut writer = server.connect();
         for _ in 0..18 {
             let mut client = server.connect();
-            client.tell(Request::ListKeys);
-            writer.set(&format!("/new/{}", lazy.len()), "");
-            lazy.push(client);
-            // More of them at a time share the processor.
+            client.send_request(Request::ListKeys);
+            writer.set(&format!("/new/{}", slow_readers.len()), "");
+            slow_readers.push(client);
+            // A pause, because concurrent lists share the processor.
             std::thread::sleep(Duration::from_millis(25));
         }
     });
     let growth = server.process().memory().saturating_sub(before);
-    println!("{} lists of {keys} keys that are not read: {} MiB", lazy.len(), growth / MIB);
-    // Each list is printed once, and is 7.5 MiB.
-    assert!(growth < lazy.len() * 12 * MIB, "{} lists, {growth} bytes", lazy.len());
-    // A client that reads on after all gets the list of the moment in which it asked.
-    let Reply::Keys(listed) = lazy[0].reply(ReplyKind::Keys) else { panic!() };
+    println!("{} lists of {keys} keys that are not read: {} MiB", slow_readers.len(), growth / MIB);
+    // Each list is encoded once and has 7.5 MiB.
+    assert!(growth < slow_readers.len() * 12 * MIB, "{} lists, {growth} bytes", slow_readers.len());
+    // A client that reads later gets the list as of its request.
+    let Reply::Keys(listed) = slow_readers[0].reply(ReplyKind::Keys) else { panic!() };
     assert_eq!((of_job(&listed), listed.iter().filter(|key| key.starts_with(b"/new/")).count()), (keys, 0));
-    drop(lazy);
-    server.assert_unharmed_holding(before + 64 * MIB);
+    drop(slow_readers);
+    server.assert_healthy_with_stored(before + 64 * MIB);
 }
 
-/// Each list is of another moment, and the keys of every table change in between: nothing is shared.
+/// The keys change between the lists, so the lists share no memory.
 #[test]
-fn lists_that_nobody_reads_share_the_limit_of_replies_however_the_keys_change() {
-    let _alone = alone();
-    let mut server = Server::with(&["output_total=32MiB"]);
+fn unread_key_lists_of_changing_keys_share_the_reply_limit() {
+    let _exclusive = exclusive();
+    let mut server = Server::with_limits(&["output_total=32MiB"]);
     let long = "k".repeat(4_000);
     let names: Vec<String> = (0..4_000).map(|n| format!("/{n:05}{long}")).collect();
     let mut writer = server.connect();
@@ -70,98 +70,116 @@ fn lists_that_nobody_reads_share_the_limit_of_replies_however_the_keys_change() 
     writer.ping();
     server.wait_until_idle();
     let before = server.process().memory();
-    let mut lazy: Vec<Client> = Vec::new();
-    let mut most = 0;
+    let mut slow_readers: Vec<Client> = Vec::new();
+    let mut peak = 0;
     for names in names.chunks(250) {
         let mut client = server.connect();
-        client.tell(Request::ListKeys);
-        lazy.push(client);
+        client.send_request(Request::ListKeys);
+        slow_readers.push(client);
         server.wait_until_idle();
         for name in names {
-            writer.tell(Request::DeleteKey { key: name.as_bytes() });
+            writer.send_request(Request::DeleteKey { key: name.as_bytes() });
         }
         writer.bytes(8 * names.len());
         server.wait_until_idle();
-        most = most.max(server.process().memory().saturating_sub(before));
+        peak = peak.max(server.process().memory().saturating_sub(before));
     }
-    println!("{} lists of up to 16 MiB: {} MiB at most", lazy.len(), most / MIB);
-    assert!(most < 64 * MIB, "{most}");
-    assert!(server.first_offence().contains("replies of"), "{:?}", server.offences());
-    drop((lazy, writer));
-    server.assert_unharmed_holding(before + 48 * MIB);
+    println!("{} lists of up to 16 MiB: {} MiB at most", slow_readers.len(), peak / MIB);
+    assert!(peak < 64 * MIB, "{peak}");
+    assert!(server.first_disconnect().contains("replies of"), "{:?}", server.disconnects());
+    drop((slow_readers, writer));
+    server.assert_healthy_with_stored(before + 48 * MIB);
 }
 
 #[test]
-fn a_reader_of_a_long_list_disturbs_nobody() {
-    let _alone = alone();
+fn a_client_that_reads_a_long_key_list_delays_no_other_client() {
+    let _exclusive = exclusive();
     let mut server = Server::start();
     fill(&server, 1_000_000);
     let mut reader = server.connect();
-    assert_undisturbed(&server, ONE_LARGE_REQUEST, || {
+    assert_latency_unaffected(&server, LARGE_REQUEST_GRACE, || {
         for _ in 0..3 {
-            let Reply::Keys(listed) = reader.ask(Request::ListKeys) else { panic!() };
+            let Reply::Keys(listed) = reader.request(Request::ListKeys) else { panic!() };
             assert_eq!(of_job(&listed), 1_000_000);
         }
     });
     drop(reader);
-    server.assert_unharmed_holding(1_000_000 * 300);
+    server.assert_healthy_with_stored(1_000_000 * 300);
 }
 
 #[test]
-fn values_that_only_replies_hold_share_the_limit_of_replies() {
-    let _alone = alone();
-    let mut server = Server::with(&["output_total=64MiB"]);
+fn values_referenced_only_by_replies_share_the_reply_limit() {
+    let _exclusive = exclusive();
+    let mut server = Server::with_limits(&["output_total=64MiB"]);
     let value = vec![7; 8 * MIB];
     let mut writer = server.connect();
-    let mut lazy: Vec<Client> = Vec::new();
-    // Each time the value is replaced, one more client that doesn't read holds the one before.
+    let mut slow_readers: Vec<Client> = Vec::new();
+    // Each time the value is replaced, another slow reader references the previous value.
     for _ in 0..40 {
         writer.set("/k", &value);
         writer.ping();
         let mut client = server.connect();
-        client.tell(Request::Get { key: b"/k" });
-        lazy.push(client);
+        client.send_request(Request::Get { key: b"/k" });
+        slow_readers.push(client);
         server.wait_until_idle();
-        assert!(server.growth() < 192 * MIB, "{} bytes for {}", server.growth(), lazy.len());
+        assert!(
+            server.memory_growth() < 192 * MIB,
+            "{} bytes for {}",
+            server.memory_growth(),
+            slow_readers.len()
+        );
     }
     let kept = server.connections() - 1;
     println!("{kept} of 40 values of 8 MiB are kept for clients that take nothing");
     assert!((4..=16).contains(&kept), "{kept}");
-    assert!(server.offences().iter().all(|line| line.contains("replies of")), "{:?}", server.offences());
-    // The last client that came gets all of its value.
-    let mut last = lazy.pop().expect("there are some");
+    assert!(
+        server.disconnects().iter().all(|line| line.contains("replies of")),
+        "{:?}",
+        server.disconnects()
+    );
+    // The last client gets its whole value.
+    let mut last = slow_readers.pop().expect("there are clients");
     assert_eq!(last.bytes(8 + value.len())[8..], value[..]);
-    drop((last, lazy, writer));
-    server.assert_unharmed_holding(2 * value.len());
+    drop((last, slow_readers, writer));
+    server.assert_healthy_with_stored(2 * value.len());
 }
 
 #[test]
-fn replies_that_nobody_takes_share_a_limit_and_who_has_left_them_longest_goes() {
-    let _alone = alone();
-    let mut server = Server::with(&["output_total=64MiB"]);
+fn unread_replies_share_a_limit_and_the_longest_idle_client_is_closed() {
+    let _exclusive = exclusive();
+    let mut server = Server::with_limits(&["output_total=64MiB"]);
     let item = vec![3; 8 * MIB];
     let mut pusher = server.connect();
     let mut small = server.connect();
     small.start_waiting(&["/absent"]);
-    let mut lazy: Vec<Client> = Vec::new();
+    let mut slow_readers: Vec<Client> = Vec::new();
     for _ in 0..20 {
-        pusher.tell(Request::QueuePush { key: b"/q", value: item[..].into() });
+        pusher.send_request(Request::QueuePush { key: b"/q", value: item[..].into() });
         pusher.ping();
         let mut client = server.connect();
-        client.tell(Request::QueuePop { key: b"/q" });
-        lazy.push(client);
+        client.send_request(Request::QueuePop { key: b"/q" });
+        slow_readers.push(client);
         server.wait_until_idle();
-        assert!(server.growth() < 96 * MIB, "{} bytes for {}", server.growth(), lazy.len());
+        assert!(
+            server.memory_growth() < 96 * MIB,
+            "{} bytes for {}",
+            server.memory_growth(),
+            slow_readers.len()
+        );
     }
     let kept = server.connections() - 2;
-    println!("{kept} of 20 items of 8 MiB are kept for those who take nothing");
+    println!("{kept} of 20 items of 8 MiB are kept for clients that read nothing");
     assert!((6..=9).contains(&kept), "{kept}");
-    assert!(server.offences().iter().all(|line| line.contains("replies of")), "{:?}", server.offences());
-    // The last to come is not the one to go, and gets all of it.
-    let mut last = lazy.pop().expect("there are some");
+    assert!(
+        server.disconnects().iter().all(|line| line.contains("replies of")),
+        "{:?}",
+        server.disconnects()
+    );
+    // The last client is not closed and gets its whole item.
+    let mut last = slow_readers.pop().expect("there are clients");
     assert_eq!(last.bytes(16 + item.len())[16..], item[..]);
     pusher.set("/absent", "");
     small.assert_woken();
-    drop((last, lazy, pusher, small));
-    server.assert_unharmed_holding(2 * item.len());
+    drop((last, slow_readers, pusher, small));
+    server.assert_healthy_with_stored(2 * item.len());
 }

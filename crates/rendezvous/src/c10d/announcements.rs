@@ -1,52 +1,56 @@
-//! Who wants to be in a round, as a list that only grows: one line for each that comes and for each that is taken back.
-//! Lines that can't be read are passed over; nobody's word in here is more than a wish.
+//! The announcements of one round: lines that nodes append to one value.
+//!
+//! A line announces a node or retracts it. Malformed lines are skipped. Any client can append lines, so an announcement
+//! alone never makes a node a participant.
 
 use std::collections::BTreeSet;
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::NodeDesc;
 
-/// One line: who comes, or is taken back. The address goes last, because it may hold anything but a line's end.
-pub(super) fn line(comes: bool, node: &NodeDesc) -> String {
-    let sign = if comes { '+' } else { '-' };
+/// Formats a line that announces or retracts a node. The address is the last field, because it may contain spaces.
+pub(super) fn format_line(is_announcement: bool, node: &NodeDesc) -> String {
+    let sign = if is_announcement { '+' } else { '-' };
     let addr = node.addr.replace('\\', "\\\\").replace('\n', "\\n");
     format!("{sign} {} {} {addr}\n", node.pid, node.local_id)
 }
 
-/// Who has come and was not taken back. Nobody who was taken back comes again in the same round.
-pub(super) fn read(lines: &[u8], limits: &Limits) -> Vec<NodeDesc> {
-    let all = || {
+/// Returns the nodes that were announced and not retracted. A retracted node can't be announced again for the same
+/// round.
+pub(super) fn parse(lines: &[u8], limits: &Limits) -> Vec<NodeDesc> {
+    let entries = || {
         let lines = lines.split(|byte| *byte == b'\n');
-        let read = lines.filter_map(|line| std::str::from_utf8(line).ok().and_then(read_line));
-        read.filter(|(_, node)| node.addr.len() <= limits.host_len)
+        let entries = lines.filter_map(|line| std::str::from_utf8(line).ok().and_then(parse_line));
+        entries.filter(|(_, node)| node.addr.len() <= limits.host_len)
     };
-    let coming = all().filter(|(comes, _)| *comes).map(|(_, node)| node);
-    let mut here: Vec<NodeDesc> = coming.take(limits.state_nodes).collect();
-    // Twice over the list, so as not to remember more of those who go than there are of those who have come.
-    let known: BTreeSet<&NodeDesc> = here.iter().collect();
-    let going = all().filter(|(comes, node)| !comes && known.contains(node));
-    let gone: BTreeSet<NodeDesc> = going.map(|(_, node)| node).collect();
-    here.retain(|node| !gone.contains(node));
-    here
+    let announced = entries().filter(|(is_announcement, _)| *is_announcement).map(|(_, node)| node);
+    let mut nodes: Vec<NodeDesc> = announced.take(limits.state_nodes).collect();
+    // A second pass over the lines, which keeps only retractions of announced nodes. Otherwise a client could fill the
+    // memory with retractions.
+    let candidates: BTreeSet<&NodeDesc> = nodes.iter().collect();
+    let retracted = entries().filter(|(is_announcement, node)| !is_announcement && candidates.contains(node));
+    let retracted: BTreeSet<NodeDesc> = retracted.map(|(_, node)| node).collect();
+    nodes.retain(|node| !retracted.contains(node));
+    nodes
 }
 
-fn read_line(line: &str) -> Option<(bool, NodeDesc)> {
+fn parse_line(line: &str) -> Option<(bool, NodeDesc)> {
     let mut words = line.splitn(4, ' ');
-    let comes = match words.next()? {
+    let is_announcement = match words.next()? {
         "+" => true,
         "-" => false,
         _ => return None,
     };
     let (pid, local_id) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let mut addr = String::new();
-    let mut letters = words.next()?.chars();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '\\' => addr.push(if letters.next()? == 'n' { '\n' } else { '\\' }),
-            letter => addr.push(letter),
+    let mut chars = words.next()?.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => addr.push(if chars.next()? == 'n' { '\n' } else { '\\' }),
+            c => addr.push(c),
         }
     }
-    Some((comes, NodeDesc::new(addr, pid, local_id)))
+    Some((is_announcement, NodeDesc::new(addr, pid, local_id)))
 }
 
 #[cfg(test)]
@@ -54,33 +58,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_is_here_until_it_is_taken_back() {
+    fn a_node_is_announced_until_it_is_retracted() {
         let nodes = [NodeDesc::new("a", 1, 0), NodeDesc::new("b c", -2, 3), NodeDesc::new("x\\n\ny", 4, 0)];
-        let mut lines: String = nodes.iter().map(|node| line(true, node)).collect();
-        assert_eq!(read(lines.as_bytes(), &Limits::default()), nodes);
-        lines.push_str(&line(false, &nodes[1]));
-        assert_eq!(read(lines.as_bytes(), &Limits::default()), [nodes[0].clone(), nodes[2].clone()]);
+        let mut lines: String = nodes.iter().map(|node| format_line(true, node)).collect();
+        assert_eq!(parse(lines.as_bytes(), &Limits::default()), nodes);
+        lines.push_str(&format_line(false, &nodes[1]));
+        assert_eq!(parse(lines.as_bytes(), &Limits::default()), [nodes[0].clone(), nodes[2].clone()]);
     }
 
     #[test]
-    fn what_is_no_line_is_passed_over() {
+    fn malformed_lines_are_skipped() {
         let text = b"+ 1 0 a\n\xff\xfe\n+ x 0 b\n* 1 0 c\n+ 1\n\n+ 99999999999999999999 0 d\n+ 2 0 e";
-        let read = read(text, &Limits::default());
-        assert_eq!(read, [NodeDesc::new("a", 1, 0), NodeDesc::new("e", 2, 0)]);
+        let nodes = parse(text, &Limits::default());
+        assert_eq!(nodes, [NodeDesc::new("a", 1, 0), NodeDesc::new("e", 2, 0)]);
     }
 
     #[test]
-    fn who_was_never_here_is_not_remembered_for_being_taken_back() {
+    fn retracted_nodes_that_were_never_announced_use_no_memory() {
         let mut text: String = (0..100_000).map(|pid| format!("- {pid} 0 a\n")).collect();
         text += "+ 100000 0 a\n+ 7 0 a\n";
-        assert_eq!(read(text.as_bytes(), &Limits::default()), [NodeDesc::new("a", 100_000, 0)]);
+        assert_eq!(parse(text.as_bytes(), &Limits::default()), [NodeDesc::new("a", 100_000, 0)]);
     }
 
     #[test]
-    fn a_list_or_an_address_beyond_the_limits_is_cut() {
+    fn nodes_beyond_the_limits_are_skipped() {
         let mut limits = Limits::default();
         (limits.state_nodes, limits.host_len) = (2, 5);
         let text = "+ 1 0 toolong\n+ 1 0 a\n+ 2 0 a\n+ 3 0 a\n";
-        assert_eq!(read(text.as_bytes(), &limits).len(), 2);
+        assert_eq!(parse(text.as_bytes(), &limits).len(), 2);
     }
 }

@@ -1,8 +1,8 @@
-//! Where the workers of a round find each other: at a store that the agent of rank 0 serves.
+//! The address of the workers' store, which the agent of rank 0 usually serves.
 //!
-//! Rank 0 says so in every round, and the others ask in every round. Torch's nodes do so in their first round only, which
-//! is why a node that comes later waits for an answer in vain; where rank 0 is one of those, what it said before is
-//! still true.
+//! Rank 0 publishes the address in every round, and the other nodes read it in every round. Torch's nodes do both in
+//! their first round only, so a new node would wait until its timeout. If rank 0 runs torch, the address that it
+//! published in an earlier round is still valid.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,28 +13,29 @@ use rallypoint_store::{Store, StoreError, TcpStore, TcpStoreServer};
 use super::DynamicRendezvousHandler;
 use crate::error::{RendezvousError, Result};
 use crate::handler::RendezvousHandler;
-use crate::machine::{is_this_machine, place_to_listen};
-use crate::patience::PatientWait;
+use crate::key_wait::KeyWait;
+use crate::machine::{is_this_machine, listen_host};
 use crate::store_info::RendezvousStoreInfo;
 
-/// How long a rank 0 that has said it before may take to say it again.
-const AGAIN: Duration = Duration::from_secs(2);
-/// How long rank 0 may take before the nodes look at the state for what has become of it: of 1,000 nodes each would.
-const USUAL: Duration = Duration::from_secs(1);
-/// How long a node waits for rank 0 before it checks whether it was interrupted and, after `USUAL`, looks at the state.
-const SLICE: Duration = Duration::from_millis(200);
+/// How long a rank 0 that has published in an earlier round may take to publish again.
+const REPUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long nodes wait for rank 0 before they read the state to check whether it was lost. Without this grace, every
+/// node of a large round would read the state.
+const STATE_CHECK_GRACE: Duration = Duration::from_secs(1);
+/// Interval for checking whether this node was interrupted and, after `STATE_CHECK_GRACE`, whether the round is intact.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a node remembers from round to round.
+/// What a node keeps from round to round.
 #[derive(Default)]
 pub(super) struct Bootstrap {
-    /// The server of this node, from the first time it is rank 0 on.
+    /// The server of this node, from its first round as rank 0 on.
     server: Option<Arc<TcpStoreServer>>,
-    /// What the last rank 0 said, and which node that is.
-    said: Option<(NodeDesc, RendezvousStoreInfo)>,
+    /// The address that was published last, and the node that published it.
+    last_published: Option<(NodeDesc, RendezvousStoreInfo)>,
 }
 
-/// The round that a node has joined, and of which it does not know yet where the workers meet.
-pub(super) struct InRound<'a> {
+/// A round that this node has joined, while the address of the workers' store is unknown.
+pub(super) struct NewRound<'a> {
     pub(super) handler: &'a DynamicRendezvousHandler,
     pub(super) round: u64,
     pub(super) rank_0: &'a NodeDesc,
@@ -42,25 +43,27 @@ pub(super) struct InRound<'a> {
     pub(super) store: &'a dyn Store,
 }
 
-impl InRound<'_> {
-    fn stands(&self) -> Result<bool> {
-        self.handler.stands(self.round, self.rank_0)
+impl NewRound<'_> {
+    fn is_intact(&self) -> Result<bool> {
+        self.handler.is_round_intact(self.round, self.rank_0)
     }
 
-    /// Tolerates a failed call to the store, begun at `began`. Fails if the outage lasts too long.
-    fn tolerate(&self, source: StoreError, began: Instant) -> Result<()> {
+    /// Tolerates a failed call to the store that started at `call_start`. Fails if the outage has lasted too long.
+    fn tolerate(&self, source: StoreError, call_start: Instant) -> Result<()> {
         let driver = &self.handler.driver;
         let error = RendezvousError::Connection { run_id: driver.settings.run_id.clone(), source };
-        driver.tolerate(error, driver.at(began))
+        driver.tolerate(error, driver.at(call_start))
     }
 }
 
 impl Bootstrap {
-    /// Publishes, as rank 0, where the workers meet, or reads what rank 0 publishes. Returns `None` if the round ends first.
+    /// Publishes the address of the workers' store if this node is rank 0, and reads it otherwise. Returns `None` if
+    /// the round ends first.
+    ///
     /// With `serve`, rank 0 runs a server there.
     pub(super) fn build(
         &mut self,
-        round: &InRound<'_>,
+        round: &NewRound<'_>,
         rank: u64,
         serve: bool,
     ) -> Result<Option<RendezvousStoreInfo>> {
@@ -70,7 +73,7 @@ impl Bootstrap {
         }
     }
 
-    fn publish(&mut self, round: &InRound<'_>, serve: bool) -> Result<Option<RendezvousStoreInfo>> {
+    fn publish(&mut self, round: &NewRound<'_>, serve: bool) -> Result<Option<RendezvousStoreInfo>> {
         let addr = &round.rank_0.addr;
         let run_id = || round.handler.run_id().into();
         let port = match serve {
@@ -80,62 +83,65 @@ impl Bootstrap {
             }
             false => None,
         };
-        self.said = None;
+        self.last_published = None;
         loop {
-            let began = Instant::now();
+            let call_start = Instant::now();
             match RendezvousStoreInfo::build(0, round.store, addr, port) {
                 Ok(info) => return Ok(Some(info)),
-                Err(error) => round.tolerate(error, began)?,
+                Err(error) => round.tolerate(error, call_start)?,
             }
-            if !round.stands()? {
+            if !round.is_intact()? {
                 return Ok(None);
             }
         }
     }
 
-    /// Reads what rank 0 publishes. A rank 0 that published in an earlier round and now publishes nothing is one of torch's,
-    /// so what it published before holds.
-    fn read(&mut self, round: &InRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
-        let InRound { rank_0, store, handler, .. } = *round;
-        let before = self.said.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
-        let patience = match before {
+    /// Reads what rank 0 publishes. If rank 0 has published in an earlier round and publishes nothing now, it runs
+    /// torch, and the earlier address is still valid.
+    fn read(&mut self, round: &NewRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
+        let NewRound { rank_0, store, handler, .. } = *round;
+        let previous =
+            self.last_published.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
+        let timeout = match previous {
             None => store.timeout().unwrap_or(Duration::MAX),
-            Some(_) => AGAIN,
+            Some(_) => REPUBLISH_TIMEOUT,
         };
         let keys = [RendezvousStoreInfo::MASTER_ADDR_KEY, RendezvousStoreInfo::MASTER_PORT_KEY];
-        let mut wait = PatientWait::new(store, &keys, SLICE);
+        let mut wait = KeyWait::new(store, &keys, POLL_INTERVAL);
         let (mut start, mut published) = (Instant::now(), false);
-        while !published && start.elapsed() < patience {
-            let began = Instant::now();
-            match wait.poll(patience.saturating_sub(start.elapsed())) {
-                Ok(all) => published = all,
+        while !published && start.elapsed() < timeout {
+            let call_start = Instant::now();
+            match wait.poll(timeout.saturating_sub(start.elapsed())) {
+                Ok(is_published) => published = is_published,
                 Err(error) => {
-                    round.tolerate(error, began)?;
-                    // The outage of the store does not count against rank 0.
+                    round.tolerate(error, call_start)?;
+                    // The time of the outage does not count.
                     start = Instant::now();
                 }
             }
-            if start.elapsed() < USUAL {
+            if start.elapsed() < STATE_CHECK_GRACE {
                 handler.driver.check_interrupted()?;
-            } else if !published && !round.stands()? {
+            } else if !published && !round.is_intact()? {
                 // Rank 0 may have published, finished and left.
-                published = store.check(&keys).is_ok_and(|all| all);
+                published = store.check(&keys).is_ok_and(|is_published| is_published);
                 if !published {
                     return Ok(None);
                 }
             }
         }
-        let info = match before {
+        let info = match previous {
             _ if published => loop {
-                let began = Instant::now();
+                let call_start = Instant::now();
                 match RendezvousStoreInfo::read(store, CALL_TIMEOUT) {
                     Ok(info) => break info,
-                    Err(error) => round.tolerate(error, began)?,
+                    Err(error) => round.tolerate(error, call_start)?,
                 }
             },
             Some(info) => {
-                tracing::debug!("rank 0, {rank_0}, has not published again where the workers meet: {info:?}");
-                // For nodes that were not in the round in which rank 0 published it.
+                tracing::debug!(
+                    "rank 0, {rank_0}, has not published the address of the workers' store again: {info:?}"
+                );
+                // For nodes that were not in the earlier round.
                 let _ = info.publish(store);
                 info
             }
@@ -144,18 +150,18 @@ impl Bootstrap {
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
         };
-        self.said = Some((rank_0.clone(), info.clone()));
+        self.last_published = Some((rank_0.clone(), info.clone()));
         Ok(Some(info))
     }
 
-    /// The port of this node's server, started if there is none.
+    /// Returns the port of this node's server, and starts the server if it does not run.
     fn serve(&mut self, addr: &str) -> Result<u16, StoreError> {
         if let Some(server) = &self.server {
-            empty(server)?;
+            delete_all_keys(server)?;
             return Ok(server.port());
         }
-        // An address that is ours only seen from outside, behind a translator say, can't be bound.
-        let host = if is_this_machine(addr) { place_to_listen(addr) } else { String::new() };
+        // The external address of a machine behind NAT can't be bound.
+        let host = if is_this_machine(addr) { listen_host(addr) } else { String::new() };
         let server = TcpStoreServer::bind(&host, 0)?;
         let port = server.port();
         self.server = Some(Arc::new(server));
@@ -163,9 +169,9 @@ impl Bootstrap {
     }
 }
 
-/// Removes what the workers of an earlier round have left: those of the next look under the same names. The server stays
-/// where it is, because torch's nodes don't ask again where that is.
-fn empty(server: &TcpStoreServer) -> Result<(), StoreError> {
+/// Deletes all keys of the workers of an earlier round, because the next workers use the same names. The server itself
+/// is kept, because torch's nodes don't read its address again.
+fn delete_all_keys(server: &TcpStoreServer) -> Result<(), StoreError> {
     let address = server.addresses()[0];
     let host = match address.ip() {
         ip if ip.is_unspecified() => "localhost".to_owned(),

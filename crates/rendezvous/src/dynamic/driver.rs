@@ -1,5 +1,5 @@
-//! Executes what the core decides, one operation at a time: reads, writes, pauses. It has the clocks, the backend and the
-//! randomness, and decides nothing.
+//! Executes the operations that the core decides on: reads, writes and pauses. The driver provides the clocks, the
+//! backend and random numbers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{
-    Cell, End, Fault, Goal, Joined, Member, Membership, Moment, MonoTime, NodeDesc, Notice, Operation,
+    Cell, End, Fault, Goal, JoinedRound, Member, Membership, Moment, MonoTime, NodeDesc, Notice, Operation,
     Outcome, Phase, Pursuit, Reason, Settings, Signal, State, StateError, WallTime, keys, pickle,
 };
 use rallypoint_store::{Cancellation, PrefixStore, Store, TcpStore, sleep};
@@ -17,53 +17,53 @@ use super::WallClock;
 use crate::backend::{RendezvousBackend, Token};
 use crate::c10d::TakeOver;
 use crate::error::{RendezvousError, Result};
-use crate::exit_barrier::nodes_that_finished;
+use crate::exit_barrier::count_finished;
 use crate::hosts::{ExpectedHosts, MissingHosts};
 use crate::observer::{Observer, Waiting};
 use crate::store_info::RendezvousStoreInfo;
 
-/// One node's way to its backend.
+/// Executes the operations of one node.
 pub(super) struct Driver {
     pub(super) backend: Arc<dyn RendezvousBackend>,
     store: Arc<dyn Store>,
-    /// Ends the calls of some threads early: the store's.
+    /// The cancellation of the store, which ends calls of some threads early.
     pub(super) cancellation: Option<Arc<dyn Cancellation>>,
     pub(super) me: NodeDesc,
     pub(super) settings: Settings,
     pub(super) observer: Option<Arc<dyn Observer>>,
-    pub(super) expected: ExpectedHosts,
+    pub(super) expected_hosts: ExpectedHosts,
     pub(super) wall_clock: WallClock,
-    /// This node was told to stop waiting.
+    /// Whether this node was interrupted.
     pub(super) interrupted: AtomicBool,
-    /// The others have dropped this node, and it has said so.
-    dropped: AtomicBool,
-    /// Locked only while the core decides, never while the backend is asked.
+    /// Whether it was logged that the other nodes have dropped this node.
+    logged_drop: AtomicBool,
+    /// Locked only while the core decides, never during a call to the backend.
     member: Mutex<Member>,
-    /// What was read last, so that what has not changed is not read twice.
-    read: Mutex<Option<(Token, Arc<State>)>>,
-    /// Hosts the store in place of a host that is gone; `None` if this node must not.
+    /// The state that was read or written last and its token, so that an unchanged state is not decoded again.
+    cached: Mutex<Option<(Token, Arc<State>)>>,
+    /// Hosts the store in place of a lost host. `None` if this node must not host it.
     pub(super) take_over: Option<TakeOver>,
-    /// The store that this node hosts since it took over. Dropping it would stop the server.
+    /// The store that this node hosts after it took over. Dropping it stops the server.
     hosted: Mutex<Option<TcpStore>>,
-    /// How long the last call to the store took, in microseconds.
+    /// The duration of the last call to the store, in microseconds.
     round_trip: AtomicU64,
     /// The generation of the store that the state was last read from.
     generation: AtomicU64,
-    /// What this node has published as rank 0 of a round, and the generation of the store that it was published in.
+    /// The round and the address that this node has published as rank 0, and the generation of the store that has them.
     pub(super) published: Mutex<Option<(u64, RendezvousStoreInfo, u64)>>,
     limits: Limits,
     start: Instant,
 }
 
-/// How long a pause goes on before it is looked whether somebody wants this node to stop.
-const SLICE: Duration = Duration::from_millis(200);
-/// The longest round trip to a store at which waiting for a signal pays. Beyond it, canceling the wait costs more than the
-/// wait saves.
-const WAIT_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long each duty beside the heartbeat may hold it up.
+/// Interval for checking whether the node was interrupted during a pause.
+const INTERRUPT_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// The longest round trip to the store with which a node waits for signals. With a longer one, canceling the wait costs
+/// more time than the wait saves.
+const MAX_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long each task after a heartbeat may delay the next heartbeat.
 const UPKEEP_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long to find out why a node was removed.
-const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to check whether a removed node had finished.
+const FINISHED_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Driver {
     pub(super) fn new(backend: Arc<dyn RendezvousBackend>, store: Arc<dyn Store>, member: Member) -> Driver {
@@ -74,12 +74,12 @@ impl Driver {
             me: member.me.clone(),
             settings: member.settings.clone(),
             observer: None,
-            expected: ExpectedHosts::default(),
+            expected_hosts: ExpectedHosts::default(),
             wall_clock: Arc::new(system_clock),
             interrupted: AtomicBool::default(),
-            dropped: AtomicBool::default(),
+            logged_drop: AtomicBool::default(),
             member: Mutex::new(member),
-            read: Mutex::default(),
+            cached: Mutex::default(),
             take_over: None,
             hosted: Mutex::default(),
             round_trip: AtomicU64::new(0),
@@ -94,48 +94,48 @@ impl Driver {
         MonoTime::from_start(self.start.elapsed())
     }
 
-    /// Converts a moment to this node's own clock.
+    /// Converts `moment` to this node's monotonic clock.
     pub(super) fn at(&self, moment: Instant) -> MonoTime {
         MonoTime::from_start(moment.saturating_duration_since(self.start))
     }
 
-    /// How long until this node has something to write while it is in a round.
-    pub(super) fn until_duty(&self) -> Duration {
-        self.member().until_duty(self.now())
+    /// Returns the time until this node has to write to the state of its round.
+    pub(super) fn until_keep_alive(&self) -> Duration {
+        self.member().until_keep_alive(self.now())
     }
 
-    /// The round that this node has joined and not left since.
-    pub(super) fn joined(&self) -> Option<Arc<Joined>> {
+    /// Returns the round that this node is in.
+    pub(super) fn joined(&self) -> Option<Arc<JoinedRound>> {
         self.member().joined.clone()
     }
 
-    /// The membership that `state` shows. `joined` is the round that this node had joined before `state` was read.
-    pub(super) fn membership(&self, joined: Option<&Joined>, state: &State) -> Membership {
+    /// Returns the membership in `state`. `joined` is the round that this node was in before `state` was read.
+    pub(super) fn membership(&self, joined: Option<&JoinedRound>, state: &State) -> Membership {
         self.member().membership(joined, state)
     }
 
-    /// Who was expected by name and is not in the state that was read last.
+    /// Returns the expected hosts that are not in the last state.
     pub(super) fn missing(&self) -> MissingHosts {
-        self.expected.missing(self.latest().iter().flat_map(|state| state.members()))
+        self.expected_hosts.missing(self.latest().iter().flat_map(|state| state.all_nodes()))
     }
 
-    /// The state that was read or written last, by whichever thread.
+    /// Returns the state that any thread has read or written last.
     pub(super) fn latest(&self) -> Option<Arc<State>> {
-        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        read.as_ref().map(|(_, state)| Arc::clone(state))
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.as_ref().map(|(_, state)| Arc::clone(state))
     }
 
-    /// Reads the state once.
-    pub(super) fn look(&self) -> Result<Arc<State>> {
+    /// Reads the state.
+    pub(super) fn read_state(&self) -> Result<Arc<State>> {
         let timeout = self.member().call_timeout(self.now());
         let limited = self.backend.within(timeout);
-        let state = self.cell(limited.as_deref().unwrap_or(&*self.backend))?.state;
+        let state = self.read_cell(limited.as_deref().unwrap_or(&*self.backend))?.state;
         let mut member = self.member();
         member.observe(state.as_ref(), self.now());
         Ok(member.current(state.as_ref()))
     }
 
-    /// Publishes again what this node published as rank 0, if the store has lost it.
+    /// Publishes the address of the workers' store again if this node is rank 0 and the store has lost it.
     pub(super) fn publish_again(&self) {
         let generation = self.store.generation();
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,37 +148,40 @@ impl Driver {
         match info.publish(&PrefixStore::new(prefix, store)) {
             Ok(()) => *published_in = generation,
             // The next call tries again.
-            Err(error) => tracing::debug!("could not publish again where the workers meet: {error}"),
+            Err(error) => {
+                tracing::debug!("could not publish the address of the workers' store again: {error}")
+            }
         }
     }
 
     /// Removes the keys of old rounds, for at most `UPKEEP_TIMEOUT`. The next call removes the rest.
     pub(super) fn remove_stale_keys(&self) {
-        let stale = self.member().stale;
+        let stale = self.member().stale_round;
         if let Some(round) = stale
-            && self.backend.forget(round, UPKEEP_TIMEOUT)
+            && self.backend.remove_rounds(round, UPKEEP_TIMEOUT)
         {
-            self.member().stale.take_if(|stale| *stale == round);
+            self.member().stale_round.take_if(|stale| *stale == round);
         }
     }
 
-    /// Assumes that this node has announced itself for the next round to open, as another process may have done for it.
-    pub(super) fn suppose_announced(&self, state: &State) {
+    /// Assumes that this node is announced for the next round to open. Another process may have announced it.
+    pub(super) fn assume_announced(&self, state: &State) {
         self.member().announcement = Some(state.round + u64::from(state.complete));
     }
 
-    /// Tolerates a failed call to the store, begun at `began`.
+    /// Tolerates a failed call to the store that started at `start`.
     ///
     /// # Errors
     ///
-    /// Fails with the same error if it is final or has lasted too long, with `RendezvousError::Interrupted` if this thread was
-    /// interrupted, and with `RendezvousError::Outage` after `store_outage_timeout`.
-    pub(super) fn tolerate(&self, error: RendezvousError, began: MonoTime) -> Result<()> {
+    /// Fails with the same error if it is final or the state has been corrupt for too long, with
+    /// `RendezvousError::Interrupted` if this thread was interrupted, and with `RendezvousError::Outage` after
+    /// `store_outage_timeout`.
+    pub(super) fn tolerate(&self, error: RendezvousError, start: MonoTime) -> Result<()> {
         if self.is_cancelled() {
             return Err(self.interrupted());
         }
         let Some(fault) = fault_of(&error) else { return Err(error) };
-        let tolerated = self.member().outage.handle_failure(fault, began, self.now(), &self.settings);
+        let tolerated = self.member().outage.handle_failure(fault, start, self.now(), &self.settings);
         match tolerated {
             Ok(warning) => warning.iter().for_each(|warning| self.log(warning, Some(&error))),
             Err(lasted) => return Err(error.after_outage(lasted)),
@@ -186,24 +189,24 @@ impl Driver {
         Ok(())
     }
 
-    /// Records that the store has answered a call begun at `began`.
-    pub(super) fn answered(&self, began: MonoTime) {
-        self.measure(began);
-        let notice = self.member().outage.handle_answer(self.now());
+    /// Records that the store has replied to a call that started at `start`.
+    pub(super) fn handle_success(&self, start: MonoTime) {
+        self.record_round_trip(start);
+        let notice = self.member().outage.handle_success(self.now());
         notice.iter().for_each(|notice| self.log(notice, None));
     }
 
-    fn measure(&self, began: MonoTime) {
-        self.round_trip.store(self.now().since(began).as_micros() as u64, Ordering::Relaxed);
+    fn record_round_trip(&self, start: MonoTime) {
+        self.round_trip.store(self.now().since(start).as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Whether the last call to the store failed because of an outage.
-    pub(super) fn is_store_out(&self) -> bool {
+    /// Returns whether the last call to the store failed because of an outage.
+    pub(super) fn has_outage(&self) -> bool {
         let now = self.now();
         !self.member().outage.lasted(now).is_zero()
     }
 
-    /// Whether this node hosts the store in place of a host that is gone.
+    /// Returns whether this node hosts the store in place of a lost host.
     pub(super) fn has_taken_over(&self) -> bool {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -217,47 +220,47 @@ impl Driver {
         }
     }
 
-    /// Waits for a signal, at most for so long or until it is interrupted. Whether it came.
-    pub(super) fn wait(&self, signal: Signal, most: Duration) -> bool {
-        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > WAIT_ROUND_TRIP_TIMEOUT {
-            self.sleep(most);
+    /// Waits for a signal until `timeout` or an interruption. Returns whether the signal was received.
+    pub(super) fn wait(&self, signal: Signal, timeout: Duration) -> bool {
+        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > MAX_ROUND_TRIP_TIMEOUT {
+            self.sleep(timeout);
             return false;
         }
-        self.in_slices(most, |slice| self.backend.wait(signal, slice))
+        self.wait_interruptibly(timeout, |interval| self.backend.wait(signal, interval))
     }
 
-    /// Sleeps so long, or until it is interrupted.
-    pub(super) fn sleep(&self, most: Duration) {
-        self.in_slices(most, |slice| {
-            sleep(slice, self.cancellation.as_ref());
+    /// Sleeps until `timeout` or an interruption.
+    pub(super) fn sleep(&self, timeout: Duration) {
+        self.wait_interruptibly(timeout, |interval| {
+            sleep(interval, self.cancellation.as_ref());
             false
         });
     }
 
-    fn in_slices(&self, most: Duration, wait: impl Fn(Duration) -> bool) -> bool {
+    fn wait_interruptibly(&self, timeout: Duration, wait: impl Fn(Duration) -> bool) -> bool {
         let start = Instant::now();
         loop {
-            let left = most.saturating_sub(start.elapsed());
+            let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() || self.is_interrupted() {
                 return false;
             }
-            if wait(left.min(SLICE)) {
+            if wait(left.min(INTERRUPT_CHECK_INTERVAL)) {
                 return true;
             }
         }
     }
 
-    /// Whether this node, or the thread that calls, was told to stop waiting.
+    /// Returns whether this node or the calling thread was interrupted.
     pub(super) fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::SeqCst) || self.is_cancelled()
     }
 
-    /// Fails with `RendezvousError::Interrupted` if this node, or the thread that calls, was told to stop waiting.
+    /// Fails with `RendezvousError::Interrupted` if this node or the calling thread was interrupted.
     pub(super) fn check_interrupted(&self) -> Result<()> {
         if self.is_interrupted() { Err(self.interrupted()) } else { Ok(()) }
     }
 
-    /// Whether the thread that calls was told to stop.
+    /// Returns whether the calling thread was interrupted.
     fn is_cancelled(&self) -> bool {
         !sleep(Duration::ZERO, self.cancellation.as_ref())
     }
@@ -266,13 +269,13 @@ impl Driver {
         RendezvousError::Interrupted { run_id: self.settings.run_id.clone() }
     }
 
-    /// Pursues a goal to its end: executes the operations that the core asks for.
+    /// Executes the operations of the core until the goal is reached or fails.
     pub(super) fn pursue(&self, goal: Goal) -> Result<End> {
-        let started = Instant::now();
+        let pursuit_start = Instant::now();
         let (mut pursuit, mut operation) = Pursuit::start(goal, &mut self.member(), self.now());
         let mut error = None;
         loop {
-            // A node that was told to stop waiting still leaves, or closes the rendezvous.
+            // An interrupted node must still be able to leave and to close the rendezvous.
             if if goal.waits() { self.is_interrupted() } else { self.is_cancelled() } {
                 return Err(self.interrupted());
             }
@@ -284,22 +287,22 @@ impl Driver {
                 }
                 Operation::End(End::Error) => return Err(error.unwrap_or_else(no_error)),
                 Operation::End(end) => return Ok(end),
-                Operation::Pause { most, wake } => {
-                    self.report(&pursuit, started);
-                    Outcome::Paused { is_woken: self.pause(goal, most, wake) }
+                Operation::Pause { timeout, wake } => {
+                    self.report(&pursuit, pursuit_start);
+                    Outcome::Paused { is_woken: self.pause(goal, timeout, wake) }
                 }
                 Operation::Host => {
                     self.take_over();
                     Outcome::Done
                 }
                 operation => {
-                    let began = self.now();
-                    let timeout = pursuit.call_timeout(&self.member(), began);
+                    let start = self.now();
+                    let timeout = pursuit.call_timeout(&self.member(), start);
                     let limited = self.backend.within(timeout);
                     let bytes = self.encode(&operation)?;
                     match self.call(limited.as_deref().unwrap_or(&*self.backend), operation, bytes) {
                         Ok(outcome) => {
-                            self.measure(began);
+                            self.record_round_trip(start);
                             outcome
                         }
                         Err(failure) => {
@@ -318,18 +321,18 @@ impl Driver {
         }
     }
 
-    /// Pauses, and returns whether a signal ended the pause.
-    fn pause(&self, goal: Goal, most: Duration, wake: Option<Phase>) -> bool {
+    /// Pauses. Returns whether a signal ended the pause.
+    fn pause(&self, goal: Goal, timeout: Duration, wake: Option<Phase>) -> bool {
         match wake {
-            Some(phase) => return self.wait(Signal::Over(phase), most),
-            None if goal.waits() => self.sleep(most),
-            // A node that was interrupted and now leaves must still pause.
-            None => drop(sleep(most, self.cancellation.as_ref())),
+            Some(phase) => return self.wait(Signal::PhaseOver(phase), timeout),
+            None if goal.waits() => self.sleep(timeout),
+            // An interrupted node that leaves must still pause between attempts.
+            None => drop(sleep(timeout, self.cancellation.as_ref())),
         }
         false
     }
 
-    /// The bytes to write. A state that can't be written is final, unlike one that can't be read.
+    /// Encodes the state of a write. A state that can't be encoded is a final error, unlike one that can't be decoded.
     fn encode(&self, operation: &Operation) -> Result<Vec<u8>> {
         let Operation::Write { state, .. } = operation else { return Ok(Vec::new()) };
         let run_id = || self.settings.run_id.clone();
@@ -337,10 +340,10 @@ impl Driver {
             .map_err(|source| RendezvousError::State { run_id: run_id(), source })
     }
 
-    /// Executes an operation that asks the store.
+    /// Executes an operation that calls the store.
     fn call(&self, backend: &dyn RendezvousBackend, operation: Operation, bytes: Vec<u8>) -> Result<Outcome> {
         Ok(match operation {
-            Operation::Read => Outcome::Cell(self.cell(backend)?),
+            Operation::Read => Outcome::Cell(self.read_cell(backend)?),
             Operation::Announce { round } => {
                 backend.announce(round, &self.me)?;
                 Outcome::Done
@@ -353,7 +356,7 @@ impl Driver {
             Operation::Write { token, state, signals } => {
                 self.write(backend, token, state, bytes, &signals)?
             }
-            other => unreachable!("{other:?} does not ask the store"),
+            other => unreachable!("{other:?} does not call the store"),
         })
     }
 
@@ -366,12 +369,12 @@ impl Driver {
         signals: &[Signal],
     ) -> Result<Outcome> {
         let written = backend.set_state(&bytes, &token)?;
-        // States may be large: what is not needed any more goes before the next is decoded.
+        // States may be large, so free this one before the next one is decoded.
         drop((bytes, token));
         let cell = match (written.won, written.now) {
             (true, Some((_, token))) => {
                 signals.iter().for_each(|signal| backend.signal(*signal));
-                self.remember(&token, &state);
+                self.cache_state(&token, &state);
                 Cell { state: Some(state), token }
             }
             (_, now) => {
@@ -382,14 +385,14 @@ impl Driver {
         Ok(Outcome::Written { won: written.won, cell })
     }
 
-    /// Logs what the core notices. `error` is the last error of the store.
+    /// Logs a notice of the core. `error` is the last error of the store.
     fn log(&self, notice: &Notice, error: Option<&RendezvousError>) {
         let (me, run_id) = (&self.me, &self.settings.run_id);
         match notice {
             Notice::Failing { fault: Fault::Outage, lasted } => {
                 let cause = error.and_then(RendezvousError::store_error);
                 tracing::warn!(
-                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {}. The node '{me}' carries on, \
+                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {}. The node '{me}' continues, \
                      and gives up after {} s (store_outage_timeout).",
                     lasted.as_secs_f64(),
                     cause.map_or_else(String::new, ToString::to_string),
@@ -402,7 +405,7 @@ impl Driver {
             }
             Notice::Failing { fault: Fault::Corrupt, .. } => {
                 let cause = error.map_or_else(String::new, ToString::to_string);
-                tracing::warn!("{cause}; waiting for it to be put right");
+                tracing::warn!("{cause}; waiting until it is repaired");
             }
             Notice::Spare(reason) => tracing::warn!(
                 "The node '{me}' is a spare of the rendezvous '{run_id}': {reason}. It runs no workers until a node of the \
@@ -424,56 +427,59 @@ impl Driver {
         );
         match round.is_some_and(|round| self.may_have_finished(round, node)) {
             true => tracing::info!(
-                "{what}. Workers of the round have finished: a torch agent whose own have says nothing more while it waits \
-                 for the others, so nothing need be wrong."
+                "{what}. Workers of the round have finished. A torch agent whose workers have finished sends no heartbeats \
+                 while it waits for the other nodes, so this is probably not a failure."
             ),
             false => tracing::warn!("{what}."),
         }
     }
 
-    /// Says, once, that the other nodes have dropped this one.
+    /// Logs once that the other nodes have dropped this one.
     pub(super) fn log_dropped(&self) {
-        if !self.dropped.swap(true, Ordering::Relaxed) {
+        if !self.logged_drop.swap(true, Ordering::Relaxed) {
             let (me, run_id) = (&self.me, &self.settings.run_id);
             tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {}.", Reason::Dropped);
         }
     }
 
-    /// Whether a torch node that was rank 0 of this round, and not of the job's first one, is gone. Such a node does not
-    /// publish where the workers meet.
-    pub(super) fn has_lost_torch_host(&self, round: u64, rank_0: &NodeDesc) -> bool {
-        let is_gone = self.latest().is_some_and(|state| !state.has(rank_0));
-        round > 0 && is_gone && !self.backend.announced(round).is_ok_and(|ours| ours.contains(rank_0))
+    /// Returns whether rank 0 of this round runs torch and was lost. In rounds after its first one, such a node does
+    /// not publish the address of the workers' store.
+    pub(super) fn has_lost_torch_rank_0(&self, round: u64, rank_0: &NodeDesc) -> bool {
+        let is_lost = self.latest().is_some_and(|state| !state.has(rank_0));
+        round > 0 && is_lost && !self.backend.announced(round).is_ok_and(|ours| ours.contains(rank_0))
     }
 
-    /// Whether a node of a complete round may be an agent of torch's that waits for the others to finish: its client does one
-    /// thing at a time, so it sends no heartbeats then. Nodes of ours have announced themselves, and send them until they leave.
+    /// Returns whether a node of a complete round may be a torch agent that waits for other nodes to finish.
+    ///
+    /// Such an agent sends no heartbeats, because its client is blocked. Our nodes announce themselves and send
+    /// heartbeats until they leave.
     fn may_have_finished(&self, round: u64, node: &NodeDesc) -> bool {
-        let limited = self.backend.within(EXPLANATION_TIMEOUT);
+        let limited = self.backend.within(FINISHED_CHECK_TIMEOUT);
         let announced = limited.as_deref().unwrap_or(&*self.backend).announced(round);
         if announced.is_ok_and(|ours| ours.contains(node)) {
             return false;
         }
         let prefix = keys::round_prefix(&self.settings.run_id, round);
-        let round = PrefixStore::new(prefix, Arc::from(self.store.with_timeout(Some(EXPLANATION_TIMEOUT))));
-        nodes_that_finished(&round).is_ok_and(|nodes| nodes > 0)
+        let round =
+            PrefixStore::new(prefix, Arc::from(self.store.with_timeout(Some(FINISHED_CHECK_TIMEOUT))));
+        count_finished(&round).is_ok_and(|nodes| nodes > 0)
     }
 
-    fn report(&self, pursuit: &Pursuit, started: Instant) {
+    fn report(&self, pursuit: &Pursuit, start: Instant) {
         if let Some(observer) = &self.observer {
             let state = pursuit.state();
             observer.waiting(&Waiting {
                 reason: pursuit.reason(),
                 state: state.map(|state| &**state),
                 settings: &self.settings,
-                waited: started.elapsed(),
+                waited: start.elapsed(),
                 left: pursuit.deadline().since(self.now()),
                 missing: self.missing(),
             });
         }
     }
 
-    fn cell(&self, backend: &dyn RendezvousBackend) -> Result<Cell> {
+    fn read_cell(&self, backend: &dyn RendezvousBackend) -> Result<Cell> {
         let read = backend.state()?;
         let generation = self.store.generation();
         if self.generation.swap(generation, Ordering::Relaxed) != generation {
@@ -485,21 +491,21 @@ impl Driver {
     fn decode(&self, read: Option<(Vec<u8>, Token)>) -> Result<Cell> {
         let Some((bytes, token)) = read else { return Ok(Cell { state: None, token: Token::new() }) };
         {
-            let known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((_, state)) = known.as_ref().filter(|(known, _)| *known == token) {
+            let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, state)) = cached.as_ref().filter(|(cached, _)| *cached == token) {
                 return Ok(Cell { state: Some(Arc::clone(state)), token });
             }
         }
         let state = pickle::decode(&bytes, &self.limits)
             .map_err(|source| RendezvousError::State { run_id: self.settings.run_id.clone(), source })?;
         let state = Arc::new(state);
-        self.remember(&token, &state);
+        self.cache_state(&token, &state);
         Ok(Cell { state: Some(state), token })
     }
 
-    fn remember(&self, token: &Token, state: &Arc<State>) {
-        let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some((token.clone(), Arc::clone(state)));
+    fn cache_state(&self, token: &Token, state: &Arc<State>) {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        *cached = Some((token.clone(), Arc::clone(state)));
     }
 
     fn member(&self) -> MutexGuard<'_, Member> {
@@ -507,11 +513,11 @@ impl Driver {
     }
 }
 
-/// What the core makes of an error; `None` if the error is final.
+/// Classifies an error for the core. Returns `None` if the error is final.
 pub(super) fn fault_of(error: &RendezvousError) -> Option<Fault> {
     match error {
         RendezvousError::Connection { source, .. } if source.is_outage() => Some(Fault::Outage),
-        // Old agents are in the rendezvous, and keep writing states that this node can't share.
+        // Old agents would keep writing states that this node can't share.
         RendezvousError::State { source: StateError::OldAgent, .. } => None,
         RendezvousError::State { .. } => Some(Fault::Corrupt),
         _ => None,
@@ -522,7 +528,7 @@ fn no_error() -> RendezvousError {
     unreachable!("a pursuit fails only after an operation has failed")
 }
 
-/// The time by this machine's clock.
+/// Returns the time of this machine's clock.
 fn system_clock() -> WallTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallTime::UNIX_EPOCH.checked_add(since).unwrap_or(WallTime::UNIX_EPOCH)
@@ -540,10 +546,10 @@ mod tests {
     use crate::c10d::C10dBackend;
 
     #[test]
-    fn what_could_not_be_published_again_is_still_to_be_published() {
+    fn a_failed_publication_is_repeated() {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
-        // The store refuses keys as long as those with the long run id.
+        // The store refuses keys that contain the long run id.
         for (run_id, is_refused) in [("job".into(), false), ("x".repeat(1 << 20), true)] {
             let settings = Settings::new(run_id, 1, 1);
             let member = Member::new(NodeDesc::new("host", 1, 0), settings);

@@ -1,5 +1,5 @@
-//! The thread that does what a node has to do for the rendezvous while its workers work: it sends heartbeats, removes nodes that
-//! are dead, and restores what the store has lost. It ends when it is dropped.
+//! The thread that maintains the state while the workers of a node run: it sends heartbeats, removes dead nodes, and
+//! restores what the store has lost.
 
 use std::io;
 use std::sync::Arc;
@@ -12,39 +12,39 @@ use rallypoint_store::{Cancellation, sleep};
 
 use super::driver::{Driver, fault_of};
 
-/// A running thread.
+/// The running thread. Dropping this stops it.
 pub(super) struct KeepAlive {
-    /// Dropping it tells the thread to end.
-    running: Option<Sender<()>>,
+    /// Dropping the sender stops the thread.
+    stop_on_drop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     cancellation: Option<Arc<dyn Cancellation>>,
 }
 
-/// The shortest pause between two heartbeats, whether or not the first of them succeeded.
-const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest interval between two heartbeats, whether or not the first one succeeded.
+const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 impl KeepAlive {
-    /// Starts the thread. Fails if the system starts no more threads.
+    /// Starts the thread. Fails if the system can't start it.
     pub(super) fn start(driver: Arc<Driver>) -> io::Result<KeepAlive> {
-        let (running, ended) = channel::<()>();
+        let (stop_on_drop, ended) = channel::<()>();
         let cancellation = driver.cancellation.clone();
         let thread = std::thread::Builder::new().name("rdzv-keep-alive".into()).spawn(move || {
-            let pause = || driver.until_duty().max(MIN_INTERVAL);
+            let pause = || driver.until_keep_alive().max(MIN_HEARTBEAT_INTERVAL);
             while ended.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
-                beat(&driver);
+                send_heartbeat(&driver);
                 driver.publish_again();
                 driver.remove_stale_keys();
             }
         })?;
-        Ok(KeepAlive { running: Some(running), thread: Some(thread), cancellation })
+        Ok(KeepAlive { stop_on_drop: Some(stop_on_drop), thread: Some(thread), cancellation })
     }
 }
 
 impl Drop for KeepAlive {
     fn drop(&mut self) {
-        self.running.take();
+        self.stop_on_drop.take();
         let Some(thread) = self.thread.take() else { return };
-        // A thread that waits for a store is left to itself if the caller is interrupted.
+        // If the caller is interrupted, it does not wait for a thread that is blocked in a call to the store.
         let mut pause = Duration::from_micros(50);
         while !thread.is_finished() && sleep(pause, self.cancellation.as_ref()) {
             pause = (2 * pause).min(Duration::from_millis(20));
@@ -52,8 +52,8 @@ impl Drop for KeepAlive {
     }
 }
 
-/// Sends one heartbeat. A failure is logged; the next heartbeat is the next attempt.
-fn beat(driver: &Driver) {
+/// Sends one heartbeat. A failure is logged and not retried, because the next heartbeat follows.
+fn send_heartbeat(driver: &Driver) {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
     let failed =
         format!("The node '{me}' has failed to send a keep-alive heartbeat to the rendezvous '{run_id}'");

@@ -1,17 +1,19 @@
-//! What tells the nodes of one address and one process id apart. Torch counts the handlers of a process from 0, and so do
-//! we; but containers that share a host's network have one address, and often the same process ids, the first being 1.
+//! Local ids, which distinguish nodes with the same address and process id.
+//!
+//! Torch numbers the handlers of a process from 0, and so do we. Containers that share the network of their host have
+//! the same address and often the same process ids, so each PID namespace has its own range of numbers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The namespace of process ids that a machine starts with has this number on every Linux machine.
-const FIRST_NAMESPACE: i64 = 0xEFFF_FFFC;
-/// So many handlers of one process have ids of their own before they meet those of the next namespace.
-const HANDLERS: i64 = 1 << 16;
+/// The inode number of the initial PID namespace of every Linux machine.
+const INITIAL_NAMESPACE: i64 = 0xEFFF_FFFC;
+/// The number of handlers that one process can create before its ids overlap with those of the next namespace.
+const IDS_PER_NAMESPACE: i64 = 1 << 16;
 
-/// The local id of one more handler of this process.
+/// Returns the local id of a new handler in this process.
 pub(super) fn next_local_id() -> i64 {
     static NEXT: AtomicI64 = AtomicI64::new(0);
     static FIRST: OnceLock<i64> = OnceLock::new();
@@ -19,23 +21,23 @@ pub(super) fn next_local_id() -> i64 {
     first + NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// 0 where process ids are the machine's own; otherwise a number that belongs to this namespace alone. On a system without
-/// namespaces there are only the machine's own.
+/// Returns 0 in the initial PID namespace and on systems without namespaces. Otherwise returns a number that only this
+/// namespace has.
 fn first_local_id(namespace: &Path) -> i64 {
     if cfg!(not(target_os = "linux")) {
         return 0;
     }
-    let named = std::fs::read_link(namespace).ok();
-    let number = named.as_deref().and_then(Path::to_str).and_then(namespace_number);
-    let place = match number {
-        Some(number) => number.saturating_sub(FIRST_NAMESPACE),
-        // It can't be told, so chance has to do.
+    let link = std::fs::read_link(namespace).ok();
+    let number = link.as_deref().and_then(Path::to_str).and_then(namespace_number);
+    let offset = match number {
+        Some(number) => number.saturating_sub(INITIAL_NAMESPACE),
+        // The namespace is unknown, so the number is random.
         None => i64::from(RandomState::new().build_hasher().finish() as u32) + 1,
     };
-    place.clamp(0, i64::from(u32::MAX)) * HANDLERS
+    offset.clamp(0, i64::from(u32::MAX)) * IDS_PER_NAMESPACE
 }
 
-/// That of `pid:[4026531836]`.
+/// Parses the number in `pid:[4026531836]`.
 fn namespace_number(link: &str) -> Option<i64> {
     link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
@@ -45,26 +47,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handlers_of_one_process_are_counted() {
+    fn handlers_of_one_process_have_increasing_ids() {
         let first = next_local_id();
         assert!(next_local_id() > first);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn namespaces_have_ids_of_their_own_and_the_machine_has_torchs() {
+    fn each_namespace_has_its_own_ids_and_the_initial_one_has_torchs() {
         let folder = tempfile::tempdir().unwrap();
-        let of = |name: &str| {
+        let first_id = |name: &str| {
             let link = folder.path().join(name);
             std::os::unix::fs::symlink(format!("pid:[{name}]"), &link).unwrap();
             first_local_id(&link)
         };
-        assert_eq!(of("4026531836"), 0);
-        let (one, other) = (of("4026532201"), of("4026532202"));
-        assert_eq!(other - one, HANDLERS);
-        assert!(one >= HANDLERS);
+        assert_eq!(first_id("4026531836"), 0);
+        let (first, second) = (first_id("4026532201"), first_id("4026532202"));
+        assert_eq!(second - first, IDS_PER_NAMESPACE);
+        assert!(first >= IDS_PER_NAMESPACE);
         let unknown = Path::new("/no/such/namespace");
-        assert!(first_local_id(unknown) >= HANDLERS);
+        assert!(first_local_id(unknown) >= IDS_PER_NAMESPACE);
         assert_ne!(first_local_id(unknown), first_local_id(unknown));
     }
 }

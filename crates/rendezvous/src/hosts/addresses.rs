@@ -1,5 +1,5 @@
-//! The addresses of names, found out in the background: a name server may take its time, and whoever joins a rendezvous is
-//! not to wait for it longer than a moment. A few threads ask, for thousands of names if need be, and not for ever.
+//! Resolves names in the background, because a name server may be slow and a node that joins must not wait for it. Up
+//! to 8 threads resolve thousands of names, and stop after 5 min.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -8,99 +8,102 @@ use std::time::{Duration, Instant};
 
 use crate::machine::addresses;
 
-/// How long to wait for names that were asked for just now: mostly long enough.
-const MOMENT: Duration = Duration::from_millis(200);
-/// So many ask at once.
-const THREADS: usize = 8;
-/// A name without addresses is asked for again after this time: it may be that of a machine that has yet to start.
-const AGAIN: Duration = Duration::from_secs(10);
-/// After this time nobody is asked any more: a name server that has not answered by then does not.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// How long a call waits for names that it looks up for the first time.
+const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
+/// The largest number of threads that resolve names.
+const MAX_THREADS: usize = 8;
+/// The interval after which a name without addresses is looked up again. Its machine may start later.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// How long after the first lookup names are resolved. A name server that has not replied by then is ignored.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What is known of names.
+/// A cache of resolved names.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
-    known: Mutex<Known>,
-    found: Condvar,
+    lookups: Mutex<Lookups>,
+    finished: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// By name; `None` while it is being found out.
+struct Lookups {
+    /// The addresses by name, with the time of the lookup. `None` while the lookup is pending.
     names: HashMap<String, Option<(Instant, Vec<IpAddr>)>>,
-    waiting: VecDeque<String>,
+    queue: VecDeque<String>,
     threads: usize,
-    since: Option<Instant>,
+    first_lookup: Option<Instant>,
 }
 
 impl Addresses {
-    /// Has these names looked up, those that were not before. Returns after a moment, whether or not they are found.
+    /// Looks up these names in the background, unless they are cached. Waits up to 200 ms if a name is new.
     pub(super) fn look_up(self: &Arc<Addresses>, names: &[String]) {
-        self.look_up_by(names, addresses);
+        self.look_up_with(names, addresses);
     }
 
-    fn look_up_by(self: &Arc<Addresses>, names: &[String], resolve: fn(&str) -> Vec<IpAddr>) {
-        let mut known = self.known();
-        if known.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+    fn look_up_with(self: &Arc<Addresses>, names: &[String], resolve: fn(&str) -> Vec<IpAddr>) {
+        let mut lookups = self.lookups();
+        if lookups.first_lookup.get_or_insert_with(Instant::now).elapsed() > LOOKUP_TIMEOUT {
             return;
         }
-        let mut fresh = 0;
+        let mut new_names = 0;
         for name in names {
-            let is_due = match known.names.get(name) {
+            let is_due = match lookups.names.get(name) {
                 None => true,
                 Some(None) => false,
-                Some(Some((at, addresses))) => addresses.is_empty() && at.elapsed() > AGAIN,
+                Some(Some((at, addresses))) => addresses.is_empty() && at.elapsed() > RETRY_INTERVAL,
             };
             if !is_due {
                 continue;
             }
-            fresh += usize::from(!known.names.contains_key(name));
+            new_names += usize::from(!lookups.names.contains_key(name));
             if let Ok(address) = name.parse() {
-                known.names.insert(name.clone(), Some((Instant::now(), vec![address])));
+                lookups.names.insert(name.clone(), Some((Instant::now(), vec![address])));
                 continue;
             }
-            known.names.insert(name.clone(), None);
-            known.waiting.push_back(name.clone());
+            lookups.names.insert(name.clone(), None);
+            lookups.queue.push_back(name.clone());
         }
-        while known.threads < THREADS.min(known.waiting.len()) {
-            known.threads += 1;
-            let here = Arc::clone(self);
-            std::thread::spawn(move || here.work(resolve));
+        while lookups.threads < MAX_THREADS.min(lookups.queue.len()) {
+            lookups.threads += 1;
+            let this = Arc::clone(self);
+            std::thread::spawn(move || this.run_lookups(resolve));
         }
-        if fresh > 0 {
-            let is_open = |known: &mut Known| !known.waiting.is_empty() || known.threads > 0;
+        if new_names > 0 {
+            let is_pending = |lookups: &mut Lookups| !lookups.queue.is_empty() || lookups.threads > 0;
             drop(
-                self.found.wait_timeout_while(known, MOMENT, is_open).unwrap_or_else(PoisonError::into_inner),
+                self.finished
+                    .wait_timeout_while(lookups, FIRST_LOOKUP_TIMEOUT, is_pending)
+                    .unwrap_or_else(PoisonError::into_inner),
             );
         }
     }
 
-    /// Asks for one name after the other, until there are none or the time is up.
-    fn work(&self, resolve: fn(&str) -> Vec<IpAddr>) {
+    /// Resolves queued names until the queue is empty or the time is over.
+    fn run_lookups(&self, resolve: fn(&str) -> Vec<IpAddr>) {
         loop {
-            let mut known = self.known();
-            let is_late = known.since.is_some_and(|since| since.elapsed() > PATIENCE);
-            let Some(name) = known.waiting.pop_front().filter(|_| !is_late) else {
-                known.threads -= 1;
-                self.found.notify_all();
+            let mut lookups = self.lookups();
+            let is_over =
+                lookups.first_lookup.is_some_and(|first_lookup| first_lookup.elapsed() > LOOKUP_TIMEOUT);
+            let Some(name) = lookups.queue.pop_front().filter(|_| !is_over) else {
+                lookups.threads -= 1;
+                self.finished.notify_all();
                 return;
             };
-            drop(known);
-            let found = resolve(&name);
-            self.known().names.insert(name, Some((Instant::now(), found)));
+            drop(lookups);
+            let addresses = resolve(&name);
+            self.lookups().names.insert(name, Some((Instant::now(), addresses)));
         }
     }
 
-    /// The addresses of this name; `None` if none are known, or not yet.
-    pub(super) fn of(&self, name: &str) -> Option<Vec<IpAddr>> {
-        match self.known().names.get(name) {
+    /// Returns the addresses of a name, or `None` if there are none or the lookup is pending.
+    pub(super) fn get(&self, name: &str) -> Option<Vec<IpAddr>> {
+        match self.lookups().names.get(name) {
             Some(Some((_, addresses))) if !addresses.is_empty() => Some(addresses.clone()),
             _ => None,
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lookups(&self) -> MutexGuard<'_, Lookups> {
+        self.lookups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -118,35 +121,35 @@ mod tests {
     }
 
     #[test]
-    fn a_name_server_that_does_not_answer_holds_nobody_up_and_only_once() {
+    fn a_silent_name_server_delays_only_the_first_call() {
         let addresses = Arc::<Addresses>::default();
         let names: Vec<_> = (0..64).map(|number| format!("node{number}")).collect();
         let start = Instant::now();
         for _ in 0..100 {
-            addresses.look_up_by(&names, never);
-            assert_eq!(addresses.of("node0"), None);
+            addresses.look_up_with(&names, never);
+            assert_eq!(addresses.get("node0"), None);
         }
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     }
 
     #[test]
-    fn thousands_of_names_are_looked_up_by_a_few() {
+    fn a_few_threads_look_up_thousands_of_names() {
         let addresses = Arc::<Addresses>::default();
         let names: Vec<_> = (0..5_000).map(|number| format!("node{number}")).collect();
-        addresses.look_up_by(&names, |name| {
+        addresses.look_up_with(&names, |name| {
             let number: u16 = name[4..].parse().unwrap();
             vec![[10, 0, (number >> 8) as u8, number as u8].into()]
         });
-        assert!(addresses.known().threads <= THREADS);
-        eventually("all names are looked up", || names.iter().all(|name| addresses.of(name).is_some()));
-        assert_eq!(addresses.of("node4999"), Some(vec![[10, 0, 19, 135].into()]));
+        assert!(addresses.lookups().threads <= MAX_THREADS);
+        eventually("all names are looked up", || names.iter().all(|name| addresses.get(name).is_some()));
+        assert_eq!(addresses.get("node4999"), Some(vec![[10, 0, 19, 135].into()]));
     }
 
     #[test]
-    fn what_is_found_is_known() {
+    fn a_resolved_name_has_its_addresses() {
         let addresses = Arc::<Addresses>::default();
-        addresses.look_up_by(&["here".into()], |_| vec![[127, 0, 0, 9].into()]);
-        eventually("the name is looked up", || addresses.of("here") == Some(vec![[127, 0, 0, 9].into()]));
-        assert_eq!(addresses.of("elsewhere"), None);
+        addresses.look_up_with(&["this".into()], |_| vec![[127, 0, 0, 9].into()]);
+        eventually("the name is looked up", || addresses.get("this") == Some(vec![[127, 0, 0, 9].into()]));
+        assert_eq!(addresses.get("elsewhere"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever lies under the state's key, a node executes nothing, and ends with an error that says what was found.
+//! Hostile values under the state's key: a node executes nothing and fails with an error that describes the value.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,18 +11,18 @@ use rallypoint_testkit::eventually;
 
 use crate::nodes::{Job, assert_agree, join, join_all};
 
-/// What a node says to these bytes.
-fn met_with(value: &[u8]) -> String {
+/// Returns the error of a node that finds `value` as the state.
+fn join_error(value: &[u8]) -> String {
     let mut job = Job::new(1, 1);
-    // It would wait for the state to be put right.
+    // The node waits this long for the state to be repaired.
     job.settings.join_timeout = Duration::from_millis(600);
-    // Our server would not take it.
+    // Our server would refuse the value.
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let node = job.node_over(&store);
     store.set("torch.rendezvous.job", value).unwrap();
     let error = node.next_rendezvous().unwrap_err();
     assert!(matches!(error, RendezvousError::State { .. }), "{error}");
-    // Nothing was written over it.
+    // The node has not overwritten the value.
     assert_eq!(store.get("torch.rendezvous.job").unwrap(), value);
     error.to_string()
 }
@@ -30,7 +30,7 @@ fn met_with(value: &[u8]) -> String {
 #[test]
 fn junk_is_a_state_error() {
     for value in [&b"!!!"[..], b"", b"AAAA", b"gAQ=", &[0xff; 1000]] {
-        let text = met_with(value);
+        let text = join_error(value);
         assert!(text.contains("is corrupt"), "{text}");
     }
 }
@@ -39,7 +39,7 @@ fn junk_is_a_state_error() {
 fn a_pickle_that_runs_a_command_is_refused_by_name() {
     let marker = tempfile::tempdir().unwrap();
     let marker = marker.path().join("executed");
-    // As Python pickles an object whose __reduce__ is (os.system, (command,)).
+    // Python pickles an object whose `__reduce__` returns `(os.system, (command,))` like this.
     let command = format!("touch {}", marker.display());
     let mut pickle =
         b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c"
@@ -49,25 +49,25 @@ fn a_pickle_that_runs_a_command_is_refused_by_name() {
     pickle.extend_from_slice(b"\x94\x85\x94R\x94.");
     let frame = (pickle.len() - 11) as u64;
     pickle[3..11].copy_from_slice(&frame.to_le_bytes());
-    let text = met_with(&cell::encode(&pickle));
+    let text = join_error(&cell::encode(&pickle));
     assert!(text.contains("posix.system"), "{text}");
     assert!(!marker.exists());
 }
 
 #[test]
 fn a_pickled_number_is_a_state_error() {
-    let text = met_with(&cell::encode(b"\x80\x04K\x05."));
+    let text = join_error(&cell::encode(b"\x80\x04K\x05."));
     assert!(text.contains("is corrupt"), "{text}");
 }
 
 #[test]
 fn a_state_that_is_too_large_is_refused_before_it_is_read() {
-    let text = met_with(&vec![b'A'; 7 << 20]);
+    let text = join_error(&vec![b'A'; 7 << 20]);
     assert!(text.contains("limit"), "{text}");
 }
 
 #[test]
-fn announcements_of_strangers_let_nobody_in_who_is_not_there_and_break_nothing() {
+fn malformed_announcements_add_no_node_and_break_nothing() {
     let mut job = Job::new(1, 2);
     job.settings.last_call_timeout = Duration::from_millis(200);
     let node = job.node();
@@ -77,16 +77,16 @@ fn announcements_of_strangers_let_nobody_in_who_is_not_there_and_break_nothing()
 }
 
 #[test]
-fn our_server_takes_no_state_that_could_do_harm_so_torchs_nodes_are_safe_too() {
+fn our_server_refuses_harmful_states_and_so_protects_torchs_nodes() {
     let job = Job::new(1, 1);
     let (node, store) = (job.node(), job.store());
     let key = "torch.rendezvous.job";
     for value in [&b"!!!"[..], b"", &cell::encode(b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02ls\x85R.")]
     {
-        let held = store.get(key).unwrap();
+        let stored = store.get(key).unwrap();
         for refused in [
             store.set(key, value).unwrap_err(),
-            store.compare_set(key, &held, value).unwrap_err(),
+            store.compare_set(key, &stored, value).unwrap_err(),
             store.multi_set(&[("k", b"v"), (key, value)]).unwrap_err(),
         ] {
             assert!(
@@ -97,18 +97,18 @@ fn our_server_takes_no_state_that_could_do_harm_so_torchs_nodes_are_safe_too() {
                 "{refused:?}"
             );
         }
-        assert_eq!(store.get(key).unwrap(), held);
+        assert_eq!(store.get(key).unwrap(), stored);
         assert!(!store.check(&["k"]).unwrap());
     }
     store.append(key, b"AAAA").unwrap_err();
-    // Whoever lost may say anything: it changes nothing.
+    // A compare-and-set that fails may contain anything, because it changes nothing.
     assert_eq!(store.compare_set(key, b"something else", b"!!!").unwrap(), cell::NULL);
     assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
 }
 
-/// It would be woken again and again, and read the state each time.
+/// Without a remedy, the signals would wake the node again and again, and it would read the state each time.
 #[test]
-fn a_signal_that_is_not_so_wakes_a_node_once() {
+fn a_false_signal_wakes_a_node_once() {
     let job = Job::new(2, 2);
     let (node, store) = (job.node(), job.store());
     for key in ["completed/0", "ended/0", "wanted/0", "completed/1"] {
@@ -116,35 +116,40 @@ fn a_signal_that_is_not_so_wakes_a_node_once() {
     }
     let joining = join(&node);
     let reads = || job.counts.reads.load(Ordering::Relaxed);
-    eventually("it waits", || reads() > 2);
+    eventually("the node waits", || reads() > 2);
     let before = reads();
-    // Not to wait for something, but to see what happens meanwhile.
+    // Measures the reads during this time.
     std::thread::sleep(Duration::from_secs(3));
     let after = reads() - before;
-    assert!(after <= 6, "{after} reads in three seconds");
+    assert!(after <= 6, "{after} reads in 3 s");
     node.interrupt();
     joining.join().unwrap().unwrap_err();
 }
 
-/// Whoever deletes the state begins a new life of that job: nobody of the former is let into it.
+/// Deleting the state starts a new job. It must not contain nodes of the old one.
 #[test]
-fn what_nodes_have_left_of_a_job_whose_state_was_deleted_is_gone_when_it_begins_again() {
+fn a_job_whose_state_was_deleted_starts_without_its_old_keys() {
     let job = Job::new(2, 2);
     let nodes = job.nodes(2);
     let before = join_all(&nodes);
     drop(nodes);
     let store = job.store();
-    let left = ["announced/0", "completed/0"].map(|key| format!("rallypoint.rendezvous/job/{key}"));
-    assert!(store.check(&[&left[0], &left[1]]).unwrap());
-    let left = [&left[..], &["torch.rendezvous.job.0/MASTER_ADDR".into()]].concat();
+    let old_keys = ["announced/0", "completed/0"].map(|key| format!("rallypoint.rendezvous/job/{key}"));
+    assert!(store.check(&[&old_keys[0], &old_keys[1]]).unwrap());
+    let old_keys = [&old_keys[..], &["torch.rendezvous.job.0/MASTER_ADDR".into()]].concat();
     store.delete_key("torch.rendezvous.job").unwrap();
     let nodes = job.nodes(2);
-    assert!(left.iter().all(|key| !store.check(&[key]).unwrap()), "of the former life");
+    assert!(old_keys.iter().all(|key| !store.check(&[key]).unwrap()), "keys of the old job are left");
     let first = join(&nodes[0]);
     let state = || cell::read(&store.get("torch.rendezvous.job").unwrap(), &Limits::default()).unwrap();
-    let has_begun = || state().is_some_and(|state| state.participants.contains_key(nodes[0].node()));
-    eventually("it has begun", has_begun);
-    assert_eq!(state().unwrap().participants.len(), 1, "{:?} are no more", before[0].participants);
+    let has_joined = || state().is_some_and(|state| state.participants.contains_key(nodes[0].node()));
+    eventually("the new node has joined", has_joined);
+    assert_eq!(
+        state().unwrap().participants.len(),
+        1,
+        "{:?} are nodes of the old job",
+        before[0].participants
+    );
     let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
     assert_agree(&rounds);
 }

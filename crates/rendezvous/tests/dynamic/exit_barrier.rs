@@ -1,4 +1,4 @@
-//! Nodes meet when their work is done.
+//! The exit barrier, at which nodes wait for each other when their workers have ended.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use rallypoint_store::PrefixStore;
 
 use crate::nodes::{Job, join_all};
 
-const MOST: Duration = Duration::from_secs(60);
+const BARRIER_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn all_wait_for_the_last_who_closes_the_rendezvous() {
+fn all_nodes_wait_for_the_last_one_which_closes_the_rendezvous() {
     let job = Job::new(3, 3);
     let nodes = job.nodes(3);
     let rounds = join_all(&nodes);
@@ -22,18 +22,18 @@ fn all_wait_for_the_last_who_closes_the_rendezvous() {
             .iter()
             .zip(&rounds)
             .map(|(node, round)| {
-                scope.spawn(|| ExitBarrier::of(round).finish(&**node, MOST, true, || Ok(None)))
+                scope.spawn(|| ExitBarrier::of(round).finish(&**node, BARRIER_TIMEOUT, true, || Ok(None)))
             })
             .collect();
         finishing.into_iter().map(|node| node.join().unwrap()).collect()
     });
     assert_eq!(ends, [RoundEnd::Finished; 3]);
-    assert_eq!(ExitBarrier::of(&rounds[0]).ended().unwrap(), 3);
+    assert_eq!(ExitBarrier::of(&rounds[0]).count_ended().unwrap(), 3);
     assert!(job.node().membership().unwrap().is_closed);
 }
 
 #[test]
-fn who_has_failed_is_not_waited_for_and_the_rendezvous_stays_open() {
+fn no_node_waits_for_a_failed_node_and_the_rendezvous_stays_open() {
     for fails_last in [false, true] {
         let job = Job::new(2, 2);
         let nodes = job.nodes(2);
@@ -42,48 +42,48 @@ fn who_has_failed_is_not_waited_for_and_the_rendezvous_stays_open() {
         if !fails_last {
             failing.fail().unwrap();
         }
-        // It is asked only while this node waits.
+        // The barrier calls this only while the node waits.
         let fail_now = || {
             assert!(fails_last);
             failing.fail().map(|()| None)
         };
-        let mut asked = false;
-        let give_up = || if std::mem::replace(&mut asked, true) { Ok(None) } else { fail_now() };
-        assert_eq!(finishing.finish(&*nodes[1], MOST, false, give_up), RoundEnd::Failed);
+        let mut is_called = false;
+        let give_up = || if std::mem::replace(&mut is_called, true) { Ok(None) } else { fail_now() };
+        assert_eq!(finishing.finish(&*nodes[1], BARRIER_TIMEOUT, false, give_up), RoundEnd::Failed);
         assert!(!nodes[1].membership().unwrap().is_closed);
     }
 }
 
 #[test]
-fn who_gives_up_waiting_can_take_back_that_it_has_come() {
+fn a_node_that_gives_up_can_retract_that_it_has_ended() {
     let job = Job::new(2, 2);
     let nodes = job.nodes(2);
     let rounds = join_all(&nodes);
     let barrier = ExitBarrier::of(&rounds[0]);
-    let give_up = || Ok(Some("the other does not come".to_owned()));
-    assert_eq!(barrier.finish(&*nodes[0], MOST, true, give_up), RoundEnd::Incomplete);
-    let short = Duration::from_millis(10);
-    assert_eq!(barrier.ended().unwrap(), 1);
-    barrier.take_back().unwrap();
-    assert_eq!(barrier.ended().unwrap(), 0);
-    // One of two again, so that nobody is the last.
-    assert_eq!(barrier.finish(&*nodes[0], short, true, || Ok(None)), RoundEnd::Incomplete);
+    let give_up = || Ok(Some("the other node does not end".to_owned()));
+    assert_eq!(barrier.finish(&*nodes[0], BARRIER_TIMEOUT, true, give_up), RoundEnd::Incomplete);
+    let short_timeout = Duration::from_millis(10);
+    assert_eq!(barrier.count_ended().unwrap(), 1);
+    barrier.retract().unwrap();
+    assert_eq!(barrier.count_ended().unwrap(), 0);
+    // Only one of the two nodes has ended, so no node is the last one.
+    assert_eq!(barrier.finish(&*nodes[0], short_timeout, true, || Ok(None)), RoundEnd::Incomplete);
     assert!(!nodes[0].membership().unwrap().is_closed);
 }
 
 #[test]
-fn who_loses_the_store_has_not_heard() {
+fn a_node_that_loses_the_store_reports_that() {
     let mut job = Job::new(2, 2);
     job.settings.keep_alive_interval = Duration::from_secs(60);
     let nodes = job.nodes(2);
     let rounds = join_all(&nodes);
     let server = std::cell::RefCell::new(Some(job.server));
-    let go = || {
+    let stop_server = || {
         drop(server.take());
         Ok(None)
     };
     let barrier = ExitBarrier::of(&rounds[0]).with_timeout(Duration::from_secs(2));
-    assert_eq!(barrier.finish(&*nodes[0], MOST, true, go), RoundEnd::Unheard);
+    assert_eq!(barrier.finish(&*nodes[0], BARRIER_TIMEOUT, true, stop_server), RoundEnd::StoreLost);
 }
 
 /// A handler whose job loses its store when the last node closes the rendezvous.
@@ -108,16 +108,20 @@ impl RendezvousHandler for HostThatLeaves {
     }
 }
 
-/// Torch's host leaves as soon as it knows that all nodes have finished.
+/// Torch's host exits as soon as it knows that all nodes have finished.
 #[test]
-fn the_last_node_ends_soon_although_the_stores_host_is_gone() {
+fn the_last_node_ends_in_time_although_the_host_of_the_store_has_left() {
     let job = Job::new(1, 1);
     let mut round = join_all(&job.nodes(1)).remove(0);
-    let slow = round.store.underlying_store().with_timeout(Some(5 * MOST));
+    let slow = round.store.underlying_store().with_timeout(Some(5 * BARRIER_TIMEOUT));
     round.store = Arc::new(PrefixStore::new(round.store.prefix(), Arc::from(slow)));
     let started = Instant::now();
-    let end =
-        ExitBarrier::of(&round).finish(&HostThatLeaves(Mutex::new(Some(job))), MOST, false, || Ok(None));
+    let end = ExitBarrier::of(&round).finish(
+        &HostThatLeaves(Mutex::new(Some(job))),
+        BARRIER_TIMEOUT,
+        false,
+        || Ok(None),
+    );
     assert_eq!(end, RoundEnd::Finished);
-    assert!(started.elapsed() < MOST, "{:?}", started.elapsed());
+    assert!(started.elapsed() < BARRIER_TIMEOUT, "{:?}", started.elapsed());
 }

@@ -1,4 +1,4 @@
-//! Nodes that die, stores that forget.
+//! Dead nodes, lost states and frozen stores.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,22 +13,22 @@ use rallypoint_testkit::{Relay, eventually, eventually_within};
 
 use crate::nodes::{Job, assert_agree, join, join_all};
 
-pub(crate) fn quick(min_nodes: u64, max_nodes: u64) -> Job {
+pub(crate) fn job_with_short_timeouts(min_nodes: u64, max_nodes: u64) -> Job {
     let mut job = Job::new(min_nodes, max_nodes);
-    // Who says nothing for three seconds is dead.
+    // A node without heartbeats is dead after 3 s.
     job.settings.keep_alive_interval = Duration::from_secs(1);
     job.settings.last_call_timeout = Duration::from_secs(3);
     job
 }
 
 #[test]
-fn a_node_that_dies_is_dropped_and_a_spare_is_let_in() {
-    let job = quick(2, 2);
+fn a_dead_node_is_removed_and_a_spare_replaces_it() {
+    let job = job_with_short_timeouts(2, 2);
     let mut nodes = job.nodes(2);
     join_all(&nodes);
     let spare = job.node();
     let waiting = join(&spare);
-    // It is gone without a word: only its heartbeats end.
+    // The node does not leave. Only its heartbeats end.
     drop(nodes.remove(0));
     eventually_within(Duration::from_secs(10), "the spare waits", || {
         nodes[0].membership().unwrap().num_nodes_waiting() > 0
@@ -37,23 +37,23 @@ fn a_node_that_dies_is_dropped_and_a_spare_is_let_in() {
     assert_agree(&[left, waiting.join().unwrap().unwrap()]);
 }
 
-/// Trap T2: a torch node that was dropped goes on and never finds out.
+/// Trap T2: a torch node that was dropped continues and never notices it.
 #[test]
-fn a_node_that_was_dropped_finds_out_and_comes_back() {
-    let job = quick(1, 2);
+fn a_dropped_node_notices_it_and_rejoins() {
+    let job = job_with_short_timeouts(1, 2);
     let nodes = job.nodes(2);
     let before = join_all(&nodes);
-    // Somebody takes the first for dead, as one with a wrong clock might.
+    // Remove the first node as dead, as a node with a wrong clock might do.
     let store = job.store();
     let mut state = state(&store);
     state.participants.remove(nodes[0].node());
     state.last_heartbeats.remove(nodes[0].node());
     put_state(&store, &state);
-    eventually_within(Duration::from_secs(5), "it finds out", || {
+    eventually_within(Duration::from_secs(5), "the node notices that it was dropped", || {
         nodes[0].membership().unwrap().num_nodes_waiting() > 0
     });
     let first = join(&nodes[0]);
-    eventually_within(Duration::from_secs(5), "the other hears of it", || {
+    eventually_within(Duration::from_secs(5), "the other node sees that it waits", || {
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
     let second = nodes[1].next_rendezvous().unwrap();
@@ -62,39 +62,39 @@ fn a_node_that_was_dropped_finds_out_and_comes_back() {
     assert!(after[0].round > before[0].round);
 }
 
-/// It is in no round that it could put back; it comes anew.
+/// The node is in no round that it could restore, so it joins again.
 #[test]
-fn a_node_that_waits_for_others_goes_on_when_the_state_was_deleted() {
-    for first_is_back in [true, false] {
-        let job = quick(2, 2);
+fn a_waiting_node_joins_again_after_the_state_was_deleted() {
+    for is_first_restored in [true, false] {
+        let job = job_with_short_timeouts(2, 2);
         let (node, store) = (job.node(), job.store());
         let joining = join(&node);
-        eventually_within(Duration::from_secs(10), "it waits", || {
+        eventually_within(Duration::from_secs(10), "the node waits", || {
             job.state().participants.contains_key(node.node())
         });
         assert!(store.delete_key("torch.rendezvous.job").unwrap());
-        if first_is_back {
-            eventually_within(Duration::from_secs(10), "it is there again", || {
+        if is_first_restored {
+            eventually_within(Duration::from_secs(10), "the node has joined again", || {
                 store.check(&["torch.rendezvous.job"]).unwrap()
                     && job.state().participants.contains_key(node.node())
             });
         }
-        // The second finds it there, or nothing at all.
+        // The second node finds the first one in the state, or no state at all.
         let second = job.node().next_rendezvous().unwrap();
         assert_agree(&[joining.join().unwrap().unwrap(), second]);
     }
 }
 
 #[test]
-fn a_state_that_was_deleted_is_put_back() {
-    let job = quick(2, 2);
+fn a_deleted_state_is_restored() {
+    let job = job_with_short_timeouts(2, 2);
     let nodes = job.nodes(2);
     join_all(&nodes);
     job.store().delete_key("torch.rendezvous.job").unwrap();
     assert_eq!(nodes[0].membership().unwrap().num_nodes_waiting(), 0);
     assert!(!nodes[1].membership().unwrap().is_closed);
     let first = join(&nodes[0]);
-    eventually_within(Duration::from_secs(5), "it is heard", || {
+    eventually_within(Duration::from_secs(5), "the second node sees that the first one waits", || {
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
     let second = nodes[1].next_rendezvous().unwrap();
@@ -104,8 +104,8 @@ fn a_state_that_was_deleted_is_put_back() {
 }
 
 #[test]
-fn a_store_that_is_gone_for_too_long_is_an_error_that_names_it() {
-    let mut job = quick(1, 1);
+fn the_error_for_a_lost_store_names_it() {
+    let mut job = job_with_short_timeouts(1, 1);
     job.settings.store_outage_timeout = Duration::from_secs(2);
     let store = job.store();
     store.set_timeout(Some(Duration::from_millis(500)));
@@ -114,7 +114,7 @@ fn a_store_that_is_gone_for_too_long_is_an_error_that_names_it() {
     let port = job.server.port();
     drop(job);
     assert_eq!(node.membership().unwrap().num_nodes_waiting(), 0, "an outage changes nothing at first");
-    eventually("it is noticed", || node.membership().is_err());
+    eventually("the outage is an error", || node.membership().is_err());
     let error = node.membership().unwrap_err();
     assert!(matches!(error, RendezvousError::Outage { .. }), "{error}");
     assert!(error.to_string().contains("store_outage_timeout"), "{error}");
@@ -123,31 +123,31 @@ fn a_store_that_is_gone_for_too_long_is_an_error_that_names_it() {
 }
 
 #[test]
-fn the_state_comes_back_and_a_node_goes_on() {
-    let job = quick(2, 2);
-    // Our server would not take it.
+fn a_node_joins_after_a_corrupt_state_was_repaired() {
+    let job = job_with_short_timeouts(2, 2);
+    // Our server would refuse the value.
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let nodes = [0, 1].map(|_| job.node_over(&store));
     store.set("torch.rendezvous.job", b"!!!").unwrap();
     let waiting = join(&nodes[0]);
-    eventually_within(Duration::from_secs(9), "it has seen that and looked again", || {
+    eventually_within(Duration::from_secs(9), "the node has read the state twice", || {
         job.counts.reads.load(Ordering::Relaxed) >= 2
     });
-    // Somebody puts it right.
+    // Repair the state.
     store.set("torch.rendezvous.job", cell::NULL).unwrap();
     let other = nodes[1].next_rendezvous().unwrap();
     assert_agree(&[waiting.join().unwrap().unwrap(), other]);
 }
 
-/// Torch's node is silent for as long as its client is: minutes.
+/// Torch's node hangs for as long as its client does, which may be minutes.
 #[test]
-fn a_store_that_is_frozen_for_too_long_is_an_error() {
-    let mut job = quick(1, 1);
+fn a_frozen_store_is_an_error_after_the_outage_timeout() {
+    let mut job = job_with_short_timeouts(1, 1);
     job.settings.store_outage_timeout = Duration::from_secs(3);
     let proxy = Relay::to(job.server.port());
     let endpoint = Endpoint::new("127.0.0.1", proxy.port());
     let timeout = Duration::from_secs(2);
-    let with_room = Duration::from_secs(4);
+    let max_call_timeout = Duration::from_secs(4);
     let store = TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout)).unwrap();
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
@@ -155,7 +155,7 @@ fn a_store_that_is_frozen_for_too_long_is_an_error() {
     eventually_within(Duration::from_secs(20), "the outage has lasted too long", || {
         let start = Instant::now();
         let failed = node.membership().is_err();
-        assert!(start.elapsed() < with_room, "{:?}", start.elapsed());
+        assert!(start.elapsed() < max_call_timeout, "{:?}", start.elapsed());
         failed
     });
     let start = Instant::now();
@@ -164,26 +164,26 @@ fn a_store_that_is_frozen_for_too_long_is_an_error() {
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 }
 
-/// Puts a rank 0 before the first node of this job, which has joined and then says nothing: it died, or is a launcher that
-/// has said it before. Returns when that node waits for it.
-fn let_a_silent_one_be_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
-    let_a_silent_one_be_rank_0_of(0, job, node);
+/// Completes the round with a rank 0 that publishes no address. It died after it joined, or it runs torch and has
+/// published in an earlier round. Returns when `node` waits for that address.
+fn add_silent_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
+    add_silent_rank_0_to_round(0, job, node);
 }
 
-fn let_a_silent_one_be_rank_0_of(round: u64, job: &Job, node: &DynamicRendezvousHandler) {
+fn add_silent_rank_0_to_round(round: u64, job: &Job, node: &DynamicRendezvousHandler) {
     let store = job.store();
-    eventually("it is there", || state(&store).has(node.node()));
-    let mut with = state(&store);
+    eventually("the node is in the state", || state(&store).has(node.node()));
+    let mut new_state = state(&store);
     let silent = NodeDesc::new("0", 1, 0);
-    with.last_heartbeats.insert(silent.clone(), with.last_heartbeats[node.node()]);
-    with.participants.insert(silent, 0);
-    with.participants.insert(node.node().clone(), 1);
-    (with.round, with.complete, with.deadline) = (round, true, None);
-    with.wait_list.clear();
-    put_state(&store, &with);
-    // It keeps itself alive, so it has joined.
-    let before = with.last_heartbeats[node.node()];
-    eventually("it has joined", || {
+    new_state.last_heartbeats.insert(silent.clone(), new_state.last_heartbeats[node.node()]);
+    new_state.participants.insert(silent, 0);
+    new_state.participants.insert(node.node().clone(), 1);
+    (new_state.round, new_state.complete, new_state.deadline) = (round, true, None);
+    new_state.wait_list.clear();
+    put_state(&store, &new_state);
+    // A node sends heartbeats once it has joined.
+    let before = new_state.last_heartbeats[node.node()];
+    eventually("the node sends heartbeats", || {
         state(&store).last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
     });
 }
@@ -199,81 +199,81 @@ fn state(store: &dyn Store) -> State {
 }
 
 #[test]
-fn a_node_that_waits_for_rank_0_to_say_where_the_workers_meet_can_be_interrupted() {
-    let job = quick(2, 2);
+fn a_node_that_waits_for_rank_0_to_publish_the_master_can_be_interrupted() {
+    let job = job_with_short_timeouts(2, 2);
     let node = job.node();
     let joining = join(&node);
-    let_a_silent_one_be_rank_0(&job, &node);
+    add_silent_rank_0(&job, &node);
     let start = Instant::now();
     node.interrupt();
     assert!(matches!(joining.join().unwrap(), Err(RendezvousError::Interrupted { .. })));
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    assert!(!state(&job.store()).has(node.node()), "it has left");
+    assert!(!state(&job.store()).has(node.node()), "the node has left");
 }
 
-/// It would wait for `read_timeout`, a minute, and then fail, although a spare stands by.
+/// Without a remedy, the node would fail after `read_timeout` (60 s), although a spare waits.
 #[test]
-fn a_round_whose_rank_0_is_dead_before_it_has_said_where_the_workers_meet_starts_over_with_a_spare() {
-    let job = quick(2, 2);
+fn a_round_whose_rank_0_dies_before_it_publishes_the_master_re_forms_with_a_spare() {
+    let job = job_with_short_timeouts(2, 2);
     let node = job.node();
     let joining = join(&node);
-    let_a_silent_one_be_rank_0(&job, &node);
+    add_silent_rank_0(&job, &node);
     let spare = job.node();
     let waiting = join(&spare);
     let start = Instant::now();
     let after = [joining.join().unwrap().unwrap(), waiting.join().unwrap().unwrap()];
     assert_agree(&after);
     assert_eq!(after[0].round, 1);
-    // The limit is 3 s, and everybody looks once a second; the store would have given up after 20 s.
+    // The dead node is removed after 3 s, and nodes poll once per second. The store's timeout is 20 s.
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
 }
 
 #[test]
-fn a_rendezvous_that_is_closed_while_a_node_waits_for_rank_0_is_closed_for_it() {
-    let job = quick(2, 2);
+fn a_node_that_waits_for_rank_0_notices_that_the_rendezvous_is_closed() {
+    let job = job_with_short_timeouts(2, 2);
     let node = job.node();
     let joining = join(&node);
-    let_a_silent_one_be_rank_0(&job, &node);
+    add_silent_rank_0(&job, &node);
     job.node().set_closed().unwrap();
     assert!(matches!(joining.join().unwrap(), Err(RendezvousError::Closed { .. })));
 }
 
 #[test]
-fn an_address_that_no_state_can_hold_is_refused_before_anything_is_written() {
+fn an_invalid_address_is_refused_before_anything_is_written() {
     for addr in ["", "two words", &"x".repeat(256)] {
         let store: Arc<dyn Store> = Arc::new(HashStore::new());
         let backend = Arc::new(C10dBackend::new(Arc::clone(&store), "job").unwrap());
-        let made = DynamicRendezvousHandler::new(backend, store, addr, Job::new(1, 1).settings);
-        let error = made.err().expect("it is refused").to_string();
+        let created = DynamicRendezvousHandler::new(backend, store, addr, Job::new(1, 1).settings);
+        let error = created.err().expect("the address is refused").to_string();
         assert!(error.contains("neither a host name nor an address"), "{error}");
     }
 }
 
-/// Trap T1: a torch node says where the workers meet in its first round only. One of ours who heard it then tells those who
-/// come later.
+/// Trap T1: a torch node publishes the address of the workers' store in its first round only. Our node has read it then
+/// and publishes it for nodes that join later.
 #[test]
-fn who_knows_where_a_silent_rank_0_is_tells_those_who_come_later() {
+fn a_node_that_knows_the_master_of_a_silent_rank_0_publishes_it_again() {
     let mut job = Job::new(2, 2);
     job.settings.keep_alive_interval = Duration::from_secs(2);
     let (node, store) = (job.node(), job.store());
     store.set("torch.rendezvous.job.0/MASTER_ADDR", b"127.0.0.9").unwrap();
     store.set("torch.rendezvous.job.0/MASTER_PORT", b"29999").unwrap();
     let joining = join(&node);
-    let_a_silent_one_be_rank_0_of(0, &job, &node);
+    add_silent_rank_0_to_round(0, &job, &node);
     let before = joining.join().unwrap().unwrap();
     let joining = join(&node);
-    eventually("it waits for the next", || state(&store).wait_list.contains(node.node()));
-    let_a_silent_one_be_rank_0_of(1, &job, &node);
+    eventually("the node waits for the next round", || state(&store).wait_list.contains(node.node()));
+    add_silent_rank_0_to_round(1, &job, &node);
     let after = joining.join().unwrap().unwrap();
     assert_eq!((after.round, &after.bootstrap_store_info), (1, &before.bootstrap_store_info));
     assert_eq!(store.get("torch.rendezvous.job.1/MASTER_ADDR").unwrap(), b"127.0.0.9");
     assert_eq!(store.get("torch.rendezvous.job.1/MASTER_PORT").unwrap(), b"29999");
 }
 
-/// Its store would be waited for as long as `read_timeout`, a minute.
+/// Without a remedy, the node would wait for its store for `read_timeout` (60 s).
 #[test]
-fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_its_time_to_join() {
-    let mut job = quick(2, 2);
+fn a_frozen_store_does_not_delay_a_waiting_node_beyond_its_join_timeout() {
+    let mut job = job_with_short_timeouts(2, 2);
     job.settings.join_timeout = Duration::from_secs(2);
     let proxy = Relay::to(job.server.port());
     let endpoint = Endpoint::new("127.0.0.1", proxy.port());
@@ -282,10 +282,10 @@ fn a_store_that_is_frozen_while_a_node_waits_for_others_does_not_keep_it_beyond_
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     let start = Instant::now();
     let joining = join(&node);
-    eventually("it waits", || state(&job.store()).has(node.node()));
+    eventually("the node waits", || state(&job.store()).has(node.node()));
     proxy.block();
     let error = joining.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Connection { .. }), "{error}");
-    // It has 2 s, and 5 s more to withdraw.
+    // The join timeout is 2 s, and withdrawing may take 5 s more.
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
 }

@@ -1,4 +1,4 @@
-//! The dynamic rendezvous over a real store: nodes are threads here, each with its own connection.
+//! The dynamic rendezvous over a real store. Nodes are threads with a connection each.
 
 mod attacks;
 mod clocks;

@@ -1,4 +1,4 @@
-//! Nodes of a job, and what is counted of their backend.
+//! A job for tests, whose backends count reads and writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -12,32 +12,32 @@ use rallypoint_rendezvous::{
 };
 use rallypoint_store::{Endpoint, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 
-/// A job on a server of its own.
+/// A job with its own server.
 pub(crate) struct Job {
     pub(crate) server: TcpStoreServer,
     pub(crate) settings: Settings,
     pub(crate) counts: Arc<Counts>,
-    /// How long it takes its nodes to get to the store.
-    pub(crate) distance: Duration,
-    /// Whether a wait for a signal ends with the signal only, and not once a second to poll the state.
+    /// The latency of each call to the backend.
+    pub(crate) latency: Duration,
+    /// Whether nodes wait for signals without polling the state.
     pub(crate) never_polls: bool,
 }
 
-/// How long a node that never polls waits for a signal. Only a failure takes this long.
+/// How long a node that never polls waits for a signal. Only a failing test takes this long.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the backends of a job were asked.
+/// The calls of all backends of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) reads: AtomicUsize,
     pub(crate) writes: AtomicUsize,
 }
 
-/// A backend that counts.
+/// A backend that counts calls and adds latency.
 struct Counted {
     inner: C10dBackend,
     counts: Arc<Counts>,
-    distance: Duration,
+    latency: Duration,
     never_polls: bool,
 }
 
@@ -47,20 +47,20 @@ impl RendezvousBackend for Counted {
     }
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>> {
         self.counts.reads.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(self.distance);
+        std::thread::sleep(self.latency);
         self.inner.state()
     }
     fn set_state(&self, state: &[u8], token: &[u8]) -> Result<Written> {
         self.counts.writes.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(self.distance);
+        std::thread::sleep(self.latency);
         self.inner.set_state(state, token)
     }
     fn announce(&self, round: u64, node: &NodeDesc) -> Result<()> {
-        std::thread::sleep(self.distance);
+        std::thread::sleep(self.latency);
         self.inner.announce(round, node)
     }
     fn announced(&self, round: u64) -> Result<Vec<NodeDesc>> {
-        std::thread::sleep(self.distance);
+        std::thread::sleep(self.latency);
         self.inner.announced(round)
     }
     fn retract(&self, round: u64, nodes: &[NodeDesc]) -> Result<()> {
@@ -69,18 +69,18 @@ impl RendezvousBackend for Counted {
     fn signal(&self, signal: Signal) {
         self.inner.signal(signal);
     }
-    fn wait(&self, signal: Signal, most: Duration) -> bool {
+    fn wait(&self, signal: Signal, timeout: Duration) -> bool {
         if !self.never_polls {
-            return self.inner.wait(signal, most);
+            return self.inner.wait(signal, timeout);
         }
         assert!(self.inner.wait(signal, SIGNAL_TIMEOUT), "no {signal:?} within {SIGNAL_TIMEOUT:?}");
         true
     }
-    fn forget(&self, round: u64, most: Duration) -> bool {
-        self.inner.forget(round, most)
+    fn remove_rounds(&self, round: u64, timeout: Duration) -> bool {
+        self.inner.remove_rounds(round, timeout)
     }
-    fn within(&self, most: Duration) -> Option<Box<dyn RendezvousBackend>> {
-        let (inner, counts) = (self.inner.with_timeout(most), Arc::clone(&self.counts));
+    fn within(&self, timeout: Duration) -> Option<Box<dyn RendezvousBackend>> {
+        let (inner, counts) = (self.inner.with_timeout(timeout), Arc::clone(&self.counts));
         Some(Box::new(Counted { inner, counts, ..*self }))
     }
 }
@@ -90,31 +90,31 @@ impl Job {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let mut settings = Settings::new("job", min_nodes, max_nodes);
         settings.join_timeout = Duration::from_secs(60);
-        Job { server, settings, counts: Arc::default(), distance: Duration::ZERO, never_polls: false }
+        Job { server, settings, counts: Arc::default(), latency: Duration::ZERO, never_polls: false }
     }
 
-    /// How many compare-and-sets there were so far.
+    /// Returns the number of compare-and-sets so far.
     pub(crate) fn writes(&self) -> usize {
         self.counts.writes.load(Ordering::Relaxed)
     }
 
-    /// How many reads of the state there were so far.
+    /// Returns the number of reads of the state so far.
     pub(crate) fn reads(&self) -> usize {
         self.counts.reads.load(Ordering::Relaxed)
     }
 
-    /// The state that the nodes share. Waits until there is one.
+    /// Returns the state that the nodes share. Waits until there is one.
     pub(crate) fn state(&self) -> State {
         let value = self.store().get("torch.rendezvous.job").unwrap();
         cell::read(&value, &rallypoint_store::Limits::default()).unwrap().unwrap_or_default()
     }
 
-    /// How many spares stand by.
+    /// Returns the number of spares.
     pub(crate) fn spares(&self) -> usize {
         self.state().redundancy_list.len()
     }
 
-    /// A client of the job's store.
+    /// Returns a new client of the job's store.
     pub(crate) fn store(&self) -> TcpStore {
         let endpoint = Endpoint::new("127.0.0.1", self.server.port());
         TcpStore::open(TcpStoreOptions::new(endpoint).timeout(Duration::from_secs(20))).unwrap()
@@ -128,8 +128,8 @@ impl Job {
         Arc::new(self.handler(settings))
     }
 
-    /// A node whose clock is off by so many seconds, which may change.
-    pub(crate) fn node_off_by(&self, seconds: Arc<AtomicI64>) -> Arc<DynamicRendezvousHandler> {
+    /// Creates a node whose clock has this offset, which the test may change.
+    pub(crate) fn node_with_clock_offset(&self, seconds: Arc<AtomicI64>) -> Arc<DynamicRendezvousHandler> {
         let clock = move || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
             WallTime::from_micros(now + seconds.load(Ordering::Relaxed) * 1_000_000).unwrap()
@@ -137,12 +137,12 @@ impl Job {
         Arc::new(self.handler(self.settings.clone()).with_wall_clock(Arc::new(clock)))
     }
 
-    /// A node whose state lies elsewhere.
+    /// Creates a node whose state is in another store.
     pub(crate) fn node_over(&self, store: &Arc<dyn Store>) -> Arc<DynamicRendezvousHandler> {
         Arc::new(self.handler_over(Arc::clone(store), "127.0.0.1", self.settings.clone()))
     }
 
-    /// A node with another address. Who is rank 0 goes by that first.
+    /// Creates a node with another address. Nodes are ordered by address first, so this decides which node is rank 0.
     pub(crate) fn node_at(&self, addr: &str) -> Arc<DynamicRendezvousHandler> {
         Arc::new(self.handler_over(Arc::new(self.store()), addr, self.settings.clone()))
     }
@@ -160,7 +160,7 @@ impl Job {
         let backend = Counted {
             inner: C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap(),
             counts: Arc::clone(&self.counts),
-            distance: self.distance,
+            latency: self.latency,
             never_polls: self.never_polls,
         };
         DynamicRendezvousHandler::new(Arc::new(backend), store, addr, settings).unwrap()
@@ -171,19 +171,19 @@ impl Job {
     }
 }
 
-/// Lets a node join in a thread of its own.
+/// Starts a thread in which a node joins.
 pub(crate) fn join(node: &Arc<DynamicRendezvousHandler>) -> JoinHandle<Result<RendezvousInfo>> {
     let node = Arc::clone(node);
     std::thread::spawn(move || node.next_rendezvous())
 }
 
-/// Lets these nodes join at once; what they got.
+/// Lets these nodes join in parallel, and returns their rounds.
 pub(crate) fn join_all(nodes: &[Arc<DynamicRendezvousHandler>]) -> Vec<RendezvousInfo> {
     let joining: Vec<_> = nodes.iter().map(join).collect();
     joining.into_iter().map(|node| node.join().unwrap().unwrap()).collect()
 }
 
-/// All got one round, with the ranks from 0 on, and one place for their workers.
+/// Asserts that all nodes are in the same round, with consecutive ranks and the same address of the workers' store.
 pub(crate) fn assert_agree(rounds: &[RendezvousInfo]) {
     let first = &rounds[0];
     let mut ranks: Vec<_> = rounds.iter().map(|info| info.rank).collect();

@@ -1,4 +1,4 @@
-//! The store goes away and comes back, as it was or empty.
+//! Outages of the store, after which it has its data or is empty.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use rallypoint_rendezvous::{DynamicRendezvousHandler, ExitBarrier, RendezvousHan
 use rallypoint_store::{Endpoint, OnReset, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rallypoint_testkit::eventually;
 
-use crate::faults::quick;
+use crate::faults::job_with_short_timeouts;
 use crate::nodes::{Job, assert_agree, join};
 
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A node whose client goes on with an empty store, as those have that [`create_store`] makes.
+/// Creates a node whose client continues with an empty store, as the stores of [`create_store`] do.
 ///
 /// [`create_store`]: rallypoint_rendezvous::create_store
 fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
@@ -22,17 +22,17 @@ fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
     job.node_over(&(Arc::new(TcpStore::open(options).unwrap()) as Arc<dyn Store>))
 }
 
-/// Ends the server of a job and starts an empty one in its place.
+/// Stops the server of a job and starts an empty one in its place.
 fn restart(job: &mut Job) {
     let port = job.server.port();
     job.server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     job.server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
 }
 
-/// Torch's agents end when their store is restarted.
+/// Torch's agents exit when their store is restarted.
 #[test]
-fn a_round_outlives_a_store_that_comes_back_empty() {
-    let mut job = quick(2, 2);
+fn a_round_survives_a_store_that_restarts_empty() {
+    let mut job = job_with_short_timeouts(2, 2);
     let nodes = [node(&job), node(&job)];
     let first = join(&nodes[0]);
     let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
@@ -45,7 +45,7 @@ fn a_round_outlives_a_store_that_comes_back_empty() {
             state.complete && state.round == 0 && state.participants.len() == 2
         }
     });
-    // Rank 0 has published again where the workers meet.
+    // Rank 0 publishes the address of the workers' store again.
     eventually("the master is published", || {
         nodes.iter().for_each(|node| drop(node.membership()));
         job.store().check(&["torch.rendezvous.job.0/MASTER_PORT"]).unwrap()
@@ -56,30 +56,31 @@ fn a_round_outlives_a_store_that_comes_back_empty() {
     }
 }
 
-/// The outage is longer than the timeout of a call, and begins before a node is counted or after.
+/// The outage is longer than the timeout of a call. It starts before or after a node is counted.
 #[test]
-fn nodes_that_finish_during_an_outage_wait_for_the_store_to_come_back() {
+fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
     for is_counted in [true, false] {
-        let mut job = quick(2, 2);
+        let mut job = job_with_short_timeouts(2, 2);
         let nodes = [node(&job), node(&job)];
         let first = join(&nodes[0]);
         let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
         let port = job.server.port();
-        let away = || TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+        let server_elsewhere = || TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         if !is_counted {
-            job.server = away();
+            job.server = server_elsewhere();
         }
         let mut since = None;
         let job = &mut job;
         std::thread::scope(|scope| {
-            let finish = |rank: usize| ExitBarrier::of(&rounds[rank]).with_outage_timeout(SOON);
-            // The nodes are asked whether they still wait. This one also ends the store and starts it again.
+            let finish = |rank: usize| ExitBarrier::of(&rounds[rank]).with_outage_timeout(FINISH_TIMEOUT);
+            // Waiting nodes call their function to decide whether to give up. The function of this node also stops and
+            // restarts the store.
             let (wait, leave) = (finish(0), finish(1));
             let (node, other) = (&nodes[1], &nodes[0]);
             let waiting = scope.spawn(move || {
-                wait.finish(&**node, SOON, true, || {
+                wait.finish(&**node, FINISH_TIMEOUT, true, || {
                     let since: Instant = *since.get_or_insert_with(|| {
-                        job.server = away();
+                        job.server = server_elsewhere();
                         Instant::now()
                     });
                     if since.elapsed() > Duration::from_secs(5) && job.server.port() != port {
@@ -88,34 +89,38 @@ fn nodes_that_finish_during_an_outage_wait_for_the_store_to_come_back() {
                     Ok(None)
                 })
             });
-            assert_eq!(leave.finish(&**other, SOON, true, || Ok(None)), RoundEnd::Finished);
-            assert_eq!(waiting.join().unwrap(), RoundEnd::Finished, "counted before: {is_counted}");
+            assert_eq!(leave.finish(&**other, FINISH_TIMEOUT, true, || Ok(None)), RoundEnd::Finished);
+            assert_eq!(
+                waiting.join().unwrap(),
+                RoundEnd::Finished,
+                "counted before the outage: {is_counted}"
+            );
         });
     }
 }
 
 #[test]
-fn a_node_that_waits_joins_again_when_the_store_comes_back_empty() {
-    let mut job = quick(2, 2);
+fn a_waiting_node_joins_again_after_the_store_restarts_empty() {
+    let mut job = job_with_short_timeouts(2, 2);
     let (early, late) = (node(&job), node(&job));
     let waiting = join(&early);
-    eventually("it waits", || job.state().has(early.node()));
+    eventually("the node waits", || job.state().has(early.node()));
     restart(&mut job);
     let round = late.next_rendezvous().unwrap();
     assert_agree(&[round, waiting.join().unwrap().unwrap()]);
 }
 
-/// A node that has never seen the round is the first to find the empty store.
+/// A node that has never seen the round is the first one to find the empty store.
 #[test]
-fn a_newcomer_at_the_empty_store_waits_for_the_round_that_is_restored() {
-    let mut job = quick(1, 2);
+fn a_new_node_at_an_empty_store_waits_for_the_restored_round() {
+    let mut job = job_with_short_timeouts(1, 2);
     job.settings.last_call_timeout = Duration::from_millis(500);
-    let (member, newcomer) = (node(&job), node(&job));
+    let (member, new_node) = (node(&job), node(&job));
     let before = member.next_rendezvous().unwrap();
     assert_eq!((before.round, before.world_size), (0, 1));
     restart(&mut job);
-    let joining = join(&newcomer);
-    eventually("the newcomer waits", || member.membership().unwrap().num_nodes_waiting() == 1);
+    let joining = join(&new_node);
+    eventually("the new node waits", || member.membership().unwrap().num_nodes_waiting() == 1);
     assert!(!member.membership().unwrap().is_dropped, "the member is still in its round");
     let after = [member.next_rendezvous().unwrap(), joining.join().unwrap().unwrap()];
     assert_agree(&after);

@@ -1,4 +1,4 @@
-//! Rounds form and re-form.
+//! Rounds that form and re-form.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use rallypoint_testkit::eventually;
 
 use crate::nodes::{Job, assert_agree, join, join_all};
 
-const SOON: Duration = Duration::from_secs(10);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For rounds that are not full: long enough for nodes that are started at once to be in it on a busy machine.
-const LAST_CALL: Duration = Duration::from_secs(3);
+/// The last call of rounds that are not full. Long enough for all nodes of a test to join on a busy machine.
+const LAST_CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Nodes of torch poll once a second. Those of ours are woken by the node that changes the round.
+/// Torch's nodes poll once per second. Our nodes are woken by the node that changes the round.
 #[test]
-fn nodes_that_meet_are_woken_by_a_signal() {
+fn a_joining_node_is_woken_by_a_signal() {
     let mut job = Job::new(2, 2);
     job.never_polls = true;
     let nodes = job.nodes(2);
@@ -34,14 +34,14 @@ fn a_round_has_a_store_of_its_own_and_a_store_for_its_workers() {
     rounds[0].store.set("k", b"v").unwrap();
     assert_eq!(rounds[1].store.get("k").unwrap(), b"v");
     assert!(job.store().check(&["torch.rendezvous.job.0/k"]).unwrap());
-    let place = &rounds[1].bootstrap_store_info;
-    let worker = TcpStore::connect(&place.master_addr, place.master_port).unwrap();
+    let master = &rounds[1].bootstrap_store_info;
+    let worker = TcpStore::connect(&master.master_addr, master.master_port).unwrap();
     worker.set("w", b"1").unwrap();
     assert_eq!(worker.get("w").unwrap(), b"1");
 }
 
 #[test]
-fn many_nodes_at_once_cost_few_compare_and_sets() {
+fn many_nodes_that_join_together_cost_few_compare_and_sets() {
     const N: usize = 64;
     let job = Job::new(N as u64, N as u64);
     let nodes = job.nodes(N);
@@ -50,13 +50,13 @@ fn many_nodes_at_once_cost_few_compare_and_sets() {
     assert!(writes <= 3 * N, "{writes} compare-and-sets for {N} nodes");
 }
 
-/// All see the same before any of them has written; torch's would each try until none is before them, which is n² in all
-/// (the interop tests show that).
+/// All nodes read the same state before any of them writes. Torch's nodes would each retry until they win, which takes
+/// O(n²) writes, as the interop tests show.
 #[test]
-fn many_nodes_at_once_that_are_far_from_the_store_cost_few_compare_and_sets() {
+fn many_nodes_with_a_high_latency_cost_few_compare_and_sets() {
     const N: usize = 24;
     let mut job = Job::new(N as u64, N as u64);
-    job.distance = Duration::from_millis(50);
+    job.latency = Duration::from_millis(50);
     let nodes = job.nodes(N);
     assert_agree(&join_all(&nodes));
     let writes = job.writes();
@@ -64,53 +64,53 @@ fn many_nodes_at_once_that_are_far_from_the_store_cost_few_compare_and_sets() {
 }
 
 #[test]
-fn more_nodes_than_the_least_are_let_in_until_the_last_call_is_over() {
+fn a_round_accepts_more_nodes_than_the_minimum_until_the_last_call_ends() {
     let mut job = Job::new(1, 4);
-    job.settings.last_call_timeout = LAST_CALL;
+    job.settings.last_call_timeout = LAST_CALL_TIMEOUT;
     let start = Instant::now();
     assert_agree(&join_all(&job.nodes(3)));
     let took = start.elapsed();
-    assert!(took >= LAST_CALL && took < LAST_CALL + Duration::from_secs(4), "{took:?}");
+    assert!(took >= LAST_CALL_TIMEOUT && took < LAST_CALL_TIMEOUT + Duration::from_secs(4), "{took:?}");
 }
 
-/// Trap T1: torch's newcomer waits for an address that nobody publishes, or gets another one than the others.
+/// Trap T1: with torch, a late node waits for an address that no node publishes, or gets a different one.
 #[test]
-fn a_node_that_comes_later_gets_the_same_master_as_those_that_were_there() {
+fn a_late_node_gets_the_same_master_as_the_others() {
     let mut job = Job::new(1, 4);
-    job.settings.last_call_timeout = LAST_CALL;
+    job.settings.last_call_timeout = LAST_CALL_TIMEOUT;
     let mut nodes = job.nodes(2);
     let first = join_all(&nodes);
     assert_eq!(nodes[0].membership().unwrap().num_nodes_waiting(), 0);
     let late = job.node();
     let joining = join(&late);
-    // The others hear of it without looking.
+    // A signal wakes the other nodes.
     let start = Instant::now();
-    nodes[0].wait_for_change(SOON);
-    nodes[1].wait_for_change(SOON);
-    assert!(start.elapsed() < SOON / 2, "{:?}", start.elapsed());
+    nodes[0].wait_for_change(CHANGE_TIMEOUT);
+    nodes[1].wait_for_change(CHANGE_TIMEOUT);
+    assert!(start.elapsed() < CHANGE_TIMEOUT / 2, "{:?}", start.elapsed());
     assert!(nodes.iter().all(|node| node.membership().unwrap().num_nodes_waiting() == 1));
     let mut second = join_all(&nodes);
     second.push(joining.join().unwrap().unwrap());
     assert_agree(&second);
     assert_eq!(second[0].round, first[0].round + 1);
     nodes.push(late);
-    // And once more, so that rank 0 has published in each round.
+    // Once more, because rank 0 has to publish in each round.
     assert_agree(&join_all(&nodes));
 }
 
-/// Trap T1, where the newcomer is rank 0 from then on: torch's others still go where they went before.
+/// Trap T1 with a late node that becomes rank 0: torch's other nodes keep using the old address.
 #[test]
-fn a_node_that_comes_later_and_is_rank_0_is_the_master_of_all() {
+fn a_late_node_that_becomes_rank_0_is_the_master_of_all() {
     let mut job = Job::new(1, 3);
-    job.settings.last_call_timeout = LAST_CALL;
+    job.settings.last_call_timeout = LAST_CALL_TIMEOUT;
     let mut nodes = vec![job.node_at("127.0.0.2"), job.node_at("127.0.0.3")];
     let first = join_all(&nodes);
     assert_agree(&first);
     assert_eq!(first[0].bootstrap_store_info.master_addr, "127.0.0.2");
     let late = job.node_at("127.0.0.1");
     let joining = join(&late);
-    nodes[0].wait_for_change(SOON);
-    nodes[1].wait_for_change(SOON);
+    nodes[0].wait_for_change(CHANGE_TIMEOUT);
+    nodes[1].wait_for_change(CHANGE_TIMEOUT);
     assert!(nodes.iter().all(|node| node.membership().unwrap().num_nodes_waiting() == 1));
     let mut second = join_all(&nodes);
     second.insert(0, joining.join().unwrap().unwrap());
@@ -118,30 +118,31 @@ fn a_node_that_comes_later_and_is_rank_0_is_the_master_of_all() {
     for rounds in [second, join_all(&nodes)] {
         assert_agree(&rounds);
         assert_eq!([0, 1, 2].map(|n| rounds[n].rank), [0, 1, 2]);
-        // It is the newcomer's own, and somebody answers there.
-        let place = &rounds[2].bootstrap_store_info;
-        assert_eq!(place.master_addr, "127.0.0.1");
-        assert_ne!(*place, first[0].bootstrap_store_info);
-        let worker = TcpStore::connect(&place.master_addr, place.master_port).unwrap();
+        // The master is the late node, and its server replies.
+        let master = &rounds[2].bootstrap_store_info;
+        assert_eq!(master.master_addr, "127.0.0.1");
+        assert_ne!(*master, first[0].bootstrap_store_info);
+        let worker = TcpStore::connect(&master.master_addr, master.master_port).unwrap();
         worker.set("w", b"1").unwrap();
     }
-    // And when it goes, the first is where it was.
+    // When the late node leaves, the previous address is used again.
     nodes.remove(0).leave().unwrap();
     let third = join_all(&nodes);
     assert_agree(&third);
     assert_eq!(third[1].bootstrap_store_info, first[0].bootstrap_store_info);
 }
 
-/// The node of the round hears that another node waits, and that node hears that the next round is complete.
+/// The node in the round is notified that another node waits, and that node is notified that the next round is
+/// complete.
 #[test]
-fn nodes_that_start_over_are_woken_by_signals() {
+fn rejoining_nodes_are_woken_by_signals() {
     let mut job = Job::new(2, 2);
     job.never_polls = true;
     let nodes = job.nodes(2);
     join_all(&nodes);
     for _ in 0..9 {
         let first = join(&nodes[0]);
-        nodes[1].wait_for_change(SOON);
+        nodes[1].wait_for_change(CHANGE_TIMEOUT);
         let membership = nodes[1].membership().unwrap();
         assert!(membership.is_round_over && membership.num_nodes_waiting() == 1);
         let second = nodes[1].next_rendezvous().unwrap();
@@ -150,7 +151,7 @@ fn nodes_that_start_over_are_woken_by_signals() {
 }
 
 #[test]
-fn many_nodes_that_start_over_at_once_cost_few_compare_and_sets() {
+fn many_nodes_that_rejoin_together_cost_few_compare_and_sets() {
     const N: usize = 64;
     let job = Job::new(N as u64, N as u64);
     let nodes = job.nodes(N);
@@ -162,29 +163,31 @@ fn many_nodes_that_start_over_at_once_cost_few_compare_and_sets() {
 }
 
 #[test]
-fn who_has_gone_from_a_round_is_known_and_that_it_is_over_once_one_of_them_waits() {
+fn membership_shows_lost_nodes_and_that_a_round_is_over_once_a_member_rejoins() {
     let mut job = Job::new(1, 3);
-    job.settings.last_call_timeout = LAST_CALL;
+    job.settings.last_call_timeout = LAST_CALL_TIMEOUT;
     let nodes = job.nodes(3);
     let rounds = join_all(&nodes);
     assert_agree(&rounds);
     let seen = || nodes[0].membership().unwrap();
     assert!(seen().is_intact() && !seen().is_round_over);
     nodes[1].leave().unwrap();
-    eventually("it is seen", || seen().lost.is_some_and(|lost| lost.nodes == [nodes[1].node().clone()]));
-    // Somebody who was not in it waits: that ends nothing.
+    eventually("the other node is lost", || {
+        seen().lost.is_some_and(|lost| lost.nodes == [nodes[1].node().clone()])
+    });
+    // A new node that waits does not end the round.
     let late = job.node();
     let joining = join(&late);
-    eventually("it waits", || seen().num_nodes_waiting() == 1);
+    eventually("the new node waits", || seen().num_nodes_waiting() == 1);
     assert!(!seen().is_round_over);
     let starting = join(&nodes[2]);
-    eventually("it is over", || seen().is_round_over);
+    eventually("the round is over", || seen().is_round_over);
     nodes[0].leave().unwrap();
     assert_agree(&[joining.join().unwrap().unwrap(), starting.join().unwrap().unwrap()]);
 }
 
 #[test]
-fn a_node_too_many_stands_by_and_ends_well_when_the_job_does() {
+fn a_spare_exits_gracefully_when_the_job_is_closed() {
     let job = Job::new(2, 2);
     let nodes = job.nodes(2);
     join_all(&nodes);
@@ -198,7 +201,7 @@ fn a_node_too_many_stands_by_and_ends_well_when_the_job_does() {
 }
 
 #[test]
-fn a_spare_takes_the_place_of_one_that_leaves() {
+fn a_spare_replaces_a_node_that_leaves() {
     let job = Job::new(2, 2);
     let nodes = job.nodes(2);
     join_all(&nodes);
@@ -206,8 +209,8 @@ fn a_spare_takes_the_place_of_one_that_leaves() {
     let waiting = join(&spare);
     eventually("the spare is on the list", || job.spares() == 1);
     nodes[0].leave().unwrap();
-    // The one that is left hears that somebody waits, and starts over.
-    eventually("somebody waits", || {
+    // The remaining node is notified that the spare waits, and rejoins.
+    eventually("the spare waits", || {
         nodes[1].wait_for_change(Duration::from_millis(100));
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
@@ -216,9 +219,9 @@ fn a_spare_takes_the_place_of_one_that_leaves() {
 }
 
 #[test]
-fn who_leaves_closes_nothing_for_the_others() {
+fn a_node_that_leaves_does_not_close_the_rendezvous() {
     let mut job = Job::new(1, 2);
-    job.settings.last_call_timeout = LAST_CALL;
+    job.settings.last_call_timeout = LAST_CALL_TIMEOUT;
     let nodes = job.nodes(2);
     join_all(&nodes);
     nodes[0].leave().unwrap();
@@ -228,7 +231,7 @@ fn who_leaves_closes_nothing_for_the_others() {
 }
 
 #[test]
-fn a_closed_rendezvous_says_who_closed_it_and_stays_closed() {
+fn a_closed_rendezvous_names_the_node_that_closed_it_and_stays_closed() {
     let job = Job::new(1, 1);
     let first = job.node();
     first.next_rendezvous().unwrap();
@@ -241,13 +244,13 @@ fn a_closed_rendezvous_says_who_closed_it_and_stays_closed() {
 }
 
 #[test]
-fn a_time_out_says_who_came_how_many_must_and_which_setting_it_is() {
+fn a_timeout_names_the_nodes_that_joined_the_minimum_and_the_setting() {
     let mut job = Job::new(3, 3);
     let patient = job.node();
     job.settings.join_timeout = Duration::from_secs(3);
     let hasty = job.node();
     let waiting = join(&patient);
-    eventually("the patient node is in", || job.state().participants.contains_key(patient.node()));
+    eventually("the patient node has joined", || job.state().participants.contains_key(patient.node()));
     let text = hasty.next_rendezvous().unwrap_err().to_string();
     assert!(text.contains("2 of at least 3 nodes joined within 3 s (join_timeout)"), "{text}");
     assert!(text.contains(&format!("127.0.0.1 (pid {})", std::process::id())), "{text}");
@@ -263,7 +266,7 @@ fn a_time_out_says_who_came_how_many_must_and_which_setting_it_is() {
 }
 
 #[test]
-fn who_is_told_to_stop_waiting_is_out_at_once() {
+fn an_interrupted_node_leaves_within_five_seconds() {
     let job = Job::new(2, 2);
     let node = job.node();
     let waiting = join(&node);
@@ -274,114 +277,121 @@ fn who_is_told_to_stop_waiting_is_out_at_once() {
         let value = store.get("torch.rendezvous.job").unwrap();
         String::from_utf8_lossy(&value).len() > 300
     };
-    eventually("it waits", is_in);
+    eventually("the node waits", is_in);
     let start = Instant::now();
     node.interrupt();
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Interrupted { .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    // Nobody is left of it: two others make a round by themselves.
+    // The interrupted node is in no list, so two other nodes can complete a round.
     assert_agree(&join_all(&job.nodes(2)));
 }
 
-/// For others, as a spare of a round that is full, and on the wait list of one that is under way.
+/// Nodes wait for more nodes, as a spare of a full round, and on the wait list.
 #[test]
-fn those_who_wait_read_the_state_at_most_twice_a_second() {
+fn waiting_nodes_read_the_state_at_most_twice_per_second() {
     const WINDOW: Duration = Duration::from_secs(4);
     let open = Job::new(3, 3);
     let nodes = open.nodes(2);
-    let came = Instant::now();
+    let start_of_waiting = Instant::now();
     let waiting: Vec<_> = nodes.iter().map(join).collect();
     eventually("both wait for a third", || open.state().participants.len() == 2);
     let full = Job::new(1, 1);
     let (in_full, spare) = (full.node(), full.node());
     in_full.next_rendezvous().unwrap();
     let standing_by = join(&spare);
-    eventually("the spare is on its list", || full.state().redundancy_list.contains(spare.node()));
+    eventually("the spare is on the redundancy list", || full.state().redundancy_list.contains(spare.node()));
     let mut under_way = Job::new(1, 2);
     under_way.settings.last_call_timeout = Duration::from_millis(100);
     let (in_round, late) = (under_way.node(), under_way.node());
     in_round.next_rendezvous().unwrap();
-    let coming = join(&late);
-    eventually("the late one is on its list", || under_way.state().wait_list.contains(late.node()));
+    let joining_late = join(&late);
+    eventually("the late node is on the wait list", || under_way.state().wait_list.contains(late.node()));
 
     let jobs =
-        [("below the least", &open, 2.0), ("a spare", &full, 1.0), ("on the wait list", &under_way, 1.0)];
+        [("below the minimum", &open, 2.0), ("a spare", &full, 1.0), ("on the wait list", &under_way, 1.0)];
     let before = jobs.map(|(_, job, _)| job.reads());
     let start = Instant::now();
-    // It is the time that is measured; nothing is waited for.
+    // Measures the reads during this time.
     std::thread::sleep(WINDOW);
     let reads = jobs.map(|(_, job, _)| job.reads());
     let took = start.elapsed().as_secs_f64();
     for (n, (what, _, count)) in jobs.iter().enumerate() {
         let reads = (reads[n] - before[n]) as f64;
-        assert!(reads > 0.0, "{what}: it looks");
+        assert!(reads > 0.0, "{what}: the nodes poll");
         assert!(reads <= 2.0 * count * took, "{what}: {reads} reads of {count} nodes in {took} s");
     }
     [&nodes[0], &nodes[1], &spare, &late].iter().for_each(|node| node.interrupt());
-    for node in waiting.into_iter().chain([standing_by, coming]) {
+    for node in waiting.into_iter().chain([standing_by, joining_late]) {
         let error = node.join().unwrap().unwrap_err();
         assert!(matches!(error, RendezvousError::Interrupted { .. }), "{error}");
     }
-    // With a few to come and to go.
-    let (reads, took) = (open.reads() as f64, came.elapsed().as_secs_f64());
+    // Plus a few reads to join and to leave.
+    let (reads, took) = (open.reads() as f64, start_of_waiting.elapsed().as_secs_f64());
     assert!(reads <= 2.0 * 2.0 * took + 8.0, "{reads} reads in {took} s");
 }
 
 #[test]
-fn a_node_that_left_is_gone_and_one_that_starts_over_has_returned() {
+fn membership_lists_a_node_that_left_as_lost_and_one_that_rejoins_as_returned() {
     let mut job = Job::new(1, 3);
-    job.settings.last_call_timeout = LAST_CALL;
+    job.settings.last_call_timeout = LAST_CALL_TIMEOUT;
     let nodes = job.nodes(3);
     join_all(&nodes);
     let seen = || nodes[0].membership().unwrap();
     assert!(seen().is_intact() && seen().world_size() == 3);
     let again = join(&nodes[1]);
-    eventually("it is seen to wait", || seen().returned == [nodes[1].node().clone()]);
+    eventually("the rejoining node waits", || seen().rejoining == [nodes[1].node().clone()]);
     nodes[2].leave().unwrap();
-    eventually("it is seen to be gone", || seen().lost.is_some());
+    eventually("the other node is lost", || seen().lost.is_some());
     let seen = seen();
     assert_eq!(seen.lost.unwrap().nodes, [nodes[2].node().clone()]);
-    assert_eq!((seen.waiting, seen.returned), (vec![nodes[1].node().clone()], vec![nodes[1].node().clone()]));
+    assert_eq!(
+        (seen.waiting, seen.rejoining),
+        (vec![nodes[1].node().clone()], vec![nodes[1].node().clone()])
+    );
     let rounds = [nodes[0].next_rendezvous().unwrap(), again.join().unwrap().unwrap()];
     assert_agree(&rounds);
 }
 
 #[test]
-fn workers_of_a_round_find_nothing_of_those_before_them() {
+fn the_workers_store_is_empty_in_a_new_round() {
     let job = Job::new(1, 1);
     let node = job.node();
-    let place = node.next_rendezvous().unwrap().bootstrap_store_info;
-    let worker = TcpStore::connect(&place.master_addr, place.master_port).unwrap();
+    let master = node.next_rendezvous().unwrap().bootstrap_store_info;
+    let worker = TcpStore::connect(&master.master_addr, master.master_port).unwrap();
     worker.set("/worker/attempt_0/rank/0", b"an address").unwrap();
-    assert_eq!(node.next_rendezvous().unwrap().bootstrap_store_info, place, "torch's nodes ask only once");
+    assert_eq!(
+        node.next_rendezvous().unwrap().bootstrap_store_info,
+        master,
+        "torch's nodes read the address only once"
+    );
     assert_eq!(worker.num_keys().unwrap(), 0);
 }
 
-/// Torch's nodes would leave the round and come again, dozens of times a second.
+/// Torch's nodes would leave the round and join again dozens of times per second.
 #[test]
-fn a_node_that_was_told_other_numbers_is_refused_and_the_others_go_on() {
+fn a_node_with_other_terms_is_refused_and_the_others_continue() {
     let job = Job::new(2, 2);
     let mut more = job.settings.clone();
     (more.min_nodes, more.max_nodes) = (2, 3);
-    let (first, stranger, second) = (job.node(), job.node_with(more), job.node());
+    let (first, other_terms, second) = (job.node(), job.node_with(more), job.node());
     let waiting = join(&first);
-    eventually("it waits", || job.state().has(first.node()));
-    let error = stranger.next_rendezvous().unwrap_err();
+    eventually("the first node waits", || job.state().has(first.node()));
+    let error = other_terms.next_rendezvous().unwrap_err();
     assert!(matches!(error, RendezvousError::Refused { .. }), "{error}");
-    for part in ["--nnodes 2:3", "--nnodes 2:2", &stranger.node().addr, &first.node().pid.to_string()] {
+    for part in ["--nnodes 2:3", "--nnodes 2:2", &other_terms.node().addr, &first.node().pid.to_string()] {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
     let round = second.next_rendezvous().unwrap();
     assert_agree(&[waiting.join().unwrap().unwrap(), round]);
-    // A round under way goes on, too.
-    stranger.next_rendezvous().unwrap_err();
+    // A complete round also continues.
+    other_terms.next_rendezvous().unwrap_err();
     assert!(first.membership().unwrap().is_intact());
 }
 
-/// Both come at once, so that one of them is let in before it has read anything.
+/// Both nodes join at the same time, so one of them is added before it has read the other one's terms.
 #[test]
-fn of_nodes_with_different_numbers_that_come_at_once_one_is_refused() {
+fn one_of_two_nodes_with_different_terms_that_join_together_is_refused() {
     let job = Job::new(1, 2);
     let mut more = job.settings.clone();
     more.max_nodes = 3;
@@ -397,7 +407,7 @@ fn of_nodes_with_different_numbers_that_come_at_once_one_is_refused() {
     }
 }
 
-/// Torch's agents leave all of them behind.
+/// Torch's agents never remove them.
 #[test]
 fn keys_of_old_rounds_are_removed() {
     let job = Job::new(1, 1);
@@ -412,6 +422,6 @@ fn keys_of_old_rounds_are_removed() {
         let keys = store.list_keys().unwrap();
         keys.iter().filter_map(|key| rallypoint_core::rendezvous::keys::round_of("job", key)).collect()
     };
-    eventually("they are removed", || rounds().iter().all(|round| *round >= 6));
+    eventually("the keys of old rounds are removed", || rounds().iter().all(|round| *round >= 6));
     assert!(rounds().contains(&7) && rounds().contains(&6));
 }

@@ -1,6 +1,6 @@
-//! Torch's elastic helpers around a store: making the store of a job, ranks that meet, and free ports. Torch at the other end is tested in
-//! `tests/interop/test_helpers.py`.
+//! Torch's elastic helpers around a store: the store of a job, collective operations, and free ports. The same helpers
+//! together with torch are tested in `tests/interop/test_helpers.py`.
 
-mod creating;
-mod meeting;
+mod collectives;
+mod job_store;
 mod ports;

@@ -1,4 +1,5 @@
-//! The thread of the server: it waits for sockets, reads, writes and reads the clock. The [`Hub`] decides everything else.
+//! The event loop of the server, which polls sockets, reads, writes and reads the clock. The [`Hub`] makes all
+//! decisions.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -14,45 +15,44 @@ use rallypoint_core::hub::{
 use rallypoint_core::{counted, printable};
 use rustix::io::Errno;
 
-/// The token of the waker. Listeners have the tokens above it; the tokens of connections have a generation in their upper
-/// half, which is never zero.
-const WAKE: Token = Token(0);
-/// Connections accepted before the open ones are served.
+/// The token of the waker. The tokens of the listeners follow. The token of a connection has its generation in the
+/// upper half, which is never zero.
+const WAKE_TOKEN: Token = Token(0);
+/// The number of connections that are accepted before the open ones are served.
 const ACCEPT_BATCH: usize = 128;
-/// The interval after which accepting is tried again when files or memory were short.
+/// How long to wait before accepting again after files or memory ran out.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What another thread wants of the loop. The thread wakes the loop after each call.
+/// A command of another thread, which wakes the loop after it sends one.
 #[derive(Debug)]
-pub(super) enum Call {
-    /// The figures of the server.
+pub(super) enum Command {
+    /// Sends the statistics of the server.
     Stats(Sender<ServerStats>),
-    /// The end of the loop.
+    /// Ends the loop.
     Stop,
 }
 
-/// The loop and everything it owns.
+/// The event loop and its resources.
 pub(super) struct EventLoop {
     poll: Poll,
     listeners: Vec<Listener>,
     hub: Hub,
-    /// By the index of the connection.
+    /// The sockets, by the index of their connection.
     sockets: Vec<Option<TcpStream>>,
-    /// All connections are read into this.
-    /// What all connections are read into.
+    /// The read buffer of all connections.
     buffer: Box<[u8]>,
-    /// Held so that one connection can be accepted, and closed, when no file is left.
+    /// Closed when the process runs out of files, so that a connection can be accepted and refused.
     spare_file: Option<File>,
-    /// When files or memory for another connection were last short.
-    starved: Option<Duration>,
+    /// When accepting last failed because files or memory ran out.
+    accept_blocked_at: Option<Duration>,
     out_of_files: bool,
-    calls: Receiver<Call>,
+    commands: Receiver<Command>,
     started: Instant,
 }
 
 struct Listener {
     socket: TcpListener,
-    /// Whether connections may wait that no further event announces.
+    /// Whether connections may be pending. The poll reports no further event for them.
     is_ready: bool,
 }
 
@@ -60,32 +60,32 @@ impl EventLoop {
     pub(super) fn new(
         listeners: Vec<TcpListener>,
         mut options: HubOptions,
-        calls: Receiver<Call>,
+        commands: Receiver<Command>,
     ) -> io::Result<(EventLoop, Waker)> {
         let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKE)?;
-        let mut ready = Vec::new();
+        let waker = Waker::new(poll.registry(), WAKE_TOKEN)?;
+        let mut registered = Vec::new();
         for (index, mut socket) in listeners.into_iter().enumerate() {
             poll.registry().register(&mut socket, Token(1 + index), Interest::READABLE)?;
-            ready.push(Listener { socket, is_ready: false });
+            registered.push(Listener { socket, is_ready: false });
         }
         options.limits.connections = options.limits.connections_within(super::raise_file_limit());
         let event_loop = EventLoop {
             poll,
-            listeners: ready,
+            listeners: registered,
             hub: Hub::new(options, ()),
             sockets: Vec::new(),
             buffer: vec![0; UPLOAD_READ_BYTES].into(),
             spare_file: File::open("/dev/null").ok(),
-            starved: None,
+            accept_blocked_at: None,
             out_of_files: false,
-            calls,
+            commands,
             started: Instant::now(),
         };
         Ok((event_loop, waker))
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until [`Command::Stop`].
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         loop {
@@ -93,15 +93,15 @@ impl EventLoop {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    tracing::error!("store server stops: waiting for sockets failed: {error}");
+                    tracing::error!("the store server stops because it cannot poll its sockets: {error}");
                     return;
                 }
             }
             let now = self.started.elapsed();
-            let mut is_called = false;
+            let mut has_commands = false;
             for event in &events {
                 match event.token() {
-                    WAKE => is_called = true,
+                    WAKE_TOKEN => has_commands = true,
                     Token(token) if token <= self.listeners.len() => {
                         self.listeners[token - 1].is_ready = true
                     }
@@ -110,9 +110,9 @@ impl EventLoop {
                         if event.is_writable() {
                             self.hub.handle_writable(id);
                         }
-                        let is_end = event.is_read_closed() || event.is_error();
-                        if event.is_readable() || is_end {
-                            self.hub.handle_readable(id, is_end);
+                        let is_closed = event.is_read_closed() || event.is_error();
+                        if event.is_readable() || is_closed {
+                            self.hub.handle_readable(id, is_closed);
                         }
                     }
                 }
@@ -127,32 +127,32 @@ impl EventLoop {
                 }
             }
             self.log_events();
-            if is_called && !self.answer_calls() {
+            if has_commands && !self.handle_commands() {
                 return;
             }
         }
     }
 
-    /// Answers the calls of other threads. Returns `false` if the loop must end.
-    fn answer_calls(&mut self) -> bool {
+    /// Handles the commands of other threads. Returns `false` if the loop must end.
+    fn handle_commands(&mut self) -> bool {
         let mut stats = self.hub.stats();
         stats.out_of_files = u64::from(self.out_of_files);
-        self.calls.try_iter().all(|call| match call {
-            Call::Stop => false,
-            Call::Stats(reply) => {
-                // The thread that asked may have given up.
+        self.commands.try_iter().all(|command| match command {
+            Command::Stop => false,
+            Command::Stats(reply) => {
+                // Fails if the other thread no longer waits for the reply.
                 let _ = reply.send(stats);
                 true
             }
         })
     }
 
-    /// Returns how long to wait for sockets.
+    /// Returns how long to poll the sockets.
     fn timeout(&self) -> Option<Duration> {
-        if self.listeners.iter().any(|listener| listener.is_ready) && self.starved.is_none() {
+        if self.listeners.iter().any(|listener| listener.is_ready) && self.accept_blocked_at.is_none() {
             return Some(Duration::ZERO);
         }
-        let retry = self.starved.map(|_| ACCEPT_RETRY_INTERVAL);
+        let retry = self.accept_blocked_at.map(|_| ACCEPT_RETRY_INTERVAL);
         self.hub.poll_timeout(self.started.elapsed()).into_iter().chain(retry).min()
     }
 
@@ -160,7 +160,7 @@ impl EventLoop {
         let Some(socket) = &mut self.sockets[id.index()] else { return };
         match socket.read(&mut self.buffer[..len]) {
             Ok(0) => self.hub.handle_end(id),
-            // A short read has drained the socket: what comes later raises a new event.
+            // A short read has drained the socket, so later bytes raise a new event.
             Ok(read) => self.hub.handle_bytes(id, &self.buffer[..read], read < len, now),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.hub.handle_bytes(id, &[], true, now);
@@ -183,7 +183,7 @@ impl EventLoop {
             }
         };
         match sent {
-            // The socket is full after a partial write: an event announces when it takes more.
+            // After a partial write the socket is full, and an event reports when it is writable again.
             Ok(sent) if sent > 0 => self.hub.handle_sent(id, sent, sent == offered, now),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.hub.handle_sent(id, 0, false, now);
@@ -198,30 +198,30 @@ impl EventLoop {
     fn close(&mut self, id: ConnectionId) {
         self.sockets[id.index()] = None;
         self.out_of_files = false;
-        // A file or some memory has become free.
-        self.starved = self.starved.map(|_| Duration::ZERO);
+        // Closing has released a file and memory, so accepting can be tried again.
+        self.accept_blocked_at = self.accept_blocked_at.map(|_| Duration::ZERO);
     }
 
     // ---- accepting ----
 
     fn accept(&mut self, now: Duration) {
-        if self.starved.is_some_and(|since| now.saturating_sub(since) < ACCEPT_RETRY_INTERVAL) {
+        if self.accept_blocked_at.is_some_and(|since| now.saturating_sub(since) < ACCEPT_RETRY_INTERVAL) {
             return;
         }
-        if self.starved.take().is_some() && self.spare_file.is_none() {
+        if self.accept_blocked_at.take().is_some() && self.spare_file.is_none() {
             self.spare_file = File::open("/dev/null").ok();
         }
         for index in 0..self.listeners.len() {
             for _ in 0..ACCEPT_BATCH {
-                if !self.listeners[index].is_ready || self.starved.is_some() {
+                if !self.listeners[index].is_ready || self.accept_blocked_at.is_some() {
                     break;
                 }
-                self.accept_one(index, now);
+                self.accept_connection(index, now);
             }
         }
     }
 
-    fn accept_one(&mut self, listener: usize, now: Duration) {
+    fn accept_connection(&mut self, listener: usize, now: Duration) {
         let listener = &mut self.listeners[listener];
         match listener.socket.accept() {
             Ok((socket, peer)) => {
@@ -232,7 +232,8 @@ impl EventLoop {
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::MFILE | Errno::NFILE) => {
                     self.out_of_files = true;
-                    // The spare file makes room to accept a connection and refuse it. The error comes even if none waits.
+                    // Closing the spare file allows us to accept and refuse a connection. The error also occurs if no
+                    // connection is pending.
                     self.spare_file = None;
                     match listener.socket.accept() {
                         Ok((socket, peer)) => {
@@ -240,11 +241,11 @@ impl EventLoop {
                             self.hub.handle_out_of_files(peer, &error.to_string(), now);
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => listener.is_ready = false,
-                        Err(_) => self.starved = Some(now),
+                        Err(_) => self.accept_blocked_at = Some(now),
                     }
                     self.spare_file = File::open("/dev/null").ok();
                 }
-                _ => self.starved = Some(now),
+                _ => self.accept_blocked_at = Some(now),
             },
         }
     }

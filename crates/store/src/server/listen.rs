@@ -1,4 +1,4 @@
-//! Opening the listening sockets: exactly what was asked for, and no more.
+//! Opens the listening sockets of a server.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,28 +10,30 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use crate::endpoint::Endpoint;
 use crate::error::{Result, StoreError};
 
-/// One place to listen.
+/// Where a server listens.
 #[derive(Debug)]
 pub enum Listen {
-    /// An address or name. A name is bound at all its addresses; the empty host is all addresses of this machine,
-    /// IPv6 and IPv4; port 0 is any free one.
+    /// A host name or IP address with a port.
+    ///
+    /// The server binds all addresses of a name. The empty host means all IPv6 and IPv4 addresses of this machine. Port
+    /// 0 selects a free port.
     Endpoint(Endpoint),
-    /// A socket that listens already.
+    /// A socket that already listens.
     Socket(std::net::TcpListener),
 }
 
 impl Listen {
-    /// Listens at an address or name.
+    /// Listens on a host name or IP address.
     pub fn at(host: &str, port: u16) -> Listen {
         Listen::Endpoint(Endpoint::new(host, port))
     }
 }
 
-/// Opens them all, or none.
-pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
+/// Opens all listening sockets. If one of them fails, opens none.
+pub(super) fn open_listeners(listen: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
-    for place in places {
-        match place {
+    for target in listen {
+        match target {
             Listen::Endpoint(endpoint) => listeners.extend(open_endpoint(&endpoint)?),
             Listen::Socket(listener) => listeners.push(listener),
         }
@@ -44,17 +46,18 @@ pub(super) fn open(places: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListen
 
 fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
     if endpoint.host.is_empty() {
-        let six = open_address((Ipv6Addr::UNSPECIFIED, endpoint.port).into());
-        return Ok(vec![match six {
-            // A machine without IPv6.
+        let listener = open_address((Ipv6Addr::UNSPECIFIED, endpoint.port).into());
+        return Ok(vec![match listener {
+            // The machine has no IPv6.
             Err(error) if !error.is_address_in_use() => {
                 open_address((Ipv4Addr::UNSPECIFIED, endpoint.port).into())?
             }
-            six => six?,
+            listener => listener?,
         }]);
     }
     let addresses = endpoint.resolve_within(None)?;
-    // With port 0 the first address picks one and the others must get the same; they may not, so try again.
+    // With port 0 the first address selects a port, which may be in use at the other addresses. Then another attempt
+    // follows.
     let mut attempts = if endpoint.port == 0 { 16 } else { 1 };
     loop {
         attempts -= 1;
@@ -67,7 +70,7 @@ fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
 
 fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
     let mut listeners: Vec<std::net::TcpListener> = Vec::new();
-    let mut missing = None;
+    let mut unavailable = None;
     for mut address in addresses.iter().copied() {
         if address.port() == 0
             && let Some(first) = listeners.first().and_then(|listener| listener.local_addr().ok())
@@ -75,14 +78,14 @@ fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
             address.set_port(first.port());
         }
         match open_address(address) {
-            // `localhost` may name an address this machine doesn't have; one of them is enough.
+            // `localhost` may have an address that is not available on this machine. One address is enough.
             Err(StoreError::Listen { address, error }) if error.kind() == ErrorKind::AddrNotAvailable => {
-                missing.get_or_insert(StoreError::Listen { address, error });
+                unavailable.get_or_insert(StoreError::Listen { address, error });
             }
             other => listeners.push(other?),
         }
     }
-    match missing {
+    match unavailable {
         Some(error) if listeners.is_empty() => Err(error),
         _ => Ok(listeners),
     }
@@ -91,27 +94,27 @@ fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
 fn open_address(address: SocketAddr) -> Result<std::net::TcpListener> {
     let open = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        // A server can come back at once although connections of the last one linger.
+        // Allows a restart while connections of the previous server are in TIME_WAIT.
         socket.set_reuse_address(true)?;
         if let IpAddr::V6(ip) = address.ip() {
-            // The unspecified IPv6 address includes all of IPv4.
+            // The unspecified IPv6 address also accepts IPv4 connections.
             socket.set_only_v6(!ip.is_unspecified())?;
         }
         socket.bind(&address.into())?;
-        // The system cuts the number of pending connections to its own limit.
+        // The system lowers the backlog to its own limit.
         socket.listen(i32::MAX)?;
         Ok(socket.into())
     };
     open().map_err(|error| StoreError::Listen { address: address.to_string(), error })
 }
 
-/// Sets on the listener what every accepted connection inherits, so that accepting costs one system call.
+/// Sets the options of a listener that accepted connections inherit, so that accepting takes one system call.
 fn prepare(listener: std::net::TcpListener, limits: &Limits) -> Result<TcpListener> {
     let set = || {
         listener.set_nonblocking(true)?;
         let socket = SockRef::from(&listener);
         if limits.socket_bytes < Limits::default().socket_bytes {
-            // The kernel doubles the size to account for its bookkeeping.
+            // The kernel doubles the size for its bookkeeping.
             socket.set_recv_buffer_size(limits.socket_bytes / 2)?;
             socket.set_send_buffer_size(limits.socket_bytes / 2)?;
         }
@@ -124,7 +127,7 @@ fn prepare(listener: std::net::TcpListener, limits: &Limits) -> Result<TcpListen
                 .with_retries(limits.keepalive_probes),
         )
     };
-    let address = || listener.local_addr().map_or_else(|_| "a given socket".into(), |a| a.to_string());
+    let address = || listener.local_addr().map_or_else(|_| "the given socket".into(), |a| a.to_string());
     set().map_err(|error| StoreError::Listen { address: address(), error })?;
     Ok(TcpListener::from_std(listener))
 }

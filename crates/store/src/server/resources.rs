@@ -1,5 +1,7 @@
-//! What the machine leaves to this process. The memory budget of a server follows from the machine, the control groups
-//! (`memory.max` and `memory.high`, or `memory.limit_in_bytes`) and the resource limits (`ulimit -v`, `ulimit -d`).
+//! Files and memory that are available to this process.
+//!
+//! The memory budget of a server follows from the memory of the machine, the control groups (`memory.max` and
+//! `memory.high`, or `memory.limit_in_bytes`) and the resource limits (`ulimit -v`, `ulimit -d`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of open files as far as this process may. Returns how many files it may open.
+/// Raises the limit on open files to the hard limit. Returns the number of files that this process may open.
 pub fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -15,41 +17,41 @@ pub fn raise_file_limit() -> usize {
     files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
-/// The smallest budget. A server with less could not hold the state of a rendezvous.
-const MIN_BUDGET: u64 = 4 << 20;
+/// The minimum budget. With less, a server could not store the state of a rendezvous.
+const MIN_BUDGET_BYTES: u64 = 4 << 20;
 
 /// Address space that glibc's allocator reserves for the arena of a thread.
-const MALLOC_ARENA: u64 = 64 << 20;
+const MALLOC_ARENA_BYTES: u64 = 64 << 20;
 
 /// Returns the memory budget of a server in this process, in bytes.
 ///
-/// The budget is determined once per process. Stores of one process share a server only if their limits are equal, so the
-/// limits must not change as the process grows.
+/// The budget is computed once per process. Stores of one process share a server only if their limits are equal, so the
+/// limits must not change when the process grows.
 pub(super) fn budget() -> usize {
     static BUDGET: AtomicUsize = AtomicUsize::new(0);
     if BUDGET.load(Ordering::Relaxed) == 0 {
-        let budget = usize::try_from(share(left())).unwrap_or(usize::MAX);
-        // The first result counts. A lock would hang in a child that is forked while another thread holds it.
+        let budget = usize::try_from(budget_share(available_bytes())).unwrap_or(usize::MAX);
+        // The first result counts. A lock could stay locked forever in a forked child.
         let _ = BUDGET.compare_exchange(0, budget, Ordering::Relaxed, Ordering::Relaxed);
     }
     BUDGET.load(Ordering::Relaxed)
 }
 
-/// Returns the budget if the tightest memory limit of this process leaves this much: 7/10 of it. The other 3/10 keep the process
-/// below 4/5 of the limit while the rest of the program grows, too.
-fn share(left: u64) -> u64 {
-    (left / 10 * 7).max(MIN_BUDGET)
+/// Returns the budget for this amount of available memory: 7/10 of it. With the other 3/10, the process stays below 4/5
+/// of its limit even if the rest of the program grows.
+fn budget_share(available: u64) -> u64 {
+    (available / 10 * 7).max(MIN_BUDGET_BYTES)
 }
 
-/// Returns what the tightest memory limit leaves, in bytes.
-fn left() -> u64 {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let status = text("/proc/self/status");
+/// Returns the number of bytes that the strictest memory limit leaves to this process.
+fn available_bytes() -> u64 {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
     let resident = status_bytes(&status, "VmRSS");
     let machine = rustix::system::sysinfo();
     let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
-    let groups = cgroup_limits(&text("/proc/self/cgroup")).into_iter();
-    let arena = if allocates_by_arenas() { MALLOC_ARENA } else { 0 };
+    let groups = cgroup_limits(&read("/proc/self/cgroup")).into_iter();
+    let arena = if has_thread_arenas() { MALLOC_ARENA_BYTES } else { 0 };
     let mapped = status_bytes(&status, "VmSize") + arena;
     let data = status_bytes(&status, "VmData").max(resident);
     let resources = [(Resource::As, mapped), (Resource::Data, data)].into_iter();
@@ -58,30 +60,31 @@ fn left() -> u64 {
     bounds.map(|(limit, used)| limit.saturating_sub(used)).min().unwrap_or(u64::MAX)
 }
 
-/// Returns whether each thread allocates from an arena of its own. The threads of `rallypoint serve` share one under RLIMIT_AS.
-fn allocates_by_arenas() -> bool {
+/// Returns whether each thread has an arena of its own. Under RLIMIT_AS, the threads of `rallypoint serve` share one.
+fn has_thread_arenas() -> bool {
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
     cfg!(target_env = "gnu") && !tunables.contains("glibc.malloc.arena_max=1")
 }
 
-/// Returns a size in `/proc/self/status` in bytes, or 0 if it is missing.
+/// Returns a size of `/proc/self/status` in bytes, or 0 if it is missing.
 fn status_bytes(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 
-/// Returns the memory limits of the control groups of this process and of their ancestors. `groups` is the text of
-/// `/proc/self/cgroup`. A file that does not exist, or says `max`, is no limit.
+/// Returns the memory limits of the control groups of this process and of their ancestors.
+///
+/// `groups` is the text of `/proc/self/cgroup`. A file that does not exist or contains `max` sets no limit.
 fn cgroup_limits(groups: &str) -> Vec<u64> {
     let read = |file: &PathBuf| fs::read_to_string(file).ok()?.trim().parse().ok();
     cgroup_files(groups).iter().filter_map(read).collect()
 }
 
-/// Returns the files that may have such limits.
+/// Returns the paths of the files that may contain such limits.
 ///
-/// In a container the path of a group may be the host's, while only the container's part of the tree is mounted. The file at
-/// the mount point has the limit of the container then.
+/// In a container, the path of a group may be that of the host while only the subtree of the container is mounted. Then
+/// the file at the mount point contains the limit of the container.
 fn cgroup_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -106,33 +109,33 @@ fn cgroup_files(groups: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Returns the limit files as text.
+    /// Returns the paths of the limit files as text.
     fn files(groups: &str) -> Vec<String> {
         cgroup_files(groups).iter().map(|file| file.display().to_string()).collect()
     }
 
     #[test]
-    fn version_two_has_limits_in_the_group_and_in_all_around_it() {
+    fn cgroup_v2_has_limits_in_the_group_and_in_its_ancestors() {
         let names = ["/user.slice/job.scope", "/user.slice", ""]
             .map(|group| ["memory.max", "memory.high"].map(|name| format!("/sys/fs/cgroup{group}/{name}")));
         assert_eq!(files("0::/user.slice/job.scope\n"), names.concat());
     }
 
     #[test]
-    fn version_one_has_limits_in_the_tree_of_the_memory_controller() {
+    fn cgroup_v1_has_limits_in_the_tree_of_the_memory_controller() {
         let names = ["/job/inner", "/job", ""]
             .map(|group| format!("/sys/fs/cgroup/memory{group}/memory.limit_in_bytes"));
         assert_eq!(files("5:cpu,cpuacct:/other\n4:memory:/job/inner\n1:name=systemd:/\n"), names);
     }
 
     #[test]
-    fn a_machine_with_both_versions_is_looked_at_in_both() {
+    fn a_machine_with_both_cgroup_versions_has_limits_in_both() {
         let names = ["memory/memory.limit_in_bytes", "memory.max", "memory.high"];
         assert_eq!(files("4:memory:/\n0::/\n"), names.map(|name| format!("/sys/fs/cgroup/{name}")));
     }
 
     #[test]
-    fn what_is_not_understood_limits_nothing() {
+    fn an_invalid_cgroup_list_sets_no_limit() {
         for groups in ["", "nonsense\n0:\n", "5:cpu:/a"] {
             assert_eq!(files(groups), [""; 0], "{groups:?}");
         }
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_a_process_are_read_in_bytes() {
+    fn process_sizes_are_converted_to_bytes() {
         let status = "Name:\tVmRSS: 7\nVmSize:\t  20640 kB\nVmRSS:\t    5124 kB\nVmData:\t6824 kB\n";
         let sizes = ["VmSize", "VmRSS", "VmData", "VmSwap"].map(|name| status_bytes(status, name));
         assert_eq!(sizes, [20640 << 10, 5124 << 10, 6824 << 10, 0]);
@@ -149,16 +152,16 @@ mod tests {
     #[test]
     fn the_budget_leaves_the_process_below_four_fifths_of_its_limit() {
         let (limit, used) = (64 << 20, 7 << 20);
-        assert!(share(limit - used) + used < limit / 5 * 4);
-        assert_eq!(share(0), MIN_BUDGET, "a process that is past its limit already");
-        assert_eq!(share(2 << 20), MIN_BUDGET);
+        assert!(budget_share(limit - used) + used < limit / 5 * 4);
+        assert_eq!(budget_share(0), MIN_BUDGET_BYTES, "a process that exceeds its limit");
+        assert_eq!(budget_share(2 << 20), MIN_BUDGET_BYTES);
     }
 
     #[test]
-    fn this_process_has_a_budget_within_the_machine() {
+    fn the_budget_of_this_process_is_below_the_memory_of_the_machine() {
         let machine = rustix::system::sysinfo();
         let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
-        assert!((MIN_BUDGET..machine).contains(&(budget() as u64)), "{} of {machine}", budget());
+        assert!((MIN_BUDGET_BYTES..machine).contains(&(budget() as u64)), "{} of {machine}", budget());
         assert_eq!(budget(), budget());
     }
 }

@@ -1,4 +1,4 @@
-//! The store's operations: keys as they travel, what is refused before anything is sent, and the call.
+//! The implementation of [`Store`] for [`TcpStore`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use rallypoint_core::wire::{KeyList, Op, PairList, Reply, Request};
 use super::TcpStore;
 use super::sockets::Sockets;
 use crate::error::{Result, StoreError, StoreKind};
-use crate::store::{Store, exchange_of, within};
+use crate::store::{Store, exchange_from_compare_set, within};
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         self.call(Op::Set, &[key], &[value], async |client, keys, deadline| {
             let request = Request::Set { key: keys[0], value: value.into() };
-            client.acknowledged(Some(keys[0]), request, deadline).await
+            client.send_acknowledged(Some(keys[0]), request, deadline).await
         })
     }
 
@@ -34,12 +34,12 @@ impl Store for TcpStore {
     fn check(&self, keys: &[&str]) -> Result<bool> {
         self.call(Op::Check, keys, &[], async |client, keys, deadline| {
             let request = Request::Check { keys: KeyList::new(keys) };
-            Ok(client.exchange(request, deadline).await? == Reply::Checked(true))
+            Ok(client.request(request, deadline).await? == Reply::Checked(true))
         })
     }
 
     fn wait_for(&self, keys: &[&str], timeout: Option<Duration>) -> Result<()> {
-        self.within(timeout).call(Op::Wait, keys, &[], async |client, keys, deadline| {
+        self.clone_with_timeout(timeout).call(Op::Wait, keys, &[], async |client, keys, deadline| {
             client.wait_then(Op::Wait, keys, None, deadline).await.map(drop)
         })
     }
@@ -55,7 +55,7 @@ impl Store for TcpStore {
         let outcome = self.call(Op::CompareSet, &[key], &values, async |client, keys, deadline| {
             client.compare_exchange(keys[0], expected, desired, deadline).await
         })?;
-        outcome.map_or_else(|| exchange_of(self, key, expected, desired), Ok)
+        outcome.map_or_else(|| exchange_from_compare_set(self, key, expected, desired), Ok)
     }
 
     fn delete_key(&self, key: &str) -> Result<bool> {
@@ -66,7 +66,7 @@ impl Store for TcpStore {
 
     fn num_keys(&self) -> Result<u64> {
         self.call(Op::NumKeys, &[], &[], async |client, _, deadline| {
-            Ok(client.number(Request::NumKeys, deadline).await?.max(0) as u64)
+            Ok(client.request_number(Request::NumKeys, deadline).await?.max(0) as u64)
         })
     }
 
@@ -88,14 +88,14 @@ impl Store for TcpStore {
         self.call(Op::MultiSet, &keys, &values, async |client, keys, deadline| {
             let pairs: Vec<_> = keys.iter().copied().zip(values.iter().copied()).collect();
             let request = Request::MultiSet { pairs: PairList::new(&pairs) };
-            client.acknowledged(keys.first().copied(), request, deadline).await
+            client.send_acknowledged(keys.first().copied(), request, deadline).await
         })
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<()> {
         self.call(Op::QueuePush, &[key], &[value], async |client, keys, deadline| {
             let request = Request::QueuePush { key: keys[0], value: value.into() };
-            client.acknowledged(None, request, deadline).await
+            client.send_acknowledged(None, request, deadline).await
         })
     }
 
@@ -108,7 +108,7 @@ impl Store for TcpStore {
 
     fn try_queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let reply = self.call(Op::QueuePop, &[key], &[], async |client, keys, deadline| {
-            client.exchange(Request::QueuePop { key: keys[0] }, deadline).await
+            client.request(Request::QueuePop { key: keys[0] }, deadline).await
         })?;
         match reply {
             Reply::Popped { item: Some(item), .. } => Ok(item.to_vec()),
@@ -118,16 +118,16 @@ impl Store for TcpStore {
 
     fn queue_len(&self, key: &str) -> Result<u64> {
         self.call(Op::QueueLen, &[key], &[], async |client, keys, deadline| {
-            Ok(client.number(Request::QueueLen { key: keys[0] }, deadline).await?.max(0) as u64)
+            Ok(client.request_number(Request::QueueLen { key: keys[0] }, deadline).await?.max(0) as u64)
         })
     }
 
     fn list_keys(&self) -> Result<Vec<String>> {
         let reply = self.call(Op::ListKeys, &[], &[], async |client, _, deadline| {
-            client.exchange(Request::ListKeys, deadline).await
+            client.request(Request::ListKeys, deadline).await
         })?;
         let Reply::Keys(keys) = reply else { return Ok(Vec::new()) };
-        // Names without the slash are not users' keys.
+        // Only users' keys start with a slash.
         let names = keys.iter().filter_map(|key| key.strip_prefix(b"/"));
         Ok(names.map(|key| String::from_utf8_lossy(key).into_owned()).collect())
     }
@@ -135,7 +135,7 @@ impl Store for TcpStore {
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         let size = i64::try_from(world_size).ok().filter(|&size| size > 0);
         let size = size.ok_or_else(|| StoreError::bad_world_size(&format!("barrier {key}"), 0))?;
-        self.within(timeout).call(Op::Barrier, &[key], &[], async |client, keys, deadline| {
+        self.clone_with_timeout(timeout).call(Op::Barrier, &[key], &[], async |client, keys, deadline| {
             client.barrier(keys[0], size, deadline).await
         })
     }
@@ -149,7 +149,7 @@ impl Store for TcpStore {
     }
 
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store> {
-        Box::new(self.within(timeout))
+        Box::new(self.clone_with_timeout(timeout))
     }
 
     fn has_extended_api(&self) -> bool {
@@ -157,7 +157,7 @@ impl Store for TcpStore {
     }
 
     fn clone_store(&self) -> Result<Box<dyn Store>> {
-        Ok(Box::new(self.another()?))
+        Ok(Box::new(self.try_clone()?))
     }
 
     fn generation(&self) -> u64 {
@@ -174,8 +174,10 @@ impl Store for TcpStore {
 }
 
 impl TcpStore {
-    /// One call: refuses keys and values that are too large before anything is sent, runs the call with the keys as they
-    /// travel, and says which call it was if it fails. `values` are those of the keys, or of the only key.
+    /// Runs one call with the keys in their wire form.
+    ///
+    /// Refuses keys and values that exceed a limit before anything is sent, and adds the context to a failure. `values`
+    /// are the values of `keys`, or several values of one key.
     pub(super) fn call<T>(
         &self,
         op: Op,
@@ -185,7 +187,7 @@ impl TcpStore {
     ) -> Result<T> {
         let deadline = self.deadline();
         let failed = |keys: &[&[u8]], failure| self.error(Some(op), keys, failure, &deadline);
-        // Torch's clients put a slash before every key of their users.
+        // Torch's clients prepend a slash to every user's key.
         let wire: Vec<_> = keys.iter().map(|key| [b"/", key.as_bytes()].concat()).collect();
         let wire: Vec<_> = wire.iter().map(Vec::as_slice).collect();
         let limits = self.client.limits();

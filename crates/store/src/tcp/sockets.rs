@@ -1,4 +1,4 @@
-//! The client's driver: it resolves, connects, polls, reads, writes and reads the clock, and decides nothing.
+//! The driver of the client: sockets and the real clock.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -16,24 +16,24 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use crate::deadline::{now, random, sleep_until};
 use crate::endpoint::Endpoint;
 
-/// The way to the server of one endpoint.
+/// The driver for the server at one endpoint.
 #[derive(Debug)]
 pub(super) struct Sockets {
     pub(super) endpoint: Endpoint,
     pub(super) limits: Limits,
 }
 
-/// A connected socket, which never blocks by itself.
+/// A connected, non-blocking socket.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) socket: TcpStream,
-    /// Whether the last answer came soon, so that the next one is looked for before sleeping.
+    /// Whether the last reply was fast. If so, the thread spins for the next reply before it sleeps.
     is_fast: bool,
 }
 
-/// An answer within this time is fast. Falling asleep and being woken may take most of it.
-const FAST_TIMEOUT: Duration = Duration::from_micros(200);
-/// How long a thread looks for an answer without sleeping, letting other threads run meanwhile.
+/// A reply within this time is fast. Sleeping and waking up would take most of it.
+const FAST_REPLY_TIMEOUT: Duration = Duration::from_micros(200);
+/// How long a thread spins for a reply. It yields to other threads meanwhile.
 const SPIN_TIMEOUT: Duration = Duration::from_micros(100);
 
 impl Io for Sockets {
@@ -54,11 +54,11 @@ impl Io for Sockets {
 
     async fn connect(&self, address: &SocketAddr, deadline: &Deadline) -> Result<Stream, ConnectionFault> {
         let socket = connect(*address, deadline)?;
-        if is_to_itself(&socket) {
+        if is_self_connection(&socket) {
             return Err(ConnectionFault::Refused);
         }
         socket.set_nodelay(true).map_err(|error| ConnectionFault::from(&error))?;
-        // Best effort, as is the user timeout: without them a dead peer is noticed later.
+        // Best effort: without keep-alive the client only detects a dead peer later.
         let _ = SockRef::from(&socket).set_tcp_keepalive(
             &TcpKeepalive::new()
                 .with_time(self.limits.client_keepalive_idle)
@@ -77,7 +77,7 @@ impl Io for Sockets {
         loop {
             match send(&stream.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Err(Errno::AGAIN | Errno::INTR) => wait_until(&stream.socket, PollFlags::OUT, deadline)?,
-                sent => return sent.map_err(broke),
+                sent => return sent.map_err(to_fault),
             }
         }
     }
@@ -91,14 +91,14 @@ impl Io for Sockets {
         let start = now();
         let mut spin = stream.is_fast.then(Spin::start).flatten();
         if spin.is_none() {
-            // The answer to a request that was just sent is hardly there yet.
+            // The request was just sent, so a read would almost certainly return no bytes.
             wait_until(&stream.socket, PollFlags::IN, deadline)?;
         }
         loop {
             match recv(&stream.socket, &mut *buffer, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(ConnectionFault::Closed),
                 Ok((len, _)) => {
-                    stream.is_fast = now() - start < FAST_TIMEOUT;
+                    stream.is_fast = now() - start < FAST_REPLY_TIMEOUT;
                     return Ok(len);
                 }
                 Err(Errno::AGAIN | Errno::INTR) if spin.is_some() => {
@@ -106,7 +106,7 @@ impl Io for Sockets {
                     spin = spin.filter(|_| now() - start < SPIN_TIMEOUT);
                 }
                 Err(Errno::AGAIN | Errno::INTR) => wait_until(&stream.socket, PollFlags::IN, deadline)?,
-                Err(error) => return Err(broke(error)),
+                Err(error) => return Err(to_fault(error)),
             }
         }
     }
@@ -121,26 +121,27 @@ impl Io for Sockets {
     }
 
     fn set_user_timeout(&self, stream: &Stream, timeout: Duration) {
+        // Best effort: without the timeout the client only detects a dead peer later.
         let _ = SockRef::from(&stream.socket).set_tcp_user_timeout(Some(timeout));
     }
 }
 
-/// A thread that looks for an answer without sleeping. At most every second processor is busy with it, because many such
-/// threads would take the time of those that answer.
+/// Permission for a thread to spin. At most half of the processors may be busy with it, because spinning threads take
+/// time from the threads that produce the replies.
 struct Spin;
 
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
 impl Spin {
     fn start() -> Option<Spin> {
-        static MOST: AtomicUsize = AtomicUsize::new(0);
-        let mut most = MOST.load(Ordering::Relaxed);
-        if most == 0 {
-            most = std::thread::available_parallelism().map_or(1, |all| (all.get() / 2).max(1));
-            MOST.store(most, Ordering::Relaxed);
+        static MAX_SPINNING: AtomicUsize = AtomicUsize::new(0);
+        let mut max = MAX_SPINNING.load(Ordering::Relaxed);
+        if max == 0 {
+            max = std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 2).max(1));
+            MAX_SPINNING.store(max, Ordering::Relaxed);
         }
-        let more = |spinning| (spinning < most).then_some(spinning + 1);
-        SPINNING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Spin)
+        let increment = |spinning| (spinning < max).then_some(spinning + 1);
+        SPINNING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).ok().map(|_| Spin)
     }
 }
 
@@ -161,7 +162,7 @@ fn wait_until(socket: impl AsFd, flags: PollFlags, deadline: &Deadline) -> Resul
         match poll(&mut [PollFd::new(&socket, flags)], timeout.as_ref()) {
             Ok(0) | Err(Errno::INTR) => deadline.on_wait(),
             Ok(_) => return Ok(()),
-            Err(error) => return Err(broke(error)),
+            Err(error) => return Err(to_fault(error)),
         }
     }
 }
@@ -176,7 +177,7 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> Result<TcpStream, Connec
         _ => {}
     }
     wait_until(&socket, PollFlags::OUT, deadline).map_err(|fault| match fault {
-        ConnectionFault::Silent => ConnectionFault::Unanswered,
+        ConnectionFault::Silent => ConnectionFault::ConnectTimeout,
         fault => fault,
     })?;
     match socket.take_error().map_err(failed)? {
@@ -185,17 +186,17 @@ fn connect(address: SocketAddr, deadline: &Deadline) -> Result<TcpStream, Connec
     }
 }
 
-/// What an error means on a connection that was made.
-fn broke(error: Errno) -> ConnectionFault {
+/// Converts an error on an established connection.
+fn to_fault(error: Errno) -> ConnectionFault {
     match error {
-        Errno::TIMEDOUT => ConnectionFault::Vanished,
+        Errno::TIMEDOUT => ConnectionFault::Unacknowledged,
         error => ConnectionFault::from(&io::Error::from(error)),
     }
 }
 
-/// A client that connects to a port at which no process listens may be given that very port as its own, and be connected to
-/// itself.
-fn is_to_itself(socket: &TcpStream) -> bool {
+/// Returns whether a socket is connected to itself. This happens if no process listens on the port and the kernel
+/// assigns the same port to the client.
+fn is_self_connection(socket: &TcpStream) -> bool {
     matches!((socket.local_addr(), socket.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
 }
 
@@ -204,13 +205,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_to_itself_is_noticed() {
+    fn a_self_connection_is_detected() {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        let own = socket.local_addr().unwrap();
-        socket.connect(&own).unwrap();
-        assert!(is_to_itself(&socket.into()));
+        let address = socket.local_addr().unwrap();
+        socket.connect(&address).unwrap();
+        assert!(is_self_connection(&socket.into()));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(!is_to_itself(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+        assert!(!is_self_connection(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
     }
 }

@@ -1,5 +1,6 @@
-//! The real server as a process of its own, to be stopped, killed and started again: this test program itself, started
-//! for the one test that is a server when it is told to be.
+//! Child processes, among them real servers that tests stop, kill and restart.
+//!
+//! A child process runs this test program with the ignored test `process`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -9,22 +10,23 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 use rallypoint_testkit::{Port, eventually};
 
-/// Says what the child is to be, and with what arguments.
-const ROLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
+/// The environment variable with the role of the child and its arguments.
+const ROLE_VARIABLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
 
-/// What a child puts before each line that is meant for the test: the test harness writes lines of its own.
-const SAYS: &str = "child says ";
+/// The prefix of lines that a child prints for the test. The test harness prints other lines.
+const OUTPUT_PREFIX: &str = "child says ";
 
-/// Starts this program again as something else, behind `wrapper` if there is one. It ends when it has done its work, or
-/// when whoever started it is gone.
+/// Starts this program in another role, through the command `wrapper` if it is not empty.
+///
+/// The child exits when its work is done or when this process has exited.
 pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
     let program = std::env::current_exe().unwrap();
-    let program = program.to_str().expect("the tests are built under a path of text");
+    let program = program.to_str().expect("the path of the test program is UTF-8");
     let words: Vec<&str> = [wrapper, &[program]].concat();
     Command::new(words[0])
         .args(&words[1..])
         .args(["--exact", "child::process", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
+        .env(ROLE_VARIABLE, role)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
@@ -32,72 +34,72 @@ pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
         .unwrap()
 }
 
-/// The next line that a child says.
-pub(crate) fn heard(child: &mut Child) -> String {
-    let said = BufReader::new(child.stdout.as_mut().unwrap())
+/// Reads the next line that a child prints for the test.
+pub(crate) fn read_line(child: &mut Child) -> String {
+    let line = BufReader::new(child.stdout.as_mut().unwrap())
         .lines()
-        .find_map(|line| Some(line.unwrap().split_once(SAYS)?.1.to_owned()));
-    said.expect("the child ended without a word")
+        .find_map(|line| Some(line.unwrap().split_once(OUTPUT_PREFIX)?.1.to_owned()));
+    line.expect("the child exited without output")
 }
 
-pub(crate) fn say(line: &str) {
-    println!("{SAYS}{line}");
+pub(crate) fn print_line(line: &str) {
+    println!("{OUTPUT_PREFIX}{line}");
 }
 
 #[test]
-#[ignore = "is another process of the other tests"]
+#[ignore = "runs in the child processes of the other tests"]
 fn process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    // Also when it is stopped and whoever started it was killed, it must not stay behind.
+    let Ok(role) = std::env::var(ROLE_VARIABLE) else { return };
+    // Without this, a stopped child would outlive a test process that is killed.
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
         ["serve", host, port] => {
             let server = TcpStoreServer::bind(host, port.parse().unwrap()).unwrap();
-            say(&server.port().to_string());
+            print_line(&server.port().to_string());
             wait_for_end();
         }
         ["hold"] => {
-            say("held");
+            print_line("ready");
             wait_for_end();
         }
-        ["read", port] => crate::memory::read_and_say_what_it_took(port.parse().unwrap()),
-        ["resolve", host, millis] => crate::names::resolve_and_say_how_long(host, millis.parse().unwrap()),
+        ["read", port] => crate::memory::measure_read(port.parse().unwrap()),
+        ["resolve", host, millis] => crate::dns::measure_resolve(host, millis.parse().unwrap()),
         _ => panic!("no such role: {role}"),
     }
 }
 
-/// The other end of the input is closed by whoever started this process, or with them.
+/// Waits until the parent process closes the standard input or exits.
 fn wait_for_end() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Starts a server; its port.
+/// Starts a server and returns its port.
 fn serve(wrapper: &[&str], host: &str, port: u16) -> (Child, u16) {
     let mut child = start(wrapper, &format!("serve {host} {port}"));
-    let port = heard(&mut child).parse().unwrap();
+    let port = read_line(&mut child).parse().unwrap();
     (child, port)
 }
 
 /// A server in a process of its own.
 pub(crate) struct Server {
     child: Child,
-    place: Port,
+    reserved: Port,
     port: u16,
 }
 
 impl Server {
-    /// On a port of this machine, which stays its own when it is restarted.
+    /// Starts a server on a port of this machine. The port stays reserved across restarts.
     pub(crate) fn start() -> Server {
-        let place = Port::held();
-        let (child, port) = serve(&[], "127.0.0.1", place.number);
-        Server { child, place, port }
+        let reserved = Port::reserve();
+        let (child, port) = serve(&[], "127.0.0.1", reserved.number);
+        Server { child, reserved, port }
     }
 
-    /// On another machine.
+    /// Starts a server on another machine.
     pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
         let (child, port) = serve(wrapper, host, 0);
-        Server { child, place: Port::held(), port }
+        Server { child, reserved: Port::reserve(), port }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -109,7 +111,7 @@ impl Server {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Stops the process (SIGSTOP); it is stopped when this returns.
+    /// Stops the process (SIGSTOP) and waits until all its threads are stopped.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
         let tasks = format!("/proc/{}/task", self.child.id());
@@ -121,27 +123,27 @@ impl Server {
         });
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Resumes the process (SIGCONT).
     pub(crate) fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Kills it (SIGKILL); it is gone when this returns.
+    /// Kills the process (SIGKILL) and waits until it has exited.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Kills it and starts another on the same port.
+    /// Kills the process and starts another server on the same port.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        (self.child, self.port) = serve(&[], "127.0.0.1", self.place.number);
+        (self.child, self.port) = serve(&[], "127.0.0.1", self.reserved.number);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be stopped, or gone already.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Rows K01 to K08 of the robustness page, with real processes, sockets and cables.
+//! Tests with real processes, sockets and networks. Rows K01 to K08 in docs/internals/robustness.md.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use rallypoint_testkit::{Port, eventually};
 
 use crate::child::Server;
 use crate::network::Machine;
-use crate::operations::{Operation, all, prepare, waiting};
-use crate::{SOON, client, goes_on_for, open};
+use crate::operations::{Operation, all_operations, prepare, waiting_operations};
+use crate::{CALL_TIMEOUT, assert_blocked_for, client, open};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
 
-/// Calls every operation at the same time, each on a store of its own; none may succeed or return before its timeout.
+/// Calls all operations concurrently, each on a store of its own. Asserts that each fails, but not before its timeout.
 fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
     std::thread::scope(|scope| {
         for (operation, store) in operations.iter().zip(stores) {
@@ -23,8 +23,8 @@ fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
                 let started = Instant::now();
                 let error = (operation.call)(store).expect_err(operation.name);
                 let took = started.elapsed();
-                // How late a call may be is tested in virtual time.
-                assert!(took >= TIMEOUT && took < SOON, "{} took {took:?}", operation.name);
+                // The tests in virtual time check how late a call may fail.
+                assert!(took >= TIMEOUT && took < CALL_TIMEOUT, "{} took {took:?}", operation.name);
                 match error.failure() {
                     Some(Failure::Unreachable(_) | Failure::Timeout(Awaited::Keys(None))) => {}
                     Some(Failure::NoAnswer) => {
@@ -39,26 +39,26 @@ fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
 }
 
 #[test]
-fn every_operation_returns_from_a_stopped_server_and_works_when_it_goes_on() {
+fn every_operation_times_out_on_a_stopped_server_and_works_after_it_resumes() {
     let server = Server::start();
-    let operations: Vec<_> = all().into_iter().chain(waiting()).collect();
-    let stores: Vec<_> = operations.iter().map(|_| client(server.port(), SOON)).collect();
+    let operations: Vec<_> = all_operations().into_iter().chain(waiting_operations()).collect();
+    let stores: Vec<_> = operations.iter().map(|_| client(server.port(), CALL_TIMEOUT)).collect();
     prepare(&stores[0]);
     server.freeze();
     all_fail(&stores, &operations);
     server.thaw();
-    for (operation, store) in all().iter().zip(&stores) {
-        eventually("it works again", || (operation.call)(store).is_ok());
+    for (operation, store) in all_operations().iter().zip(&stores) {
+        eventually("the operation succeeds again", || (operation.call)(store).is_ok());
     }
 }
 
 #[test]
-fn every_thread_that_waits_on_a_server_that_is_killed_is_told() {
+fn every_waiting_thread_fails_when_the_server_is_killed() {
     let mut server = Server::start();
     let store = client(server.port(), Duration::from_secs(300));
     std::thread::scope(|scope| {
         let blocked: Vec<_> = (0..8).map(|_| scope.spawn(|| store.get("missing"))).collect();
-        goes_on_for(Duration::from_millis(100), &blocked[0]);
+        assert_blocked_for(Duration::from_millis(100), &blocked[0]);
         server.kill();
         let killed = Instant::now();
         for thread in blocked {
@@ -68,18 +68,18 @@ fn every_thread_that_waits_on_a_server_that_is_killed_is_told() {
                 "{error:?}"
             );
         }
-        assert!(killed.elapsed() < SOON, "told after {:?}", killed.elapsed());
+        assert!(killed.elapsed() < CALL_TIMEOUT, "failed after {:?}", killed.elapsed());
     });
 }
 
 #[test]
-fn a_restarted_server_is_named_by_every_operation() {
+fn every_operation_reports_a_restarted_server() {
     let mut server = Server::start();
     let port = server.port();
-    let store = client(port, SOON);
+    let store = client(port, CALL_TIMEOUT);
     prepare(&store);
     server.restart();
-    for operation in all() {
+    for operation in all_operations() {
         let error = (operation.call)(&store).expect_err(operation.name);
         let StoreError::Call { context, failure: Failure::Reset(evidence) } = &error else {
             panic!("{error:?}")
@@ -89,14 +89,14 @@ fn a_restarted_server_is_named_by_every_operation() {
     }
     let text = store.clone_store().err().unwrap().to_string();
     assert!(text.starts_with(&format!("the store at 127.0.0.1:{port} was restarted")), "{text}");
-    assert_eq!(client(port, SOON).num_keys().unwrap(), 0, "the old client wrote to the new server");
+    assert_eq!(client(port, CALL_TIMEOUT).num_keys().unwrap(), 0, "the old client wrote to the new server");
 }
 
-/// A server on another machine, if there can be one.
+/// Starts a server on another machine. Returns `None` if this process cannot create network namespaces.
 fn other_machine() -> Option<(Machine, Server)> {
     let machine = Machine::new();
     if machine.is_none() {
-        println!("skipped: no network of its own here (it takes root, iproute2 and util-linux)");
+        println!("skipped: network namespaces need root, iproute2 and util-linux");
     }
     let machine = machine?;
     let server = Server::at(&machine.enter(), &machine.address);
@@ -104,69 +104,73 @@ fn other_machine() -> Option<(Machine, Server)> {
 }
 
 #[test]
-fn every_operation_returns_when_the_cable_is_pulled_and_works_when_it_is_back() {
+fn every_operation_times_out_while_the_network_is_cut_and_works_afterwards() {
     let Some((machine, server)) = other_machine() else { return };
-    let operations: Vec<_> = all().into_iter().chain(waiting()).collect();
+    let operations: Vec<_> = all_operations().into_iter().chain(waiting_operations()).collect();
     let connect = |_| {
-        let store = open(&machine.address, server.port(), SOON).unwrap();
+        let store = open(&machine.address, server.port(), CALL_TIMEOUT).unwrap();
         store.server_identity();
         store
     };
     let stores: Vec<_> = operations.iter().map(connect).collect();
     prepare(&stores[0]);
-    machine.unplug();
+    machine.cut();
     all_fail(&stores, &operations);
     let error = open(&machine.address, server.port(), TIMEOUT).unwrap_err();
-    assert_eq!(error.connection_fault(), Some(ConnectionFault::Unanswered));
-    machine.plug_in();
-    for (operation, store) in all().iter().zip(&stores) {
-        store.set_timeout(Some(SOON));
+    assert_eq!(error.connection_fault(), Some(ConnectionFault::ConnectTimeout));
+    machine.reconnect();
+    for (operation, store) in all_operations().iter().zip(&stores) {
+        store.set_timeout(Some(CALL_TIMEOUT));
         (operation.call)(store).expect(operation.name);
     }
 }
 
-/// A cut after which TCP by itself would try again much later: 12.6 s and 25.4 s after the first loss.
+/// Without a new connection, TCP would retransmit only 12.6 s and 25.4 s after the first loss.
 #[test]
-fn calls_under_way_go_on_within_5_s_after_the_cable_was_out_for_17_s() {
+fn calls_in_flight_complete_within_5_s_after_a_17_s_network_cut() {
     let Some((machine, server)) = other_machine() else { return };
     type Call = fn(&TcpStore) -> Result<()>;
     let calls: [(&str, Call); 4] = [
         ("wait", |store| store.wait(&["late"])),
-        ("get", |store| store.get("there").map(drop)),
+        ("get", |store| store.get("present").map(drop)),
         ("set", |store| store.set("new", b"value")),
-        ("multi_get", |store| store.multi_get(&["there", "late"]).map(drop)),
+        ("multi_get", |store| store.multi_get(&["present", "late"]).map(drop)),
     ];
-    let connect = || open(&machine.address, server.port(), 4 * SOON).unwrap();
+    let connect = || open(&machine.address, server.port(), 4 * CALL_TIMEOUT).unwrap();
     let stores: Vec<_> = calls.iter().map(|_| connect()).collect();
-    stores[0].set("there", b"value").unwrap();
+    stores[0].set("present", b"value").unwrap();
     std::thread::scope(|scope| {
         let stores = &stores;
-        let begin = |n: usize| scope.spawn(move || (calls[n].1)(&stores[n]));
-        let mut under_way = vec![begin(0)];
-        goes_on_for(Duration::from_millis(50), &under_way[0]);
-        machine.unplug();
-        under_way.extend([1, 2, 3].map(begin));
-        goes_on_for(Duration::from_secs(17), &under_way[0]);
-        machine.plug_in();
-        let healed = Instant::now();
+        let start = |n: usize| scope.spawn(move || (calls[n].1)(&stores[n]));
+        let mut in_flight = vec![start(0)];
+        assert_blocked_for(Duration::from_millis(50), &in_flight[0]);
+        machine.cut();
+        in_flight.extend([1, 2, 3].map(start));
+        assert_blocked_for(Duration::from_secs(17), &in_flight[0]);
+        machine.reconnect();
+        let reconnected = Instant::now();
         connect().set("late", b"value").unwrap();
-        for ((name, _), call) in calls.iter().zip(under_way) {
+        for ((name, _), call) in calls.iter().zip(in_flight) {
             call.join().unwrap().expect(name);
         }
-        assert!(healed.elapsed() < Duration::from_secs(5), "it took {:?} after healing", healed.elapsed());
+        assert!(
+            reconnected.elapsed() < Duration::from_secs(5),
+            "it took {:?} after the network was reconnected",
+            reconnected.elapsed()
+        );
     });
 }
 
 #[test]
-fn every_address_of_a_name_is_tried() {
+fn the_client_tries_every_address_of_a_name() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    // The first of its addresses may be ::1, where no process listens.
-    let store = open("localhost", server.port(), SOON).unwrap();
+    // The first address of `localhost` may be ::1, on which no process listens.
+    let store = open("localhost", server.port(), CALL_TIMEOUT).unwrap();
     store.set("k", b"v").unwrap();
 }
 
 #[test]
-fn a_server_that_is_no_store_is_named() {
+fn an_http_server_is_reported_as_not_a_store() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -175,14 +179,14 @@ fn a_server_that_is_no_store_is_named() {
         let _ = stream.read(&mut [0; 64]);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
-    let error = open("127.0.0.1", port, SOON).unwrap_err();
+    let error = open("127.0.0.1", port, CALL_TIMEOUT).unwrap_err();
     let text = error.to_string();
     assert_eq!(text, format!("127.0.0.1:{port} answered like an HTTP server: not a c10d store server"));
 }
 
 #[test]
-fn a_port_at_which_nothing_listens_is_named_when_the_time_is_up() {
-    let port = Port::held();
+fn a_port_without_a_listener_is_reported_at_the_timeout() {
+    let port = Port::reserve();
     let started = Instant::now();
     let error = open("127.0.0.1", port.number, TIMEOUT).unwrap_err();
     assert!(started.elapsed() >= TIMEOUT);
@@ -192,11 +196,11 @@ fn a_port_at_which_nothing_listens_is_named_when_the_time_is_up() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_before_anything_is_sent_and_the_connection_survives() {
+fn oversized_keys_values_and_requests_are_refused_before_they_are_sent() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     let large = vec![0; (8 << 20) + 1];
-    let long = "k".repeat(8192);
+    let long_key = "k".repeat(8192);
     for result in [
         store.set("k", &large),
         store.append("k", &large),
@@ -210,7 +214,8 @@ fn what_is_too_large_is_refused_before_anything_is_sent_and_the_connection_survi
         assert_eq!(error.failure(), Some(&too_large));
         assert_eq!(error.context().unwrap().keys, ["k"]);
     }
-    for result in [store.set(&long, b"v"), store.get(&long).map(drop), store.wait(&["k", &long])] {
+    for result in [store.set(&long_key, b"v"), store.get(&long_key).map(drop), store.wait(&["k", &long_key])]
+    {
         let error = result.unwrap_err();
         let too_large = Failure::TooLarge { what: Oversized::Key, len: 8193, limit: 8192 };
         assert_eq!(error.failure(), Some(&too_large));

@@ -1,10 +1,11 @@
-//! The client end to end: real servers that are stopped, killed, restarted or cut off. What the client does about every
-//! fault is tested in virtual time, in `crates/core/tests/client`.
+//! End-to-end tests of the client with real servers that are stopped, killed, restarted or cut off.
+//!
+//! The tests in `crates/core/tests/client` cover every fault in virtual time.
 
 mod child;
+mod dns;
 mod end_to_end;
 mod memory;
-mod names;
 mod network;
 mod operations;
 mod pool;
@@ -12,12 +13,13 @@ mod pool;
 use std::time::Duration;
 
 use rallypoint_store::{Endpoint, Result, Store, TcpStore, TcpStoreOptions};
-use rallypoint_testkit::{SOON, goes_on_for};
+use rallypoint_testkit::{CALL_TIMEOUT, assert_blocked_for};
 
-/// A client of the server on that port of this machine, which has identified the server. Its timeout is that of the calls
-/// that follow: connecting may take its time.
+/// Returns a client of the server on a port of this machine, which has identified the server.
+///
+/// `timeout` applies to later calls and not to the connection.
 fn client(port: u16, timeout: Duration) -> TcpStore {
-    let store = open("127.0.0.1", port, SOON).unwrap();
+    let store = open("127.0.0.1", port, CALL_TIMEOUT).unwrap();
     store.server_identity();
     store.set_timeout(Some(timeout));
     store

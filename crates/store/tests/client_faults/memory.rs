@@ -1,5 +1,7 @@
-//! A reply costs what has arrived of it, never what it announces: K5. Measured in a process of its own, where nothing
-//! else grows.
+//! Tests of the memory that a reply takes. The client allocates for the bytes that have arrived, not for the announced
+//! length. Invariant K5 in docs/internals/robustness.md.
+//!
+//! A child process measures the memory, because no other thread allocates there.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,12 +10,12 @@ use std::time::Duration;
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Failure, Oversized, Store, StoreError};
 
-use crate::child::{heard, say, start};
-use crate::{SOON, client};
+use crate::child::{print_line, read_line, start};
+use crate::{CALL_TIMEOUT, client};
 
 const KIB: u64 = 1024;
 
-/// What this process holds in memory now, and what it held at most.
+/// Returns the current and the peak resident memory of this process in bytes.
 fn resident() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let field = |name: &str| {
@@ -23,30 +25,31 @@ fn resident() -> (u64, u64) {
     (field("VmRSS:"), field("VmHWM:"))
 }
 
-/// The child: gets a value, and says by how much it grew meanwhile.
-pub(crate) fn read_and_say_what_it_took(port: u16) {
+/// Runs in the child: gets a value, and prints the error and by how much the memory of the process grew.
+pub(crate) fn measure_read(port: u16) {
     let store = client(port, Duration::from_secs(2));
     let (before, _) = resident();
     let error = store.get("k").unwrap_err();
-    let (_, most) = resident();
+    let (_, peak) = resident();
     let kind = match error.failure() {
         Some(Failure::TooLarge { what: Oversized::Reply, .. }) => "too-large",
         Some(Failure::Timeout(_)) => "timeout",
         other => panic!("{other:?}"),
     };
-    say(&format!("{kind} {}", most.saturating_sub(before)));
+    print_line(&format!("{kind} {}", peak.saturating_sub(before)));
 }
 
-/// Answers a handshake as torch's servers do, a WAIT with "there", and the GET with this.
+/// Serves one connection as torch's server would: replies to the handshake, to a CHECK and to a WAIT, and to the GET
+/// with `reply`.
 fn serve_once(listener: &TcpListener, reply: &[u8]) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut handshake = [0; 10];
     stream.read_exact(&mut handshake).unwrap();
     stream.write_all(&handshake[6..10]).unwrap();
-    // CHECK of the key by which clients recognize a server of ours: its code, one key, its length. It is absent.
+    // A CHECK of the key with the identity of our servers: operation code, one key, its length. The reply is "absent".
     stream.read_exact(&mut [0; 1 + 8 + 8 + 17]).unwrap();
     stream.write_all(&[1]).unwrap();
-    // WAIT: its code, one key, two bytes long.
+    // A WAIT: operation code, one key of two bytes.
     stream.read_exact(&mut [0; 1 + 8 + 8 + 2]).unwrap();
     stream.write_all(&[0]).unwrap();
     stream.read_exact(&mut [0; 1 + 8 + 2]).unwrap();
@@ -55,17 +58,17 @@ fn serve_once(listener: &TcpListener, reply: &[u8]) {
 }
 
 fn drain(mut stream: TcpStream) {
-    // Until the client has had enough, in whatever way it says so.
+    // Reads until the client closes or resets the connection.
     while stream.read(&mut [0; 4096]).is_ok_and(|len| len > 0) {}
 }
 
 #[test]
-fn a_reply_that_announces_gigabytes_takes_no_memory() {
+fn a_reply_that_announces_gigabytes_allocates_less_than_4_mib() {
     for (announced, sent, outcome) in [
         (1u64 << 31, 0, "too-large"),
         (1 << 62, 0, "too-large"),
         (64 << 20, 0, "too-large"),
-        // As much as may come, of which nothing or little does.
+        // The announced length is within the limit, but few or no bytes arrive.
         ((64 << 20) - 8, 0, "timeout"),
         ((64 << 20) - 8, 100_000, "timeout"),
     ] {
@@ -74,25 +77,24 @@ fn a_reply_that_announces_gigabytes_takes_no_memory() {
         let reply = [&announced.to_le_bytes()[..], &vec![7; sent]].concat();
         let mut child = start(&[], &format!("read {port}"));
         serve_once(&listener, &reply);
-        let said = heard(&mut child);
+        let line = read_line(&mut child);
         child.wait().unwrap();
-        let (kind, grown) = said.split_once(' ').unwrap();
+        let (kind, grown) = line.split_once(' ').unwrap();
         assert_eq!(kind, outcome, "{announced} announced, {sent} sent");
         let grown: u64 = grown.parse().unwrap();
         assert!(grown < 4 << 20, "grew by {grown} bytes for {announced} announced and {sent} sent");
     }
 }
 
-/// What may come does come, whole.
 #[test]
-fn a_reply_as_long_as_the_limit_is_taken() {
+fn a_reply_just_below_the_limit_is_accepted() {
     let server = rallypoint_store::TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     let value = vec![7; 8 << 20];
     for key in ["a", "b", "c"] {
         store.set(key, &value).unwrap();
     }
-    // Seven of eight mebibytes and what goes with them are just below the limit of 64; eight are just above it.
+    // With their lengths, seven values of 8 MiB are below the limit of 64 MiB and eight are above it.
     let values = store.multi_get(&["a", "b", "c", "a", "b", "c", "a"]).unwrap();
     assert!(values.iter().all(|got| *got == value));
     let error = store.multi_get(&["a", "b", "c", "a", "b", "c", "a", "b"]).unwrap_err();
@@ -105,6 +107,6 @@ fn a_reply_as_long_as_the_limit_is_taken() {
     assert_eq!((&context.peer, context.op, context.keys.len()), (&endpoint, Some(Op::MultiGet), 8));
     assert!(*limit == 64 << 20 && *len > 64 << 20, "{error}");
     assert!(error.to_string().contains("to multi_get of a, b, c, a, b, c, a, b has at least"), "{error}");
-    assert!(error.to_string().contains("ask for fewer keys at a time"), "{error}");
+    assert!(error.to_string().contains("request fewer keys at a time"), "{error}");
     assert!(store.get("a").unwrap() == value);
 }

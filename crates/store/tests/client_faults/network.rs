@@ -1,30 +1,33 @@
-//! Another machine, as far as the network is concerned: a process with a network of its own behind a switch that is one,
-//! too, and a cable between them that can be pulled. It needs root, iproute2 and util-linux; without them there is none.
+//! A simulated machine: a network namespace behind a switch, which is another network namespace. Tests can cut the
+//! link.
+//!
+//! This needs root, iproute2 and util-linux.
 
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::child::{heard, start};
+use crate::child::{read_line, start};
 
-/// A machine, the switch before it, and the cables. The networks live as long as the processes that have them, so that
-/// nothing stays behind however the tests end.
+/// A machine, its switch, and the links between them.
+///
+/// Each namespace exists as long as its process, so nothing stays behind however the tests end.
 pub(crate) struct Machine {
-    there: Network,
+    host: Network,
     switch: Network,
-    /// This machine's end of the cable to the switch.
+    /// The interface of the test machine that is linked to the switch.
     near: String,
-    /// Its address.
+    /// The address of the simulated machine.
     pub(crate) address: String,
 }
 
-/// A network of its own, and the process that has it.
+/// A network namespace, and the process that keeps it alive.
 struct Network {
     holder: Child,
-    /// How a command is run in it.
+    /// The command that runs another command in the namespace.
     enter: [String; 4],
 }
 
-/// Runs `ip`; whether that worked.
+/// Runs `ip`. Returns whether it succeeded.
 fn ip(arguments: &str) -> bool {
     run(&format!("ip {arguments}"))
 }
@@ -41,7 +44,7 @@ impl Network {
             return None;
         }
         let mut holder = start(&["unshare", "--net"], "hold");
-        heard(&mut holder);
+        read_line(&mut holder);
         let enter = ["nsenter", "--net", "--target", &holder.id().to_string()].map(String::from);
         Some(Network { holder, enter })
     }
@@ -63,7 +66,7 @@ impl Drop for Network {
 }
 
 impl Machine {
-    /// Sets one up, if that is possible here.
+    /// Creates a machine. Returns `None` if this process cannot create network namespaces.
     pub(crate) fn new() -> Option<Machine> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let id = std::process::id();
@@ -71,45 +74,45 @@ impl Machine {
         let net = format!("10.{}.{}", 128 + (id >> 8) % 100, id & 255);
         let block = 4 * (count & 63);
         let machine = Machine {
-            there: Network::new()?,
+            host: Network::new()?,
             switch: Network::new()?,
-            // Names of interfaces are short.
+            // The name of an interface has at most 15 characters.
             near: format!("rn{:x}", (id << 4) | (count & 15)),
             address: format!("{net}.{}", block + 2),
         };
-        let Machine { there, switch, near, address } = &machine;
-        let possible = switch.ip("link add switch type bridge")
+        let Machine { host, switch, near, address } = &machine;
+        let is_ready = switch.ip("link add switch type bridge")
             && ip(&format!("link add {near} type veth peer name near netns {}", switch.id()))
-            && switch.ip(&format!("link add far type veth peer name eth0 netns {}", there.id()))
+            && switch.ip(&format!("link add far type veth peer name eth0 netns {}", host.id()))
             && switch.ip("link set near master switch up")
             && switch.ip("link set far master switch up")
             && switch.ip("link set switch up")
             && ip(&format!("address add {net}.{}/30 dev {near}", block + 1))
             && ip(&format!("link set {near} up"))
-            && there.ip(&format!("address add {address}/30 dev eth0"))
-            && there.ip("link set eth0 up")
-            && there.ip("link set lo up");
-        possible.then_some(machine)
+            && host.ip(&format!("address add {address}/30 dev eth0"))
+            && host.ip("link set eth0 up")
+            && host.ip("link set lo up");
+        is_ready.then_some(machine)
     }
 
-    /// What to put before a command so that it runs there.
+    /// Returns the command that runs another command on the machine.
     pub(crate) fn enter(&self) -> Vec<&str> {
-        self.there.enter.iter().map(String::as_str).collect()
+        self.host.enter.iter().map(String::as_str).collect()
     }
 
-    /// From now on the switch passes on nothing, and neither end can see that.
-    pub(crate) fn unplug(&self) {
+    /// Cuts the link: the switch forwards no packets, and neither side can detect that.
+    pub(crate) fn cut(&self) {
         assert!(self.switch.ip("link set far nomaster"));
     }
 
-    pub(crate) fn plug_in(&self) {
+    pub(crate) fn reconnect(&self) {
         assert!(self.switch.ip("link set far master switch"));
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It goes with the switch, too, but later.
+        // The interface would disappear with the switch, but only later.
         ip(&format!("link delete {}", self.near));
     }
 }

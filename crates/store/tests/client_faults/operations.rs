@@ -1,20 +1,20 @@
-//! Every operation of a client, as something to call. What each should come to is said by those who call it.
+//! A table of all operations of a client, for tests that run each of them.
 
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Result, Store, TcpStore};
 
-use crate::SOON;
+use crate::CALL_TIMEOUT;
 
-/// An operation by its name.
+/// An operation and a function that calls it.
 pub(crate) struct Operation {
     pub(crate) name: &'static str,
-    /// Whether it may be sent again when its answer was lost.
+    /// Whether the client may repeat the request after it lost the reply.
     pub(crate) repeatable: bool,
     pub(crate) call: fn(&TcpStore) -> Result<()>,
 }
 
 impl Operation {
-    /// What it is on the wire, and in errors.
+    /// Returns the operation on the wire and in errors.
     pub(crate) fn op(&self) -> Op {
         match self.name {
             "compare_exchange" => Op::CompareSet,
@@ -23,49 +23,51 @@ impl Operation {
     }
 }
 
-/// What the operations need to succeed at once on a healthy server.
+/// Sets the keys that all operations need to succeed without waiting.
 pub(crate) fn prepare(store: &dyn Store) {
-    let store = store.with_timeout(Some(SOON));
-    store.multi_set(&[("there", b"value"), ("number", b"1"), ("list", b"x")]).unwrap();
+    let store = store.with_timeout(Some(CALL_TIMEOUT));
+    store.multi_set(&[("present", b"value"), ("number", b"1"), ("list", b"x")]).unwrap();
     for _ in 0..8 {
         store.queue_push("queue", b"item").unwrap();
     }
 }
 
-/// All of them, each such that a healthy server that was prepared answers at once.
-pub(crate) fn all() -> Vec<Operation> {
-    let of = |name, repeatable, call| Operation { name, repeatable, call };
+/// Returns all operations, with arguments for which a prepared server replies without waiting.
+pub(crate) fn all_operations() -> Vec<Operation> {
+    let operation = |name, repeatable, call| Operation { name, repeatable, call };
     vec![
-        of("set", true, |store| store.set("k", b"v")),
-        of("get", true, |store| store.get("there").map(drop)),
-        of("add", false, |store| store.add("number", 1).map(drop)),
-        of("check", true, |store| store.check(&["there", "k"]).map(drop)),
-        of("wait", true, |store| store.wait(&["there"])),
-        of("compare_set", false, |store| store.compare_set("c", b"", b"v").map(drop)),
-        of("compare_exchange", false, |store| store.compare_exchange("d", b"", b"v").map(drop)),
-        of("delete_key", true, |store| store.delete_key("k").map(drop)),
-        of("num_keys", true, |store| store.num_keys().map(drop)),
-        of("append", false, |store| store.append("list", b"x")),
-        of("multi_get", true, |store| store.multi_get(&["there", "number"]).map(drop)),
-        of("multi_set", true, |store| store.multi_set(&[("k", b"v"), ("l", b"w")])),
-        of("queue_push", false, |store| store.queue_push("queue", b"item")),
-        of("queue_pop", false, |store| store.queue_pop("queue").map(drop)),
-        of("try_queue_pop", false, |store| store.try_queue_pop("queue").map(drop)),
-        of("queue_len", true, |store| store.queue_len("queue").map(drop)),
-        of("list_keys", true, |store| store.list_keys().map(drop)),
-        of("barrier", false, |store| store.barrier("alone", 1)),
-        of("ping", true, |store| store.ping().map(drop)),
+        operation("set", true, |store| store.set("k", b"v")),
+        operation("get", true, |store| store.get("present").map(drop)),
+        operation("add", false, |store| store.add("number", 1).map(drop)),
+        operation("check", true, |store| store.check(&["present", "k"]).map(drop)),
+        operation("wait", true, |store| store.wait(&["present"])),
+        operation("compare_set", false, |store| store.compare_set("c", b"", b"v").map(drop)),
+        operation("compare_exchange", false, |store| store.compare_exchange("d", b"", b"v").map(drop)),
+        operation("delete_key", true, |store| store.delete_key("k").map(drop)),
+        operation("num_keys", true, |store| store.num_keys().map(drop)),
+        operation("append", false, |store| store.append("list", b"x")),
+        operation("multi_get", true, |store| store.multi_get(&["present", "number"]).map(drop)),
+        operation("multi_set", true, |store| store.multi_set(&[("k", b"v"), ("l", b"w")])),
+        operation("queue_push", false, |store| store.queue_push("queue", b"item")),
+        operation("queue_pop", false, |store| store.queue_pop("queue").map(drop)),
+        operation("try_queue_pop", false, |store| store.try_queue_pop("queue").map(drop)),
+        operation("queue_len", true, |store| store.queue_len("queue").map(drop)),
+        operation("list_keys", true, |store| store.list_keys().map(drop)),
+        operation("barrier", false, |store| store.barrier("alone", 1)),
+        operation("ping", true, |store| store.ping().map(drop)),
     ]
 }
 
-/// Those that wait for what doesn't come.
-pub(crate) fn waiting() -> Vec<Operation> {
-    let of = |name, repeatable, call| Operation { name, repeatable, call };
+/// Returns the operations that wait, with arguments for which the wait never completes.
+pub(crate) fn waiting_operations() -> Vec<Operation> {
+    let operation = |name, repeatable, call| Operation { name, repeatable, call };
     vec![
-        of("wait for a missing key", true, |store| store.wait(&["there", "missing"])),
-        of("get of a missing key", true, |store| store.get("missing").map(drop)),
-        of("multi_get of a missing key", true, |store| store.multi_get(&["there", "missing"]).map(drop)),
-        of("queue_pop of an empty queue", false, |store| store.queue_pop("empty").map(drop)),
-        of("barrier of two", false, |store| store.barrier("two", 2)),
+        operation("wait for a missing key", true, |store| store.wait(&["present", "missing"])),
+        operation("get of a missing key", true, |store| store.get("missing").map(drop)),
+        operation("multi_get of a missing key", true, |store| {
+            store.multi_get(&["present", "missing"]).map(drop)
+        }),
+        operation("queue_pop of an empty queue", false, |store| store.queue_pop("empty").map(drop)),
+        operation("barrier of two", false, |store| store.barrier("two", 2)),
     ]
 }

@@ -1,4 +1,4 @@
-//! Connections are kept and used again, in reasonable number, and dead ones are not used.
+//! Tests of how a client keeps and reuses its connections.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use rallypoint_store::{Store, TcpStoreServer};
 
 use rallypoint_testkit::eventually;
 
-use crate::operations::{all, prepare};
-use crate::{SOON, client, goes_on_for};
+use crate::operations::{all_operations, prepare};
+use crate::{CALL_TIMEOUT, assert_blocked_for, client};
 
 #[test]
 fn one_thread_uses_one_connection() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     prepare(&store);
     for _ in 0..5 {
-        for operation in all() {
+        for operation in all_operations() {
             (operation.call)(&store).unwrap();
         }
     }
@@ -23,10 +23,10 @@ fn one_thread_uses_one_connection() {
 }
 
 #[test]
-fn many_threads_use_a_connection_each_and_few_are_kept() {
+fn concurrent_threads_use_one_connection_each_and_8_are_kept() {
     const THREADS: u64 = 32;
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     for round in 1..=3 {
         std::thread::scope(|scope| {
             let threads: Vec<_> =
@@ -37,17 +37,17 @@ fn many_threads_use_a_connection_each_and_few_are_kept() {
                 assert_eq!(thread.join().unwrap().unwrap(), b"v");
             }
         });
-        eventually("what is not needed is closed", || server.stats().connections <= 8);
+        eventually("all but 8 connections are closed", || server.stats().connections <= 8);
     }
-    // Of those that were kept, some were used again.
+    // The client reused at least 7 of the connections that it kept, in both later rounds.
     let accepted = server.stats().accepted;
     assert!(accepted <= 3 * (THREADS + 1) - 2 * 7, "{accepted} connections were made");
 }
 
 #[test]
-fn threads_that_come_and_go_share_what_is_there() {
+fn successive_threads_share_one_connection() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     for n in 1..=100 {
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(store.add("n", 1).unwrap(), n));
@@ -57,12 +57,12 @@ fn threads_that_come_and_go_share_what_is_there() {
 }
 
 #[test]
-fn a_client_that_is_dropped_leaves_no_connection_behind() {
+fn a_dropped_client_closes_its_connections() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    let store = client(server.port(), SOON);
+    let store = client(server.port(), CALL_TIMEOUT);
     std::thread::scope(|scope| {
         let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| store.wait(&["k"]))).collect();
-        goes_on_for(Duration::from_millis(20), &waits[0]);
+        assert_blocked_for(Duration::from_millis(20), &waits[0]);
         store.set("k", b"v").unwrap();
     });
     assert!(server.stats().connections > 0);

@@ -1,44 +1,44 @@
-//! Barriers: a store's own, which serves round after round, and the generic one that all other stores have.
+//! Barriers: the native ones, which are reusable, and the generic one of all other stores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, StoreError};
-use rallypoint_testkit::{SOON, fails_in_time};
+use rallypoint_testkit::{CALL_TIMEOUT, fails_in_time};
 
-use crate::stores::World;
+use crate::stores::Fixture;
 
-const SHORT: Duration = Duration::from_millis(120);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(120);
 
-/// Lets `n` clients meet at a barrier. Whoever passes must find that all had come.
-fn meet(world: &World, key: &str, n: usize) {
-    let come = AtomicUsize::new(0);
+/// Runs `n` clients through a barrier. Asserts that no client passes before all have arrived.
+fn pass_barrier(fixture: &Fixture, key: &str, n: usize) {
+    let arrived = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..n {
-            let (store, come) = (world.client(), &come);
+            let (store, arrived) = (fixture.client(), &arrived);
             scope.spawn(move || {
-                come.fetch_add(1, Ordering::SeqCst);
+                arrived.fetch_add(1, Ordering::SeqCst);
                 store.barrier(key, n as u64).unwrap();
-                assert_eq!(come.load(Ordering::SeqCst), n, "passed too early");
+                assert_eq!(arrived.load(Ordering::SeqCst), n, "passed too early");
             });
         }
     });
 }
 
-pub(crate) fn nobody_passes_before_the_last_has_come(world: &World) {
+pub(crate) fn no_client_passes_a_barrier_before_the_last_client_arrives(fixture: &Fixture) {
     for (n, key) in [(2, "two"), (5, "five"), (5, "other"), (12, "twelve")] {
-        meet(world, key, n);
+        pass_barrier(fixture, key, n);
     }
 }
 
-pub(crate) fn a_barrier_of_one_passes_at_once(world: &World) {
-    let store = world.client();
+pub(crate) fn a_barrier_with_world_size_1_passes_immediately(fixture: &Fixture) {
+    let store = fixture.client();
     store.barrier("alone", 1).unwrap();
-    store.barrier_for("alone too", 1, Some(SOON)).unwrap();
+    store.barrier_for("alone too", 1, Some(CALL_TIMEOUT)).unwrap();
 }
 
-pub(crate) fn a_barrier_of_nobody_is_refused_and_changes_nothing(world: &World) {
-    let store = world.client();
+pub(crate) fn a_barrier_with_world_size_0_is_refused_and_changes_nothing(fixture: &Fixture) {
+    let store = fixture.client();
     let before = store.num_keys().unwrap();
     let error = store.barrier("b", 0).unwrap_err();
     assert!(matches!(&error, StoreError::InvalidArgument(_)), "{error:?}");
@@ -46,83 +46,83 @@ pub(crate) fn a_barrier_of_nobody_is_refused_and_changes_nothing(world: &World) 
     assert_eq!(store.list_keys().unwrap(), Vec::<String>::new());
 }
 
-pub(crate) fn a_barrier_that_times_out_says_so_in_time(world: &World) {
-    let store = world.client();
-    let error = fails_in_time(SHORT, || store.barrier_for("b", 20, Some(SHORT)));
+pub(crate) fn a_barrier_fails_at_its_timeout(fixture: &Fixture) {
+    let store = fixture.client();
+    let error = fails_in_time(SHORT_TIMEOUT, || store.barrier_for("b", 20, Some(SHORT_TIMEOUT)));
     match error.awaited() {
-        Some(Awaited::Arrivals(world_size)) if world.own_barrier => {
+        Some(Awaited::Arrivals(world_size)) if fixture.has_native_barrier => {
             let context = error.context().unwrap();
             assert_eq!((context.keys[0].as_str(), *world_size), ("b", 20));
-            assert!(context.waited >= SHORT);
+            assert!(context.waited >= SHORT_TIMEOUT);
         }
-        Some(Awaited::Keys(_)) if !world.own_barrier => {
+        Some(Awaited::Keys(_)) if !fixture.has_native_barrier => {
             assert!(error.missing_keys()[0].ends_with("b/last_member"), "{error}");
         }
         other => panic!("{other:?}"),
     }
-    // The store's own time-out serves where none is given.
-    store.set_timeout(Some(SHORT));
-    fails_in_time(SHORT, || store.barrier("other", 20));
-    store.set_timeout(Some(SOON));
+    // `barrier` uses the timeout of the store.
+    store.set_timeout(Some(SHORT_TIMEOUT));
+    fails_in_time(SHORT_TIMEOUT, || store.barrier("other", 20));
+    store.set_timeout(Some(CALL_TIMEOUT));
     store.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
 }
 
-pub(crate) fn an_own_barrier_serves_round_after_round(world: &World) {
-    if !world.own_barrier {
+pub(crate) fn a_native_barrier_is_reusable(fixture: &Fixture) {
+    if !fixture.has_native_barrier {
         return;
     }
     const N: usize = 4;
     const ROUNDS: usize = 25;
-    let come = AtomicUsize::new(0);
+    let arrived = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..N {
-            let (store, come) = (world.client(), &come);
+            let (store, arrived) = (fixture.client(), &arrived);
             scope.spawn(move || {
                 for round in 1..=ROUNDS {
-                    come.fetch_add(1, Ordering::SeqCst);
+                    arrived.fetch_add(1, Ordering::SeqCst);
                     store.barrier("b", N as u64).unwrap();
-                    let come = come.load(Ordering::SeqCst);
-                    assert!(come >= round * N, "{come} had come when round {round} ended");
+                    let arrived = arrived.load(Ordering::SeqCst);
+                    assert!(arrived >= round * N, "{arrived} had arrived when round {round} ended");
                 }
             });
         }
     });
 }
 
-pub(crate) fn whoever_left_an_own_barrier_does_not_count(world: &World) {
-    if !world.own_barrier {
+pub(crate) fn a_client_that_left_a_native_barrier_is_not_counted(fixture: &Fixture) {
+    if !fixture.has_native_barrier {
         return;
     }
-    let (a, b) = (world.client(), world.client());
-    fails_in_time(SHORT, || a.barrier_for("b", 2, Some(SHORT)));
-    // Neither the one who left nor the same one coming again makes two.
-    fails_in_time(SHORT, || a.barrier_for("b", 2, Some(SHORT)));
-    fails_in_time(SHORT, || b.barrier_for("b", 2, Some(SHORT)));
-    meet(world, "b", 2);
+    let (a, b) = (fixture.client(), fixture.client());
+    fails_in_time(SHORT_TIMEOUT, || a.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
+    // A client that timed out is not counted, neither for its own next arrival nor for that of another client.
+    fails_in_time(SHORT_TIMEOUT, || a.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
+    fails_in_time(SHORT_TIMEOUT, || b.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
+    pass_barrier(fixture, "b", 2);
 }
 
-pub(crate) fn an_own_barrier_is_not_a_key(world: &World) {
-    if !world.own_barrier {
+pub(crate) fn a_native_barrier_is_not_a_key(fixture: &Fixture) {
+    if !fixture.has_native_barrier {
         return;
     }
-    let store = world.client();
-    store.set("b", b"a key of that name").unwrap();
+    let store = fixture.client();
+    store.set("b", b"a key").unwrap();
     let before = store.num_keys().unwrap();
-    fails_in_time(SHORT, || store.barrier_for("b", 2, Some(SHORT)));
-    meet(world, "b", 2);
+    fails_in_time(SHORT_TIMEOUT, || store.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
+    pass_barrier(fixture, "b", 2);
     assert_eq!(store.num_keys().unwrap(), before);
-    assert_eq!(store.get("b").unwrap(), b"a key of that name");
+    assert_eq!(store.get("b").unwrap(), b"a key");
 }
 
-pub(crate) fn a_generic_barrier_uses_the_keys_that_torch_uses(world: &World) {
-    if world.own_barrier {
+pub(crate) fn a_generic_barrier_uses_torchs_keys(fixture: &Fixture) {
+    if fixture.has_native_barrier {
         return;
     }
-    meet(world, "b", 3);
-    let store = world.client();
+    pass_barrier(fixture, "b", 3);
+    let store = fixture.client();
     assert_eq!(store.get("b/num_members").unwrap(), b"3");
     assert_eq!(store.get("b/last_member").unwrap(), b"1");
-    // Used again it lets everybody through, as torch's does.
-    store.barrier_for("b", 3, Some(SOON)).unwrap();
+    // A second use does not wait, as in torch.
+    store.barrier_for("b", 3, Some(CALL_TIMEOUT)).unwrap();
 }

@@ -1,107 +1,108 @@
-//! Compare-and-set: the whole matrix, and that it is one step.
+//! Compare-and-set: all outcomes, and atomicity.
 
 use std::time::Duration;
 
 use rallypoint_store::{Exchange, Store};
 use rallypoint_testkit::fails_in_time;
 
-use crate::stores::World;
+use crate::stores::Fixture;
 
-/// What is held, what is expected, what is desired; what torch answers, what it means, what is held afterwards.
+/// The stored value, the expected value, the desired value, the value that torch returns, the outcome, and the value
+/// afterwards.
 type Case = (Option<&'static str>, &'static str, &'static str, &'static str, Exchange, Option<&'static str>);
 
 fn matrix() -> Vec<Case> {
-    let held = |value: &str| Exchange::Held(value.as_bytes().to_vec());
+    let mismatch = |value: &str| Exchange::Mismatch(value.as_bytes().to_vec());
     vec![
         (None, "", "new", "new", Exchange::Stored, Some("new")),
         (None, "", "", "", Exchange::Stored, Some("")),
-        // The one answer that is not what is held: torch's own code relies on it.
+        // The returned value is not stored. Torch's own code relies on this.
         (None, "x", "new", "x", Exchange::Absent, None),
         (None, "x", "", "x", Exchange::Absent, None),
         (Some("y"), "y", "new", "new", Exchange::Stored, Some("new")),
         (Some("y"), "y", "", "", Exchange::Stored, Some("")),
         (Some("y"), "y", "y", "y", Exchange::Stored, Some("y")),
-        (Some("y"), "x", "new", "y", held("y"), Some("y")),
-        (Some("y"), "", "new", "y", held("y"), Some("y")),
+        (Some("y"), "x", "new", "y", mismatch("y"), Some("y")),
+        (Some("y"), "", "new", "y", mismatch("y"), Some("y")),
         (Some(""), "", "new", "new", Exchange::Stored, Some("new")),
-        (Some(""), "x", "new", "", held(""), Some("")),
+        (Some(""), "x", "new", "", mismatch(""), Some("")),
     ]
 }
 
-fn prepare(store: &dyn Store, held: Option<&str>) {
-    match held {
+fn prepare(store: &dyn Store, initial: Option<&str>) {
+    match initial {
         Some(value) => store.set("c", value.as_bytes()).unwrap(),
         None => drop(store.delete_key("c").unwrap()),
     }
 }
 
-fn assert_held(store: &dyn Store, held: Option<&str>, case: &Case) {
-    assert_eq!(store.check(&["c"]).unwrap(), held.is_some(), "{case:?}");
-    if let Some(value) = held {
+fn assert_stored(store: &dyn Store, expected: Option<&str>, case: &Case) {
+    assert_eq!(store.check(&["c"]).unwrap(), expected.is_some(), "{case:?}");
+    if let Some(value) = expected {
         assert_eq!(store.get("c").unwrap(), value.as_bytes(), "{case:?}");
     }
 }
 
-pub(crate) fn compare_set_answers_as_torch_does(world: &World) {
-    let (store, other) = (world.client(), world.client());
+pub(crate) fn compare_set_returns_what_torch_returns(fixture: &Fixture) {
+    let (store, other) = (fixture.client(), fixture.client());
     for case in matrix() {
-        let (held, expected, desired, answer, _, after) = case.clone();
-        prepare(&*other, held);
-        let answered = store.compare_set("c", expected.as_bytes(), desired.as_bytes()).unwrap();
-        assert_eq!(answered, answer.as_bytes(), "{case:?}");
-        assert_held(&*other, after, &case);
+        let (initial, expected, desired, returned, _, after) = case.clone();
+        prepare(&*other, initial);
+        let value = store.compare_set("c", expected.as_bytes(), desired.as_bytes()).unwrap();
+        assert_eq!(value, returned.as_bytes(), "{case:?}");
+        assert_stored(&*other, after, &case);
     }
 }
 
-pub(crate) fn compare_exchange_cannot_be_misread(world: &World) {
-    let (store, other) = (world.client(), world.client());
+pub(crate) fn compare_exchange_distinguishes_all_outcomes(fixture: &Fixture) {
+    let (store, other) = (fixture.client(), fixture.client());
     for case in matrix() {
-        let (held, expected, desired, _, meaning, after) = case.clone();
-        prepare(&*other, held);
-        let answered = store.compare_exchange("c", expected.as_bytes(), desired.as_bytes()).unwrap();
-        assert_eq!(answered, meaning, "{case:?}");
-        assert_held(&*other, after, &case);
+        let (initial, expected, desired, _, outcome, after) = case.clone();
+        prepare(&*other, initial);
+        let exchange = store.compare_exchange("c", expected.as_bytes(), desired.as_bytes()).unwrap();
+        assert_eq!(exchange, outcome, "{case:?}");
+        assert_stored(&*other, after, &case);
     }
 }
 
-pub(crate) fn compare_exchange_of_a_value_with_itself_tells_absent_from_stored(world: &World) {
-    let store = world.client();
+pub(crate) fn compare_exchange_of_equal_values_distinguishes_absent_from_stored(fixture: &Fixture) {
+    let store = fixture.client();
     assert_eq!(store.compare_exchange("c", b"x", b"x").unwrap(), Exchange::Absent);
     assert!(!store.check(&["c"]).unwrap());
     store.set("c", b"x").unwrap();
     assert_eq!(store.compare_exchange("c", b"x", b"x").unwrap(), Exchange::Stored);
-    assert_eq!(store.compare_exchange("c", b"w", b"w").unwrap(), Exchange::Held(b"x".to_vec()));
+    assert_eq!(store.compare_exchange("c", b"w", b"w").unwrap(), Exchange::Mismatch(b"x".to_vec()));
 }
 
-/// Each exchange that succeeds starts from the value that the one before it left, so none is lost.
-pub(crate) fn one_of_many_wins_each_exchange(world: &World) {
+/// Each successful exchange increments the value of the one before it, so a lost exchange would show in the sum.
+pub(crate) fn exactly_one_thread_wins_each_exchange(fixture: &Fixture) {
     const THREADS: u32 = 4;
     const WINS: u32 = 25;
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
-            let store = world.client();
+            let store = fixture.client();
             scope.spawn(move || {
-                let (mut held, mut wins) = (Vec::new(), 0);
+                let (mut current, mut wins) = (Vec::new(), 0);
                 while wins < WINS {
-                    let number: u32 = String::from_utf8(held.clone()).unwrap().parse().unwrap_or(0);
+                    let number: u32 = String::from_utf8(current.clone()).unwrap().parse().unwrap_or(0);
                     let next = (number + 1).to_string().into_bytes();
-                    match store.compare_exchange("c", &held, &next).unwrap() {
+                    match store.compare_exchange("c", &current, &next).unwrap() {
                         Exchange::Stored => {
                             wins += 1;
-                            held = next;
+                            current = next;
                         }
-                        Exchange::Held(now) => held = now,
-                        Exchange::Absent => panic!("nobody deletes it"),
+                        Exchange::Mismatch(value) => current = value,
+                        Exchange::Absent => panic!("no client deletes the key"),
                     }
                 }
             });
         }
     });
-    assert_eq!(world.client().get("c").unwrap(), (THREADS * WINS).to_string().as_bytes());
+    assert_eq!(fixture.client().get("c").unwrap(), (THREADS * WINS).to_string().as_bytes());
 }
 
-pub(crate) fn a_failed_compare_set_wakes_nobody(world: &World) {
-    let (waiter, other) = (world.client(), world.client());
+pub(crate) fn a_failed_compare_set_wakes_no_waiter(fixture: &Fixture) {
+    let (waiter, other) = (fixture.client(), fixture.client());
     let timeout = Duration::from_millis(150);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| fails_in_time(timeout, || waiter.wait_for(&["c"], Some(timeout))));
@@ -114,10 +115,13 @@ pub(crate) fn a_failed_compare_set_wakes_nobody(world: &World) {
     assert!(!other.check(&["c"]).unwrap());
 }
 
-/// The answer of `compare_set` is the same in both cases; whoever takes it for a lock needs to know.
-pub(crate) fn a_desired_value_that_was_held_already_was_not_stored(world: &World) {
-    let (first, second) = (world.client(), world.client());
+/// `compare_set` returns the same value in both cases. A caller that uses the key as a lock needs the difference.
+pub(crate) fn a_desired_value_that_is_already_stored_is_reported_as_a_mismatch(fixture: &Fixture) {
+    let (first, second) = (fixture.client(), fixture.client());
     assert_eq!(first.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Stored);
-    assert_eq!(second.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Held(b"taken".to_vec()));
+    assert_eq!(
+        second.compare_exchange("lock", b"", b"taken").unwrap(),
+        Exchange::Mismatch(b"taken".to_vec())
+    );
     assert_eq!(first.compare_set("lock", b"", b"taken").unwrap(), b"taken");
 }

@@ -1,5 +1,6 @@
-//! One suite for every store: what the `Store` trait promises, each behaviour once, run over each kind of store.
-//! What only one kind does is tested with that kind.
+//! A conformance suite for the `Store` trait. It runs each behavior over each kind of store.
+//!
+//! Behavior that only one kind has is tested with that kind.
 
 mod barriers;
 mod compare;
@@ -11,21 +12,21 @@ mod threads;
 mod values;
 mod waiting;
 
-/// Makes each behaviour a test of one kind of store, named `kind::group::behaviour`.
+/// Defines one test for each behavior and one kind of store, with the name `kind::group::behavior`.
 macro_rules! over {
-    ($kind:ident, $($group:ident { $($behaviour:ident,)* })*) => {
+    ($kind:ident, $($group:ident { $($behavior:ident,)* })*) => {
         mod $kind {
             $(mod $group {
                 $(#[test]
-                fn $behaviour() {
-                    crate::$group::$behaviour(&crate::stores::$kind());
+                fn $behavior() {
+                    crate::$group::$behavior(&crate::stores::$kind());
                 })*
             })*
         }
     };
 }
 
-/// All behaviours, over all kinds.
+/// Defines the tests of all behaviors for all kinds of stores.
 macro_rules! suite {
     ($($list:tt)*) => {
         over! { hash, $($list)* }
@@ -40,77 +41,77 @@ macro_rules! suite {
 
 suite! {
     values {
-        a_value_that_was_set_is_the_value_got,
+        get_returns_the_value_that_was_set,
         a_key_may_be_any_text,
-        a_value_of_eight_mebibytes_comes_back_whole,
-        add_counts_from_nothing_and_keeps_decimal_text,
-        add_reads_numbers_as_torch_does,
-        add_to_what_is_no_number_is_refused_and_changes_nothing,
-        add_never_wraps,
-        check_is_true_only_if_all_are_there,
+        a_value_of_8_mib_is_returned_whole,
+        add_starts_at_0_and_stores_decimal_text,
+        add_parses_numbers_like_torch,
+        add_to_a_value_that_is_not_a_number_is_refused_and_changes_nothing,
+        add_never_overflows,
+        check_is_true_only_if_all_keys_are_present,
         delete_key_removes_that_key_and_no_other,
         num_keys_counts_each_key_once,
-        list_keys_names_the_keys_and_nothing_else,
-        append_makes_a_value_and_lengthens_it,
-        multi_set_sets_all_and_multi_get_answers_in_the_order_asked,
-        no_keys_at_all_are_always_there,
+        list_keys_returns_all_keys_and_nothing_else,
+        append_creates_a_value_and_extends_it,
+        multi_set_sets_all_pairs_and_multi_get_keeps_the_requested_order,
+        an_empty_list_of_keys_is_always_present,
     }
     compare {
-        compare_set_answers_as_torch_does,
-        compare_exchange_cannot_be_misread,
-        one_of_many_wins_each_exchange,
-        a_desired_value_that_was_held_already_was_not_stored,
-        a_failed_compare_set_wakes_nobody,
-        compare_exchange_of_a_value_with_itself_tells_absent_from_stored,
+        compare_set_returns_what_torch_returns,
+        compare_exchange_distinguishes_all_outcomes,
+        exactly_one_thread_wins_each_exchange,
+        a_desired_value_that_is_already_stored_is_reported_as_a_mismatch,
+        a_failed_compare_set_wakes_no_waiter,
+        compare_exchange_of_equal_values_distinguishes_absent_from_stored,
     }
     waiting {
         get_waits_for_the_value,
         multi_get_waits_for_the_last_value,
-        wait_ends_when_the_last_key_has_come,
-        wait_sees_every_way_in_which_a_key_can_come,
-        a_wait_that_times_out_says_which_keys_were_there,
-        a_wait_for_many_keys_that_times_out_says_which_were_there,
-        every_wait_takes_its_time_out_and_not_longer,
-        a_time_out_changes_nothing_and_the_client_goes_on,
-        the_shortest_time_out_is_enough_for_a_key_that_is_there,
-        a_time_out_of_zero_is_without_end,
+        wait_ends_when_the_last_key_is_set,
+        every_operation_that_creates_a_key_ends_a_wait,
+        a_timed_out_wait_reports_which_keys_were_present,
+        a_timed_out_wait_for_20000_keys_reports_which_were_present,
+        every_wait_ends_at_its_timeout,
+        a_timeout_changes_nothing_and_the_client_still_works,
+        a_timeout_of_1_ns_suffices_for_a_present_key,
+        calls_without_a_timeout_wait_until_they_succeed,
         a_deleted_key_is_waited_for_again,
-        one_set_wakes_all_who_wait,
-        get_never_returns_what_was_never_set,
+        one_set_wakes_all_waiters,
+        get_never_returns_a_value_that_was_never_set,
     }
     queues {
-        items_come_out_in_the_order_they_went_in,
-        a_pop_that_does_not_wait_says_when_the_queue_is_empty,
+        items_are_popped_in_the_order_in_which_they_were_pushed,
+        try_queue_pop_reports_an_empty_queue,
         a_pop_waits_for_an_item,
-        a_pop_that_times_out_takes_nothing,
+        a_timed_out_pop_takes_no_item,
         each_item_goes_to_exactly_one_consumer,
-        a_pop_whose_item_was_stolen_waits_on,
+        a_pop_that_loses_its_item_to_another_client_keeps_waiting,
         a_queue_is_not_a_key,
-        check_and_wait_see_a_queue_that_has_items,
-        a_pop_ends_at_a_key_of_the_name_of_the_queue,
-        pops_of_many_threads_of_one_client_lose_no_wake_up,
+        a_queue_with_items_is_present_for_check_and_wait,
+        a_key_with_the_name_of_the_queue_ends_a_pop,
+        pops_of_several_threads_of_one_client_lose_no_wakeup,
     }
     barriers {
-        nobody_passes_before_the_last_has_come,
-        a_barrier_of_one_passes_at_once,
-        a_barrier_of_nobody_is_refused_and_changes_nothing,
-        a_barrier_that_times_out_says_so_in_time,
-        an_own_barrier_serves_round_after_round,
-        whoever_left_an_own_barrier_does_not_count,
-        an_own_barrier_is_not_a_key,
-        a_generic_barrier_uses_the_keys_that_torch_uses,
+        no_client_passes_a_barrier_before_the_last_client_arrives,
+        a_barrier_with_world_size_1_passes_immediately,
+        a_barrier_with_world_size_0_is_refused_and_changes_nothing,
+        a_barrier_fails_at_its_timeout,
+        a_native_barrier_is_reusable,
+        a_client_that_left_a_native_barrier_is_not_counted,
+        a_native_barrier_is_not_a_key,
+        a_generic_barrier_uses_torchs_keys,
     }
     settings {
-        the_time_out_is_what_was_set,
-        operations_wait_for_the_time_out_of_the_store,
+        timeout_returns_what_set_timeout_was_given,
+        operations_use_the_timeout_of_the_store,
         a_clone_is_another_client_of_the_same_store,
-        a_clone_outlives_the_store_it_was_made_from,
-        another_time_out_for_a_while_leaves_the_store_its_own,
-        a_store_says_what_it_is,
+        a_clone_outlives_the_original,
+        with_timeout_leaves_the_timeout_of_the_store_unchanged,
+        a_store_reports_its_kind,
     }
     threads {
-        many_threads_on_one_client_lose_nothing,
-        appends_of_many_threads_and_clients_are_all_there,
-        a_thread_that_waits_holds_up_no_other,
+        threads_of_one_client_lose_no_update,
+        concurrent_appends_are_all_kept,
+        a_waiting_thread_does_not_block_other_threads,
     }
 }

@@ -1,4 +1,4 @@
-//! What only a prefix does: where its keys lie in the store it is a part of, and what it can't reach.
+//! Behavior that only `PrefixStore` has: the names of its keys in the underlying store, and its isolation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rallypoint_store::{HashStore, PrefixStore, Store};
 
-/// A store, and the part of it that is twice prefixed.
+/// Returns a store, and a prefix store with two nested prefixes over it.
 fn nested() -> (HashStore, PrefixStore) {
     let root = HashStore::new();
     let outer = PrefixStore::new("b", Arc::new(root.clone()));
@@ -18,7 +18,7 @@ fn keys(store: &dyn Store) -> BTreeSet<String> {
 }
 
 #[test]
-fn keys_lie_under_the_prefixes_from_the_outside_in() {
+fn nested_prefixes_apply_from_the_outermost_inward() {
     let (root, nested) = nested();
     nested.set("k", b"v").unwrap();
     nested.add("n", 1).unwrap();
@@ -34,7 +34,7 @@ fn keys_lie_under_the_prefixes_from_the_outside_in() {
 }
 
 #[test]
-fn the_barrier_meets_torchs_at_the_same_keys() {
+fn the_barrier_uses_torchs_keys() {
     let (root, nested) = nested();
     nested.barrier("bar", 1).unwrap();
     assert_eq!(keys(&root), ["b/a/bar/num_members", "b/a/bar/last_member"].map(String::from).into());
@@ -65,7 +65,7 @@ fn nothing_outside_the_prefix_can_be_read_written_or_listed() {
 }
 
 #[test]
-fn num_keys_is_that_of_the_whole_store_and_the_time_out_is_shared() {
+fn num_keys_and_the_timeout_are_those_of_the_underlying_store() {
     let (root, nested) = nested();
     root.set("outside", b"1").unwrap();
     nested.set("k", b"v").unwrap();
@@ -75,7 +75,7 @@ fn num_keys_is_that_of_the_whole_store_and_the_time_out_is_shared() {
 }
 
 #[test]
-fn an_empty_prefix_is_a_prefix_too() {
+fn an_empty_prefix_still_adds_a_slash() {
     let root = HashStore::new();
     let part = PrefixStore::new("", Arc::new(root.clone()));
     root.set("k", b"outside").unwrap();

@@ -1,4 +1,4 @@
-//! Queues: order, waiting, and that each item goes to one taker. A store without queues says so and changes nothing.
+//! Queues. A store without queues fails with `Unsupported` and changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Failure, Result, StoreError};
-use rallypoint_testkit::{SOON, fails_in_time, goes_on_for};
+use rallypoint_testkit::{CALL_TIMEOUT, assert_blocked_for, fails_in_time};
 
-use crate::stores::World;
+use crate::stores::Fixture;
 
-/// Whether the world has queues. If it hasn't, every operation on them must say so.
-fn has_queues(world: &World) -> bool {
-    if !world.queues {
-        let store = world.client();
+/// Returns whether the store supports queues. If it does not, asserts that all queue operations are unsupported.
+fn supports_queues(fixture: &Fixture) -> bool {
+    if !fixture.has_queues {
+        let store = fixture.client();
         let before = store.num_keys().unwrap();
-        let refused = |result: Result<()>| {
+        let assert_unsupported = |result: Result<()>| {
             let error = result.unwrap_err();
             assert!(matches!(error.failure(), Some(Failure::Unsupported(_))), "{error:?}");
             assert!(error.to_string().contains("does not support queue_"), "{error}");
         };
-        refused(store.queue_push("q", b"x"));
-        refused(store.queue_pop("q").map(drop));
-        refused(store.try_queue_pop("q").map(drop));
-        refused(store.queue_len("q").map(drop));
+        assert_unsupported(store.queue_push("q", b"x"));
+        assert_unsupported(store.queue_pop("q").map(drop));
+        assert_unsupported(store.try_queue_pop("q").map(drop));
+        assert_unsupported(store.queue_len("q").map(drop));
         assert_eq!(store.num_keys().unwrap(), before);
     }
-    world.queues
+    fixture.has_queues
 }
 
 fn assert_empty(result: Result<Vec<u8>>) {
@@ -34,11 +34,11 @@ fn assert_empty(result: Result<Vec<u8>>) {
     assert!(matches!(&error, StoreError::QueueEmpty { key } if key.ends_with('q')), "{error:?}");
 }
 
-pub(crate) fn items_come_out_in_the_order_they_went_in(world: &World) {
-    if !has_queues(world) {
+pub(crate) fn items_are_popped_in_the_order_in_which_they_were_pushed(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
-    let (store, other) = (world.client(), world.client());
+    let (store, other) = (fixture.client(), fixture.client());
     let items = [&b"first"[..], b"", b"\0\xff", b"last"];
     for item in items {
         store.queue_push("q", item).unwrap();
@@ -52,11 +52,11 @@ pub(crate) fn items_come_out_in_the_order_they_went_in(world: &World) {
     assert_eq!(store.queue_len("never").unwrap(), 0);
 }
 
-pub(crate) fn a_pop_that_does_not_wait_says_when_the_queue_is_empty(world: &World) {
-    if !has_queues(world) {
+pub(crate) fn try_queue_pop_reports_an_empty_queue(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
-    let store = world.client();
+    let store = fixture.client();
     assert_empty(store.try_queue_pop("q"));
     store.queue_push("q", b"x").unwrap();
     store.try_queue_pop("q").unwrap();
@@ -65,27 +65,27 @@ pub(crate) fn a_pop_that_does_not_wait_says_when_the_queue_is_empty(world: &Worl
     assert_eq!(store.try_queue_pop("q").unwrap(), b"y");
 }
 
-pub(crate) fn a_pop_waits_for_an_item(world: &World) {
-    if !has_queues(world) {
+pub(crate) fn a_pop_waits_for_an_item(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
-    let (consumer, producer) = (world.client(), world.client());
+    let (consumer, producer) = (fixture.client(), fixture.client());
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| consumer.queue_pop("q").unwrap());
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         producer.queue_push("other", b"not this one").unwrap();
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         producer.queue_push("q", b"x").unwrap();
         assert_eq!(waiting.join().unwrap(), b"x");
     });
     assert_eq!(producer.queue_len("other").unwrap(), 1);
 }
 
-pub(crate) fn a_pop_that_times_out_takes_nothing(world: &World) {
-    if !has_queues(world) {
+pub(crate) fn a_timed_out_pop_takes_no_item(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
-    let (store, other) = (world.client(), world.client());
+    let (store, other) = (fixture.client(), fixture.client());
     let timeout = Duration::from_millis(120);
     store.set_timeout(Some(timeout));
     let error = fails_in_time(timeout, || store.queue_pop("q"));
@@ -94,12 +94,12 @@ pub(crate) fn a_pop_that_times_out_takes_nothing(world: &World) {
     assert!(present.as_deref().is_none_or(|present| present == [false]), "{error}");
     other.queue_push("q", b"x").unwrap();
     assert_eq!(other.queue_len("q").unwrap(), 1);
-    store.set_timeout(Some(SOON));
+    store.set_timeout(Some(CALL_TIMEOUT));
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
 }
 
-pub(crate) fn each_item_goes_to_exactly_one_consumer(world: &World) {
-    if !has_queues(world) {
+pub(crate) fn each_item_goes_to_exactly_one_consumer(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
     const CONSUMERS: usize = 4;
@@ -107,20 +107,20 @@ pub(crate) fn each_item_goes_to_exactly_one_consumer(world: &World) {
     let taken = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..CONSUMERS {
-            let (store, taken) = (world.client(), &taken);
+            let (store, taken) = (fixture.client(), &taken);
             scope.spawn(move || {
-                let mut own = Vec::new();
+                let mut items = Vec::new();
                 loop {
                     match store.queue_pop("q").unwrap() {
                         item if item.is_empty() => break,
-                        item => own.push(String::from_utf8(item).unwrap().parse::<usize>().unwrap()),
+                        item => items.push(String::from_utf8(item).unwrap().parse::<usize>().unwrap()),
                     }
                 }
-                assert!(own.is_sorted(), "out of order: {own:?}");
-                taken.lock().unwrap().extend(own);
+                assert!(items.is_sorted(), "out of order: {items:?}");
+                taken.lock().unwrap().extend(items);
             });
         }
-        let producer = world.client();
+        let producer = fixture.client();
         for item in 0..ITEMS {
             producer.queue_push("q", item.to_string().as_bytes()).unwrap();
         }
@@ -133,10 +133,10 @@ pub(crate) fn each_item_goes_to_exactly_one_consumer(world: &World) {
     assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), (0..ITEMS).collect());
 }
 
-/// Thieves who don't wait take items from under those who were woken for them. Those wait on: for them the queue is
-/// never "empty".
-pub(crate) fn a_pop_whose_item_was_stolen_waits_on(world: &World) {
-    if !has_queues(world) {
+/// Two clients wait for items, and two others take items without waiting. A woken client that finds no item must wait
+/// again instead of failing with `QueueEmpty`.
+pub(crate) fn a_pop_that_loses_its_item_to_another_client_keeps_waiting(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
     const ITEMS: usize = 400;
@@ -145,7 +145,7 @@ pub(crate) fn a_pop_whose_item_was_stolen_waits_on(world: &World) {
     std::thread::scope(|scope| {
         let consumers: Vec<_> = (0..2)
             .map(|_| {
-                let (store, taken, consuming) = (world.client(), &taken, &consuming);
+                let (store, taken, consuming) = (fixture.client(), &taken, &consuming);
                 scope.spawn(move || {
                     let ended = loop {
                         match store.queue_pop("q") {
@@ -160,7 +160,7 @@ pub(crate) fn a_pop_whose_item_was_stolen_waits_on(world: &World) {
             })
             .collect();
         for _ in 0..2 {
-            let (store, taken, consuming) = (world.client(), &taken, &consuming);
+            let (store, taken, consuming) = (fixture.client(), &taken, &consuming);
             scope.spawn(move || {
                 while consuming.load(Ordering::Relaxed) > 0 {
                     match store.try_queue_pop("q") {
@@ -171,7 +171,7 @@ pub(crate) fn a_pop_whose_item_was_stolen_waits_on(world: &World) {
                 }
             });
         }
-        let producer = world.client();
+        let producer = fixture.client();
         for _ in 0..ITEMS {
             producer.queue_push("q", b"x").unwrap();
         }
@@ -187,32 +187,32 @@ pub(crate) fn a_pop_whose_item_was_stolen_waits_on(world: &World) {
     assert_eq!(taken.into_inner(), ITEMS);
 }
 
-pub(crate) fn a_queue_is_not_a_key(world: &World) {
-    if !has_queues(world) {
+pub(crate) fn a_queue_is_not_a_key(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
-    let store = world.client();
+    let store = fixture.client();
     let before = store.num_keys().unwrap();
     store.queue_push("q", b"x").unwrap();
     assert_eq!(store.num_keys().unwrap(), before);
     assert_eq!(store.list_keys().unwrap(), Vec::<String>::new());
     assert!(!store.delete_key("q").unwrap());
     assert_eq!(store.queue_len("q").unwrap(), 1);
-    store.set("q", b"a key beside it").unwrap();
-    assert_eq!(store.get("q").unwrap(), b"a key beside it");
+    store.set("q", b"a key").unwrap();
+    assert_eq!(store.get("q").unwrap(), b"a key");
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
     assert!(store.delete_key("q").unwrap());
 }
 
-pub(crate) fn check_and_wait_see_a_queue_that_has_items(world: &World) {
-    if !has_queues(world) {
+pub(crate) fn a_queue_with_items_is_present_for_check_and_wait(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
-    let (store, other) = (world.client(), world.client());
+    let (store, other) = (fixture.client(), fixture.client());
     assert!(!store.check(&["q"]).unwrap());
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| store.wait(&["q"]));
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         other.queue_push("q", b"x").unwrap();
         waiting.join().unwrap().unwrap();
     });
@@ -221,12 +221,12 @@ pub(crate) fn check_and_wait_see_a_queue_that_has_items(world: &World) {
     assert!(!store.check(&["q"]).unwrap());
 }
 
-/// As torch has it: the key ends the wait, and then there is nothing to take.
-pub(crate) fn a_pop_ends_at_a_key_of_the_name_of_the_queue(world: &World) {
-    if !has_queues(world) {
+/// As in torch, the key ends the wait, and then the queue has no item.
+pub(crate) fn a_key_with_the_name_of_the_queue_ends_a_pop(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
-    let store = world.client();
+    let store = fixture.client();
     store.set("q", b"a key").unwrap();
     assert_empty(store.queue_pop("q"));
     assert_eq!(store.get("q").unwrap(), b"a key");
@@ -234,14 +234,14 @@ pub(crate) fn a_pop_ends_at_a_key_of_the_name_of_the_queue(world: &World) {
     assert_eq!(store.queue_pop("q").unwrap(), b"x");
 }
 
-/// Several threads of one client wait for the same queue; every item reaches one of them.
-pub(crate) fn pops_of_many_threads_of_one_client_lose_no_wake_up(world: &World) {
-    if !has_queues(world) {
+/// Several threads of one client wait for the same queue, and each item wakes one of them.
+pub(crate) fn pops_of_several_threads_of_one_client_lose_no_wakeup(fixture: &Fixture) {
+    if !supports_queues(fixture) {
         return;
     }
     const THREADS: usize = 6;
     const ITEMS: usize = 300;
-    let (store, producer) = (world.client(), world.client());
+    let (store, producer) = (fixture.client(), fixture.client());
     let taken = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -252,7 +252,7 @@ pub(crate) fn pops_of_many_threads_of_one_client_lose_no_wake_up(world: &World) 
                 }
             });
         }
-        // One at a time, so that all wait and a wake-up that is lost leaves an item lying.
+        // One item at a time, so that all threads wait and an item stays in the queue if a wakeup is lost.
         for item in 1..=ITEMS {
             producer.queue_push("q", b"x").unwrap();
             rallypoint_testkit::eventually("the item was taken", || taken.load(Ordering::Relaxed) == item);

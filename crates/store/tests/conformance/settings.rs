@@ -1,20 +1,20 @@
-//! Time-outs, clones, and what a store says of itself.
+//! Timeouts, clones, and the properties that a store reports.
 
 use std::time::Duration;
 
 use rallypoint_store::{DEFAULT_TIMEOUT, HashStore, Store, TcpStore};
-use rallypoint_testkit::{SOON, fails_in_time};
+use rallypoint_testkit::{CALL_TIMEOUT, fails_in_time};
 
-use crate::stores::World;
+use crate::stores::Fixture;
 
-pub(crate) fn the_time_out_is_what_was_set(world: &World) {
-    let store = world.client();
-    assert_eq!(store.timeout(), Some(SOON));
+pub(crate) fn timeout_returns_what_set_timeout_was_given(fixture: &Fixture) {
+    let store = fixture.client();
+    assert_eq!(store.timeout(), Some(CALL_TIMEOUT));
     for timeout in [Duration::from_millis(1), Duration::from_secs(86_400), Duration::from_millis(1500)] {
         store.set_timeout(Some(timeout));
         assert_eq!(store.timeout(), Some(timeout));
     }
-    // What no clock can count is as good as without end.
+    // A timeout beyond the range of the clock may become no timeout.
     store.set_timeout(Some(Duration::from_secs((1 << 61) + 1)));
     assert!(store.timeout().is_none() || store.timeout() > Some(Duration::from_secs(1 << 40)));
     store.set_timeout(Some(Duration::MAX));
@@ -23,8 +23,8 @@ pub(crate) fn the_time_out_is_what_was_set(world: &World) {
     assert_eq!(store.get("k").unwrap(), b"v");
 }
 
-pub(crate) fn operations_wait_for_the_time_out_of_the_store(world: &World) {
-    let store = world.client();
+pub(crate) fn operations_use_the_timeout_of_the_store(fixture: &Fixture) {
+    let store = fixture.client();
     for millis in [150, 40] {
         let timeout = Duration::from_millis(millis);
         store.set_timeout(Some(timeout));
@@ -33,8 +33,8 @@ pub(crate) fn operations_wait_for_the_time_out_of_the_store(world: &World) {
     }
 }
 
-pub(crate) fn a_clone_is_another_client_of_the_same_store(world: &World) {
-    let store = world.client();
+pub(crate) fn a_clone_is_another_client_of_the_same_store(fixture: &Fixture) {
+    let store = fixture.client();
     store.set_timeout(Some(Duration::from_millis(12_345)));
     store.set("k", b"v").unwrap();
     let clone = store.clone_store().unwrap();
@@ -45,11 +45,11 @@ pub(crate) fn a_clone_is_another_client_of_the_same_store(world: &World) {
     assert_eq!(store.get("l").unwrap(), b"w");
     clone.set_timeout(Some(Duration::from_millis(54_321)));
     let shared = store.timeout() == Some(Duration::from_millis(54_321));
-    assert_eq!(shared, world.shares_timeout, "{:?}", store.timeout());
+    assert_eq!(shared, fixture.shares_timeout, "{:?}", store.timeout());
 }
 
-pub(crate) fn a_clone_outlives_the_store_it_was_made_from(world: &World) {
-    let store = world.client();
+pub(crate) fn a_clone_outlives_the_original(fixture: &Fixture) {
+    let store = fixture.client();
     store.set("k", b"v").unwrap();
     let clone = store.clone_store().unwrap();
     drop(store);
@@ -57,37 +57,37 @@ pub(crate) fn a_clone_outlives_the_store_it_was_made_from(world: &World) {
     assert_eq!(clone.add("n", 1).unwrap(), 1);
 }
 
-pub(crate) fn another_time_out_for_a_while_leaves_the_store_its_own(world: &World) {
-    let store = world.client();
+pub(crate) fn with_timeout_leaves_the_timeout_of_the_store_unchanged(fixture: &Fixture) {
+    let store = fixture.client();
     let timeout = Duration::from_millis(80);
-    let hasty = store.with_timeout(Some(timeout));
-    assert_eq!((hasty.timeout(), store.timeout()), (Some(timeout), Some(SOON)));
-    fails_in_time(timeout, || hasty.get("k"));
-    hasty.set_timeout(Some(SOON * 2));
-    assert_eq!((hasty.timeout(), store.timeout()), (Some(SOON * 2), Some(SOON)));
-    hasty.set("k", b"v").unwrap();
+    let short = store.with_timeout(Some(timeout));
+    assert_eq!((short.timeout(), store.timeout()), (Some(timeout), Some(CALL_TIMEOUT)));
+    fails_in_time(timeout, || short.get("k"));
+    short.set_timeout(Some(CALL_TIMEOUT * 2));
+    assert_eq!((short.timeout(), store.timeout()), (Some(CALL_TIMEOUT * 2), Some(CALL_TIMEOUT)));
+    short.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
-    store.set_timeout(Some(SOON * 3));
-    assert_eq!((hasty.timeout(), store.timeout()), (Some(SOON * 2), Some(SOON * 3)));
+    store.set_timeout(Some(CALL_TIMEOUT * 3));
+    assert_eq!((short.timeout(), store.timeout()), (Some(CALL_TIMEOUT * 2), Some(CALL_TIMEOUT * 3)));
     let keys = store.num_keys().unwrap();
-    drop(hasty);
+    drop(short);
     assert_eq!(store.get("k").unwrap(), b"v");
-    // It was no client of its own, so none has left.
+    // The copy was not a client of its own, so no client has left the store.
     assert_eq!(store.num_keys().unwrap(), keys);
 }
 
-pub(crate) fn a_store_says_what_it_is(world: &World) {
-    let store = world.client();
-    assert_eq!(store.kind().to_string(), world.kind);
-    assert_eq!(store.has_extended_api(), world.extended);
+pub(crate) fn a_store_reports_its_kind(fixture: &Fixture) {
+    let store = fixture.client();
+    assert_eq!(store.kind().to_string(), fixture.kind);
+    assert_eq!(store.has_extended_api(), fixture.has_extended_api);
     let timeout = Duration::from_millis(1);
     let error = store.wait_for(&["never"], Some(timeout)).unwrap_err();
-    let name = error.context().unwrap().place();
+    let name = error.context().unwrap().store_name();
     assert!(!name.is_empty() && error.to_string().contains(&name), "{error}");
 }
 
 #[test]
-fn a_store_waits_for_300_seconds_unless_told_otherwise() {
+fn the_default_timeout_is_300_s() {
     let server = TcpStore::serve("127.0.0.1", 0).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = rallypoint_store::FileStore::open(folder.path().join("store"), None).unwrap();

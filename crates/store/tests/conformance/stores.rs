@@ -1,123 +1,123 @@
-//! The kinds of stores, each with what may be expected of it beyond the trait. No behaviour is tested here.
+//! The kinds of stores under test, and the properties in which they differ.
 
 use std::sync::Arc;
 
 use rallypoint_store::{
     Endpoint, FileStoreOptions, HashStore, PrefixStore, Store, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
-use rallypoint_testkit::SOON;
+use rallypoint_testkit::CALL_TIMEOUT;
 
-/// One store, and a way to its clients.
-pub(crate) struct World {
-    make: Box<dyn Fn() -> Box<dyn Store> + Send + Sync>,
+/// One store under test.
+pub(crate) struct Fixture {
+    new_client: Box<dyn Fn() -> Box<dyn Store> + Send + Sync>,
     pub(crate) kind: &'static str,
-    /// Whether its clients ask a server, which may answer late on a busy machine.
+    /// Whether the clients use a server, which may reply late on a busy machine.
     pub(crate) has_server: bool,
-    /// Whether it has queues.
-    pub(crate) queues: bool,
-    /// Whether its barrier is its own, with rounds, rather than the generic one that serves once.
-    pub(crate) own_barrier: bool,
-    /// Whether `delete_key` says if the key was there.
-    pub(crate) tells_deleted: bool,
-    /// Whether a change that is undone at once is seen by those who wait.
-    pub(crate) sees_every_change: bool,
-    /// Whether several clients share one time-out.
+    /// Whether the store supports queues.
+    pub(crate) has_queues: bool,
+    /// Whether the store has a native barrier, which is reusable, instead of the generic one.
+    pub(crate) has_native_barrier: bool,
+    /// Whether `delete_key` reports if the key was present.
+    pub(crate) reports_deleted: bool,
+    /// Whether a key wakes its waiters even if it is deleted immediately.
+    pub(crate) wakes_on_every_change: bool,
+    /// Whether all clients share one timeout.
     pub(crate) shares_timeout: bool,
-    /// Whether `add` takes an empty value for 0, as torch's FileStore does.
+    /// Whether an empty value counts as 0 for `add`, as in torch's FileStore.
     pub(crate) empty_is_zero: bool,
-    /// What `has_extended_api` says.
-    pub(crate) extended: bool,
+    /// The result of `has_extended_api`.
+    pub(crate) has_extended_api: bool,
 }
 
-impl World {
-    /// A new client of the store, as independent of the others as its kind allows.
+impl Fixture {
+    /// Creates a new client of the store, as independent of the others as the kind of store allows.
     pub(crate) fn client(&self) -> Box<dyn Store> {
-        (self.make)()
+        (self.new_client)()
     }
 }
 
-pub(crate) fn hash() -> World {
+pub(crate) fn hash() -> Fixture {
     let store = HashStore::new();
-    store.set_timeout(Some(SOON));
-    World {
-        make: Box::new(move || Box::new(store.clone())),
+    store.set_timeout(Some(CALL_TIMEOUT));
+    Fixture {
+        new_client: Box::new(move || Box::new(store.clone())),
         kind: "HashStore",
         has_server: false,
-        queues: true,
-        own_barrier: true,
-        tells_deleted: true,
-        sees_every_change: false,
+        has_queues: true,
+        has_native_barrier: true,
+        reports_deleted: true,
+        wakes_on_every_change: false,
         shares_timeout: true,
         empty_is_zero: false,
-        extended: true,
+        has_extended_api: true,
     }
 }
 
-/// A server of our own, and a connection for each client.
-pub(crate) fn tcp() -> World {
+/// Starts a server. Each client has a connection of its own.
+pub(crate) fn tcp() -> Fixture {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    World {
-        make: Box::new(move || {
+    Fixture {
+        new_client: Box::new(move || {
             let endpoint = Endpoint::new("127.0.0.1", server.port());
-            let options = TcpStoreOptions::new(endpoint).timeout(SOON);
+            let options = TcpStoreOptions::new(endpoint).timeout(CALL_TIMEOUT);
             Box::new(TcpStore::open(options).unwrap())
         }),
         kind: "TcpStore",
         has_server: true,
-        queues: true,
-        own_barrier: true,
-        tells_deleted: true,
-        sees_every_change: true,
+        has_queues: true,
+        has_native_barrier: true,
+        reports_deleted: true,
+        wakes_on_every_change: true,
         shares_timeout: false,
         empty_is_zero: false,
-        extended: true,
+        has_extended_api: true,
     }
 }
 
-pub(crate) fn file() -> World {
+pub(crate) fn file() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
-    World {
-        make: Box::new(move || {
-            Box::new(FileStoreOptions::new(folder.path().join("store")).timeout(SOON).open().unwrap())
+    Fixture {
+        new_client: Box::new(move || {
+            Box::new(FileStoreOptions::new(folder.path().join("store")).timeout(CALL_TIMEOUT).open().unwrap())
         }),
         kind: "FileStore",
         has_server: false,
-        queues: false,
-        own_barrier: false,
-        tells_deleted: false,
-        sees_every_change: false,
+        has_queues: false,
+        has_native_barrier: false,
+        reports_deleted: false,
+        wakes_on_every_change: false,
         shares_timeout: false,
         empty_is_zero: true,
-        extended: false,
+        has_extended_api: false,
     }
 }
 
-/// A part of another store that holds keys of others, too.
-fn prefixed(prefix: &'static str, world: World) -> World {
-    let outside = world.client();
+/// Returns a prefix store over another store, which also contains keys outside of the prefix.
+fn prefixed(prefix: &'static str, fixture: Fixture) -> Fixture {
+    let outside = fixture.client();
     outside.set("outside", b"1").unwrap();
     outside.set(&format!("{prefix}2/k"), b"2").unwrap();
-    let World { make, .. } = world;
-    World {
-        make: Box::new(move || Box::new(PrefixStore::new(prefix, Arc::from(make())))),
+    let Fixture { new_client, .. } = fixture;
+    Fixture {
+        new_client: Box::new(move || Box::new(PrefixStore::new(prefix, Arc::from(new_client())))),
         kind: "PrefixStore",
-        own_barrier: false,
-        ..world
+        has_native_barrier: false,
+        ..fixture
     }
 }
 
-pub(crate) fn prefix_over_hash() -> World {
+pub(crate) fn prefix_over_hash() -> Fixture {
     prefixed("part", hash())
 }
 
-pub(crate) fn prefix_over_tcp() -> World {
+pub(crate) fn prefix_over_tcp() -> Fixture {
     prefixed("part", tcp())
 }
 
-pub(crate) fn prefix_over_file() -> World {
+pub(crate) fn prefix_over_file() -> Fixture {
     prefixed("part", file())
 }
 
-pub(crate) fn prefix_over_prefix_over_tcp() -> World {
+pub(crate) fn prefix_over_prefix_over_tcp() -> Fixture {
     prefixed("inner", prefixed("outer", tcp()))
 }

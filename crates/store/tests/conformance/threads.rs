@@ -1,17 +1,17 @@
-//! Many threads, on one client and on many.
+//! Concurrent threads, on one client and on several.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::Store;
-use rallypoint_testkit::goes_on_for;
+use rallypoint_testkit::assert_blocked_for;
 
-use crate::stores::World;
+use crate::stores::Fixture;
 
-pub(crate) fn many_threads_on_one_client_lose_nothing(world: &World) {
+pub(crate) fn threads_of_one_client_lose_no_update(fixture: &Fixture) {
     const THREADS: i64 = 16;
     const ADDS: i64 = 20;
-    let store = world.client();
+    let store = fixture.client();
     let sum = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -27,19 +27,19 @@ pub(crate) fn many_threads_on_one_client_lose_nothing(world: &World) {
             });
         }
     });
-    let all = (THREADS * ADDS) as usize;
-    assert_eq!(store.get("n").unwrap(), all.to_string().as_bytes());
-    // Every number from one to all was handed out once.
-    assert_eq!(sum.into_inner(), all * (all + 1) / 2);
+    let total = (THREADS * ADDS) as usize;
+    assert_eq!(store.get("n").unwrap(), total.to_string().as_bytes());
+    // Every number from 1 to `total` was returned once.
+    assert_eq!(sum.into_inner(), total * (total + 1) / 2);
 }
 
-pub(crate) fn appends_of_many_threads_and_clients_are_all_there(world: &World) {
+pub(crate) fn concurrent_appends_are_all_kept(fixture: &Fixture) {
     const THREADS: usize = 6;
     const APPENDS: usize = 15;
-    let shared = world.client();
+    let shared = fixture.client();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (own, shared) = (world.client(), &shared);
+            let (own, shared) = (fixture.client(), &shared);
             scope.spawn(move || {
                 for n in 0..APPENDS {
                     let store: &dyn Store = if n % 2 == 0 { &*own } else { &**shared };
@@ -49,23 +49,23 @@ pub(crate) fn appends_of_many_threads_and_clients_are_all_there(world: &World) {
         }
     });
     let text = String::from_utf8(shared.get("l").unwrap()).unwrap();
-    let mut all: Vec<_> = text.split_whitespace().collect();
+    let mut items: Vec<_> = text.split_whitespace().collect();
     for thread in 0..THREADS {
-        let of_thread: Vec<_> = all.iter().filter(|item| item.starts_with(&format!("{thread}."))).collect();
+        let of_thread: Vec<_> = items.iter().filter(|item| item.starts_with(&format!("{thread}."))).collect();
         let in_order: Vec<_> = (0..APPENDS).map(|n| format!("{thread}.{n}")).collect();
         assert_eq!(
             of_thread,
             in_order.iter().map(String::as_str).collect::<Vec<_>>().iter().collect::<Vec<_>>()
         );
     }
-    all.sort_unstable();
-    all.dedup();
-    assert_eq!(all.len(), THREADS * APPENDS);
+    items.sort_unstable();
+    items.dedup();
+    assert_eq!(items.len(), THREADS * APPENDS);
 }
 
-/// Blocked in every way there is, a client still serves its other threads.
-pub(crate) fn a_thread_that_waits_holds_up_no_other(world: &World) {
-    let store = world.client();
+/// While one thread is blocked in each kind of wait, another thread of the same client still works.
+pub(crate) fn a_waiting_thread_does_not_block_other_threads(fixture: &Fixture) {
+    let store = fixture.client();
     std::thread::scope(|scope| {
         let mut blocked = vec![
             scope.spawn(|| store.get("late").map(drop)),
@@ -73,10 +73,10 @@ pub(crate) fn a_thread_that_waits_holds_up_no_other(world: &World) {
             scope.spawn(|| store.multi_get(&["late", "n"]).map(drop)),
             scope.spawn(|| store.barrier("b", 2)),
         ];
-        if world.queues {
+        if fixture.has_queues {
             blocked.push(scope.spawn(|| store.queue_pop("q").map(drop)));
         }
-        goes_on_for(Duration::from_millis(50), &blocked[0]);
+        assert_blocked_for(Duration::from_millis(50), &blocked[0]);
         for n in 1..=50 {
             assert_eq!(store.add("n", 1).unwrap(), n);
             store.set("k", b"v").unwrap();
@@ -85,7 +85,7 @@ pub(crate) fn a_thread_that_waits_holds_up_no_other(world: &World) {
         assert!(blocked.iter().all(|thread| !thread.is_finished()), "a wait ended early");
         store.set("late", b"v").unwrap();
         store.barrier("b", 2).unwrap();
-        if world.queues {
+        if fixture.has_queues {
             store.queue_push("q", b"x").unwrap();
         }
         for thread in blocked {

@@ -1,13 +1,13 @@
-//! Setting, getting, counting, deleting, listing, and several keys at once. Waiting is not here.
+//! Values: `set`, `get`, `add`, `check`, `delete_key`, `num_keys`, `list_keys`, `append`, `multi_set` and `multi_get`.
 
 use std::collections::BTreeSet;
 
 use rallypoint_store::Failure;
 
-use crate::stores::World;
+use crate::stores::Fixture;
 
-pub(crate) fn a_value_that_was_set_is_the_value_got(world: &World) {
-    let (writer, reader) = (world.client(), world.client());
+pub(crate) fn get_returns_the_value_that_was_set(fixture: &Fixture) {
+    let (writer, reader) = (fixture.client(), fixture.client());
     for value in [&b"v"[..], b"", b"\0\xff\n", b"another"] {
         writer.set("k", value).unwrap();
         assert_eq!(reader.get("k").unwrap(), value);
@@ -15,30 +15,30 @@ pub(crate) fn a_value_that_was_set_is_the_value_got(world: &World) {
     }
 }
 
-pub(crate) fn a_key_may_be_any_text(world: &World) {
-    let store = world.client();
+pub(crate) fn a_key_may_be_any_text(fixture: &Fixture) {
+    let store = fixture.client();
     let long = "k".repeat(4000);
     let keys = ["", "\0", "a b", "/", "//x", "-", "-/x", "schlüssel", "鍵🔑", "refcount/", "init/", &long];
     for (n, key) in keys.iter().enumerate() {
         store.set(key, &[n as u8]).unwrap();
     }
-    let other = world.client();
+    let other = fixture.client();
     for (n, key) in keys.iter().enumerate() {
         assert_eq!(other.get(key).unwrap(), [n as u8], "{key:?}");
     }
 }
 
-pub(crate) fn a_value_of_eight_mebibytes_comes_back_whole(world: &World) {
+pub(crate) fn a_value_of_8_mib_is_returned_whole(fixture: &Fixture) {
     let value: Vec<u8> = (0..8 << 20).map(|n: u32| (n ^ (n >> 8)) as u8).collect();
-    world.client().set("large", &value).unwrap();
-    let store = world.client();
+    fixture.client().set("large", &value).unwrap();
+    let store = fixture.client();
     assert!(store.get("large").unwrap() == value);
     assert!(store.compare_set("large", b"x", b"y").unwrap() == value);
     assert!(store.multi_get(&["large"]).unwrap() == [value]);
 }
 
-pub(crate) fn add_counts_from_nothing_and_keeps_decimal_text(world: &World) {
-    let (store, other) = (world.client(), world.client());
+pub(crate) fn add_starts_at_0_and_stores_decimal_text(fixture: &Fixture) {
+    let (store, other) = (fixture.client(), fixture.client());
     assert_eq!(store.add("n", 5).unwrap(), 5);
     assert_eq!(other.get("n").unwrap(), b"5");
     assert_eq!(other.add("n", -7).unwrap(), -2);
@@ -49,9 +49,9 @@ pub(crate) fn add_counts_from_nothing_and_keeps_decimal_text(world: &World) {
     assert_eq!(other.add("n", 1).unwrap(), 8);
 }
 
-pub(crate) fn add_reads_numbers_as_torch_does(world: &World) {
-    let store = world.client();
-    for (held, sum) in [
+pub(crate) fn add_parses_numbers_like_torch(fixture: &Fixture) {
+    let store = fixture.client();
+    for (value, sum) in [
         (&b"12abc"[..], 13),
         (b" 7", 8),
         (b"\x0b7", 8),
@@ -62,44 +62,47 @@ pub(crate) fn add_reads_numbers_as_torch_does(world: &World) {
         (b"010", 11),
         (b"-9223372036854775808", i64::MIN + 1),
     ] {
-        store.set("n", held).unwrap();
-        assert_eq!(store.add("n", 1).unwrap(), sum, "{held:?}");
+        store.set("n", value).unwrap();
+        assert_eq!(store.add("n", 1).unwrap(), sum, "{value:?}");
         assert_eq!(store.get("n").unwrap(), sum.to_string().as_bytes());
     }
 }
 
-pub(crate) fn add_to_what_is_no_number_is_refused_and_changes_nothing(world: &World) {
-    let store = world.client();
-    for held in [&b"abc"[..], b"", b"+", b"--5", b"9223372036854775808", b"\xa0 7"] {
-        if held.is_empty() && world.empty_is_zero {
+pub(crate) fn add_to_a_value_that_is_not_a_number_is_refused_and_changes_nothing(fixture: &Fixture) {
+    let store = fixture.client();
+    for value in [&b"abc"[..], b"", b"+", b"--5", b"9223372036854775808", b"\xa0 7"] {
+        if value.is_empty() && fixture.empty_is_zero {
             continue;
         }
-        store.set("n", held).unwrap();
+        store.set("n", value).unwrap();
         let error = store.add("n", 3).unwrap_err();
-        assert!(matches!(error.failure(), Some(Failure::NotANumber { delta: 3, .. })), "{held:?}: {error:?}");
-        assert_eq!(store.get("n").unwrap(), held);
+        assert!(
+            matches!(error.failure(), Some(Failure::NotANumber { delta: 3, .. })),
+            "{value:?}: {error:?}"
+        );
+        assert_eq!(store.get("n").unwrap(), value);
     }
     store.set("n", b"abc").unwrap();
     assert!(store.add("n", 3).unwrap_err().to_string().contains("abc"));
 }
 
-pub(crate) fn add_never_wraps(world: &World) {
-    let store = world.client();
-    for (most, delta) in [(i64::MAX, 1), (i64::MIN, -1), (i64::MAX - 4, 5)] {
-        store.set("n", most.to_string().as_bytes()).unwrap();
+pub(crate) fn add_never_overflows(fixture: &Fixture) {
+    let store = fixture.client();
+    for (value, delta) in [(i64::MAX, 1), (i64::MIN, -1), (i64::MAX - 4, 5)] {
+        store.set("n", value.to_string().as_bytes()).unwrap();
         let error = store.add("n", delta).unwrap_err();
         assert!(
             matches!(error.failure(), Some(Failure::NotANumber { delta: d, .. }) if *d == delta),
             "{error:?}"
         );
-        assert_eq!(store.get("n").unwrap(), most.to_string().as_bytes());
+        assert_eq!(store.get("n").unwrap(), value.to_string().as_bytes());
     }
     store.set("n", (i64::MAX - 4).to_string().as_bytes()).unwrap();
     assert_eq!(store.add("n", 4).unwrap(), i64::MAX);
 }
 
-pub(crate) fn check_is_true_only_if_all_are_there(world: &World) {
-    let (store, other) = (world.client(), world.client());
+pub(crate) fn check_is_true_only_if_all_keys_are_present(fixture: &Fixture) {
+    let (store, other) = (fixture.client(), fixture.client());
     assert!(!store.check(&["a"]).unwrap());
     other.set("a", b"1").unwrap();
     other.set("b", b"").unwrap();
@@ -108,21 +111,21 @@ pub(crate) fn check_is_true_only_if_all_are_there(world: &World) {
     assert!(!store.check(&["a", "b", "c"]).unwrap());
 }
 
-pub(crate) fn delete_key_removes_that_key_and_no_other(world: &World) {
-    let (store, other) = (world.client(), world.client());
+pub(crate) fn delete_key_removes_that_key_and_no_other(fixture: &Fixture) {
+    let (store, other) = (fixture.client(), fixture.client());
     store.multi_set(&[("a", b"1"), ("ab", b"2"), ("b", b"3")]).unwrap();
     assert!(other.delete_key("a").unwrap());
     assert!(!store.check(&["a"]).unwrap());
     assert!(store.check(&["ab", "b"]).unwrap());
-    // FileStore always says yes, as torch's does.
-    assert_eq!(store.delete_key("a").unwrap(), !world.tells_deleted);
-    assert_eq!(store.delete_key("never").unwrap(), !world.tells_deleted);
+    // FileStore always returns true, as torch's does.
+    assert_eq!(store.delete_key("a").unwrap(), !fixture.reports_deleted);
+    assert_eq!(store.delete_key("never").unwrap(), !fixture.reports_deleted);
     store.set("a", b"again").unwrap();
     assert_eq!(other.get("a").unwrap(), b"again");
 }
 
-pub(crate) fn num_keys_counts_each_key_once(world: &World) {
-    let store = world.client();
+pub(crate) fn num_keys_counts_each_key_once(fixture: &Fixture) {
+    let store = fixture.client();
     let before = store.num_keys().unwrap();
     store.set("a", b"1").unwrap();
     store.set("a", b"2").unwrap();
@@ -137,8 +140,8 @@ pub(crate) fn num_keys_counts_each_key_once(world: &World) {
     assert_eq!(store.num_keys().unwrap(), before + 4);
 }
 
-pub(crate) fn list_keys_names_the_keys_and_nothing_else(world: &World) {
-    let (store, other) = (world.client(), world.client());
+pub(crate) fn list_keys_returns_all_keys_and_nothing_else(fixture: &Fixture) {
+    let (store, other) = (fixture.client(), fixture.client());
     let listed = || store.list_keys().unwrap().into_iter().collect::<BTreeSet<_>>();
     assert_eq!(listed(), BTreeSet::new());
     for key in ["a", "b/c", "", "gone", "鍵"] {
@@ -148,8 +151,8 @@ pub(crate) fn list_keys_names_the_keys_and_nothing_else(world: &World) {
     assert_eq!(listed(), ["a", "b/c", "", "鍵"].map(String::from).into());
 }
 
-pub(crate) fn append_makes_a_value_and_lengthens_it(world: &World) {
-    let (store, other) = (world.client(), world.client());
+pub(crate) fn append_creates_a_value_and_extends_it(fixture: &Fixture) {
+    let (store, other) = (fixture.client(), fixture.client());
     store.append("l", b"one").unwrap();
     other.append("l", b"").unwrap();
     other.append("l", b", two").unwrap();
@@ -164,8 +167,8 @@ pub(crate) fn append_makes_a_value_and_lengthens_it(world: &World) {
     assert_eq!(other.get("l").unwrap(), b"fresh");
 }
 
-pub(crate) fn multi_set_sets_all_and_multi_get_answers_in_the_order_asked(world: &World) {
-    let (store, other) = (world.client(), world.client());
+pub(crate) fn multi_set_sets_all_pairs_and_multi_get_keeps_the_requested_order(fixture: &Fixture) {
+    let (store, other) = (fixture.client(), fixture.client());
     let pairs: [(&str, &[u8]); 4] = [("c", b"3"), ("a", b"1"), ("b", b""), ("a", b"newer")];
     store.multi_set(&pairs).unwrap();
     let values = other.multi_get(&["a", "b", "c", "a"]).unwrap();
@@ -178,8 +181,8 @@ pub(crate) fn multi_set_sets_all_and_multi_get_answers_in_the_order_asked(world:
     assert_eq!(other.multi_get(&keys).unwrap(), values);
 }
 
-pub(crate) fn no_keys_at_all_are_always_there(world: &World) {
-    let store = world.client();
+pub(crate) fn an_empty_list_of_keys_is_always_present(fixture: &Fixture) {
+    let store = fixture.client();
     let before = store.num_keys().unwrap();
     assert!(store.check(&[]).unwrap());
     store.wait(&[]).unwrap();

@@ -1,48 +1,49 @@
-//! Waiting: what ends it, what does not, how long it takes, and what it says when the time is up.
+//! Waits: what ends them, how long they take, and what they report at their timeout.
 
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Store, StoreError};
-use rallypoint_testkit::{fails_in_time, fails_within, goes_on_for};
+use rallypoint_testkit::{assert_blocked_for, fails_in_time, fails_within};
 
-use crate::stores::World;
+use crate::stores::Fixture;
 
-const SHORT: Duration = Duration::from_millis(120);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(120);
 
-/// Starts `wait` in another thread, lets it wait, lets `come` happen, and returns what it got.
-fn while_waiting<T: Send>(wait: impl FnOnce() -> T + Send, come: impl FnOnce()) -> T {
+/// Runs `wait` in another thread, calls `act` while that thread is blocked, and returns the result of `wait`.
+fn while_waiting<T: Send>(wait: impl FnOnce() -> T + Send, act: impl FnOnce()) -> T {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(wait);
-        goes_on_for(Duration::from_millis(50), &waiting);
-        come();
+        assert_blocked_for(Duration::from_millis(50), &waiting);
+        act();
         waiting.join().unwrap()
     })
 }
 
-/// Checks what a wait that timed out says about its keys. A store without a server always says which of them are there. A server
-/// on a busy machine may answer too late; the error must then be one of a server that does not answer. The tests of the client
-/// in virtual time check that an answer in time is used.
+/// Asserts that a timed-out wait reports which of its keys are present.
+///
+/// A server on a busy machine may reply too late. Then the error must be an outage. The tests of the client in virtual
+/// time check that a reply in time is used.
 #[track_caller]
-fn assert_tells(world: &World, error: &StoreError, present: &[bool]) {
-    let Some(Awaited::Keys(Some(told))) = error.awaited() else {
-        assert!(world.has_server && error.is_outage(), "{error}");
+fn assert_reports_presence(fixture: &Fixture, error: &StoreError, present: &[bool]) {
+    let Some(Awaited::Keys(Some(reported))) = error.awaited() else {
+        assert!(fixture.has_server && error.is_outage(), "{error}");
         return;
     };
-    assert!(told == present, "{error}");
-    let there = present.iter().filter(|is_there| **is_there).count();
-    assert_eq!(error.missing_keys().len(), present.len() - there);
-    let counts = format!("({there} of {} keys there", present.len());
-    assert!(there == 0 || error.to_string().contains(&counts), "{error}");
+    assert!(reported == present, "{error}");
+    let count = present.iter().filter(|is_present| **is_present).count();
+    assert_eq!(error.missing_keys().len(), present.len() - count);
+    let counts = format!("({count} of {} keys there", present.len());
+    assert!(count == 0 || error.to_string().contains(&counts), "{error}");
 }
 
-pub(crate) fn get_waits_for_the_value(world: &World) {
-    let (waiter, other) = (world.client(), world.client());
+pub(crate) fn get_waits_for_the_value(fixture: &Fixture) {
+    let (waiter, other) = (fixture.client(), fixture.client());
     let got = while_waiting(|| waiter.get("k").unwrap(), || other.set("k", b"v").unwrap());
     assert_eq!(got, b"v");
 }
 
-pub(crate) fn multi_get_waits_for_the_last_value(world: &World) {
-    let (waiter, other) = (world.client(), world.client());
+pub(crate) fn multi_get_waits_for_the_last_value(fixture: &Fixture) {
+    let (waiter, other) = (fixture.client(), fixture.client());
     other.set("a", b"1").unwrap();
     let got = while_waiting(
         || waiter.multi_get(&["c", "a", "b"]).unwrap(),
@@ -54,87 +55,91 @@ pub(crate) fn multi_get_waits_for_the_last_value(world: &World) {
     assert_eq!(got, [b"3", b"1", b"2"]);
 }
 
-pub(crate) fn wait_ends_when_the_last_key_has_come(world: &World) {
-    let (waiter, other) = (world.client(), world.client());
+pub(crate) fn wait_ends_when_the_last_key_is_set(fixture: &Fixture) {
+    let (waiter, other) = (fixture.client(), fixture.client());
     other.set("a", b"1").unwrap();
     waiter.wait(&["a", "a"]).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| waiter.wait(&["a", "b", "c", "b"]));
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         other.set("b", b"2").unwrap();
-        goes_on_for(Duration::from_millis(50), &waiting);
+        assert_blocked_for(Duration::from_millis(50), &waiting);
         other.set("c", b"3").unwrap();
         waiting.join().unwrap().unwrap();
     });
 }
 
-pub(crate) fn wait_sees_every_way_in_which_a_key_can_come(world: &World) {
-    type Come = fn(&dyn Store);
-    let ways: [(&str, Come); 5] = [
+pub(crate) fn every_operation_that_creates_a_key_ends_a_wait(fixture: &Fixture) {
+    type Create = fn(&dyn Store);
+    let operations: [(&str, Create); 5] = [
         ("set", |store| store.set("set", b"").unwrap()),
         ("add", |store| assert_eq!(store.add("add", 0).unwrap(), 0)),
         ("append", |store| store.append("append", b"x").unwrap()),
         ("compare_set", |store| assert_eq!(store.compare_set("compare_set", b"", b"x").unwrap(), b"x")),
         ("multi_set", |store| store.multi_set(&[("other", b""), ("multi_set", b"x")]).unwrap()),
     ];
-    let (waiter, other) = (world.client(), world.client());
-    for (key, come) in ways {
-        while_waiting(|| waiter.wait(&[key]), || come(&*other)).unwrap();
+    let (waiter, other) = (fixture.client(), fixture.client());
+    for (key, create) in operations {
+        while_waiting(|| waiter.wait(&[key]), || create(&*other)).unwrap();
     }
 }
 
-pub(crate) fn a_wait_that_times_out_says_which_keys_were_there(world: &World) {
-    let store = world.client();
+pub(crate) fn a_timed_out_wait_reports_which_keys_were_present(fixture: &Fixture) {
+    let store = fixture.client();
     store.multi_set(&[("a", b"1"), ("c", b"3")]).unwrap();
-    let error = fails_in_time(SHORT, || store.wait_for(&["a", "b", "c", "d"], Some(SHORT)));
+    let error = fails_in_time(SHORT_TIMEOUT, || store.wait_for(&["a", "b", "c", "d"], Some(SHORT_TIMEOUT)));
     let context = error.context().unwrap();
     assert_eq!(context.op.unwrap().name(), "wait");
-    assert!(context.waited >= SHORT, "{context:?}");
-    assert_tells(world, &error, &[true, false, true, false]);
+    assert!(context.waited >= SHORT_TIMEOUT, "{context:?}");
+    assert_reports_presence(fixture, &error, &[true, false, true, false]);
     for missing in ["b", "d"] {
         assert!(error.missing_keys().iter().any(|key| key.ends_with(missing)), "{error}");
     }
 }
 
-pub(crate) fn a_wait_for_many_keys_that_times_out_says_which_were_there(world: &World) {
-    let store = world.client();
+pub(crate) fn a_timed_out_wait_for_20000_keys_reports_which_were_present(fixture: &Fixture) {
+    let store = fixture.client();
     let names: Vec<_> = (0..20_000).map(|n| format!("many/{n}")).collect();
     let is_missing = |n: usize| [0, 300, 301, 8_191, 16_384].contains(&n) || n >= 19_998;
-    let there = (0..names.len()).filter(|n| !is_missing(*n));
-    store.multi_set(&there.map(|n| (names[n].as_str(), &b"1"[..])).collect::<Vec<_>>()).unwrap();
+    let present = (0..names.len()).filter(|n| !is_missing(*n));
+    store.multi_set(&present.map(|n| (names[n].as_str(), &b"1"[..])).collect::<Vec<_>>()).unwrap();
     let keys: Vec<_> = names.iter().map(String::as_str).collect();
-    let time = Duration::from_secs(1);
-    store.set_timeout(Some(time));
+    let timeout = Duration::from_secs(1);
+    store.set_timeout(Some(timeout));
     type Wait = fn(&dyn Store, &[&str]) -> rallypoint_store::Result<()>;
     let waits: [Wait; 2] = [|store, keys| store.wait(keys), |store, keys| store.multi_get(keys).map(drop)];
     for wait in waits {
-        let error = fails_within(time, time, || wait(&*store, &keys));
-        assert_tells(world, &error, &(0..names.len()).map(|n| !is_missing(n)).collect::<Vec<_>>());
+        let error = fails_within(timeout, timeout, || wait(&*store, &keys));
+        assert_reports_presence(
+            fixture,
+            &error,
+            &(0..names.len()).map(|n| !is_missing(n)).collect::<Vec<_>>(),
+        );
     }
 }
 
-pub(crate) fn every_wait_takes_its_time_out_and_not_longer(world: &World) {
-    let store = world.client();
+pub(crate) fn every_wait_ends_at_its_timeout(fixture: &Fixture) {
+    let store = fixture.client();
     store.set("there", b"1").unwrap();
-    store.set_timeout(Some(SHORT));
+    store.set_timeout(Some(SHORT_TIMEOUT));
     type Wait = fn(&dyn Store) -> rallypoint_store::Result<()>;
     let waits: [(&str, Vec<bool>, Wait); 4] = [
         ("get", vec![false], |store| store.get("k").map(drop)),
         ("multi_get", vec![true, false], |store| store.multi_get(&["there", "k"]).map(drop)),
         ("wait", vec![false], |store| store.wait(&["k"])),
-        ("wait", vec![true, false], |store| store.wait_for(&["there", "k"], Some(SHORT))),
+        ("wait", vec![true, false], |store| store.wait_for(&["there", "k"], Some(SHORT_TIMEOUT))),
     ];
     for (name, present, wait) in waits {
-        let error = fails_in_time(SHORT, || wait(&*store));
+        let error = fails_in_time(SHORT_TIMEOUT, || wait(&*store));
         let context = error.context().unwrap();
-        // FileStore and the generic fall-backs may say which of their steps it was.
+        // FileStore and the default methods may report the `get` that failed.
         assert!([name, "get"].contains(&context.op.unwrap().name()), "{name}: {error}");
-        assert_tells(world, &error, &present);
+        assert_reports_presence(fixture, &error, &present);
     }
 }
 
-pub(crate) fn a_time_out_changes_nothing_and_the_client_goes_on(world: &World) {
-    let store = world.client();
+pub(crate) fn a_timeout_changes_nothing_and_the_client_still_works(fixture: &Fixture) {
+    let store = fixture.client();
     let before = store.num_keys().unwrap();
     for _ in 0..3 {
         fails_in_time(Duration::from_millis(20), || store.wait_for(&["k"], Some(Duration::from_millis(20))));
@@ -145,18 +150,18 @@ pub(crate) fn a_time_out_changes_nothing_and_the_client_goes_on(world: &World) {
     assert_eq!(store.add("n", 2).unwrap(), 2);
 }
 
-pub(crate) fn the_shortest_time_out_is_enough_for_a_key_that_is_there(world: &World) {
-    let store = world.client();
+pub(crate) fn a_timeout_of_1_ns_suffices_for_a_present_key(fixture: &Fixture) {
+    let store = fixture.client();
     store.set("k", b"v").unwrap();
     let error = store.wait_for(&["k", "never"], Some(Duration::from_nanos(1))).unwrap_err();
-    assert_tells(world, &error, &[true, false]);
+    assert_reports_presence(fixture, &error, &[true, false]);
     if let Err(error) = store.wait_for(&["k"], Some(Duration::from_nanos(1))) {
-        assert!(world.has_server && error.is_outage(), "{error:?}");
+        assert!(fixture.has_server && error.is_outage(), "{error:?}");
     }
 }
 
-pub(crate) fn a_time_out_of_zero_is_without_end(world: &World) {
-    let (waiter, other) = (world.client(), world.client());
+pub(crate) fn calls_without_a_timeout_wait_until_they_succeed(fixture: &Fixture) {
+    let (waiter, other) = (fixture.client(), fixture.client());
     waiter.set_timeout(None);
     assert_eq!(waiter.timeout(), None);
     std::thread::scope(|scope| {
@@ -168,18 +173,18 @@ pub(crate) fn a_time_out_of_zero_is_without_end(world: &World) {
             scope.spawn(|| waiter.barrier("b", 2)),
             scope.spawn(|| waiter.barrier_for("b2", 2, None)),
         ];
-        if world.queues {
+        if fixture.has_queues {
             calls.push(scope.spawn(|| waiter.queue_pop("q").map(drop)));
         }
         for call in &calls {
-            goes_on_for(Duration::from_millis(60), call);
+            assert_blocked_for(Duration::from_millis(60), call);
         }
-        // Operations that wait for nothing have no end either, and none is needed.
+        // Operations that do not wait also work without a timeout.
         assert_eq!(waiter.add("n", 1).unwrap(), 1);
         other.set("k", b"v").unwrap();
         other.barrier("b", 2).unwrap();
         other.barrier("b2", 2).unwrap();
-        if world.queues {
+        if fixture.has_queues {
             other.queue_push("q", b"x").unwrap();
         }
         for call in calls {
@@ -188,8 +193,8 @@ pub(crate) fn a_time_out_of_zero_is_without_end(world: &World) {
     });
 }
 
-pub(crate) fn a_deleted_key_is_waited_for_again(world: &World) {
-    let (waiter, other) = (world.client(), world.client());
+pub(crate) fn a_deleted_key_is_waited_for_again(fixture: &Fixture) {
+    let (waiter, other) = (fixture.client(), fixture.client());
     other.set("k", b"old").unwrap();
     assert_eq!(waiter.get("k").unwrap(), b"old");
     other.delete_key("k").unwrap();
@@ -197,12 +202,12 @@ pub(crate) fn a_deleted_key_is_waited_for_again(world: &World) {
     assert_eq!(got, b"new");
 }
 
-pub(crate) fn one_set_wakes_all_who_wait(world: &World) {
-    let clients: Vec<_> = (0..12).map(|_| world.client()).collect();
-    let other = world.client();
+pub(crate) fn one_set_wakes_all_waiters(fixture: &Fixture) {
+    let clients: Vec<_> = (0..12).map(|_| fixture.client()).collect();
+    let other = fixture.client();
     std::thread::scope(|scope| {
         let waits: Vec<_> = clients.iter().map(|client| scope.spawn(|| client.get("k").unwrap())).collect();
-        goes_on_for(Duration::from_millis(50), &waits[0]);
+        assert_blocked_for(Duration::from_millis(50), &waits[0]);
         other.set("k", b"v").unwrap();
         for wait in waits {
             assert_eq!(wait.join().unwrap(), b"v");
@@ -210,13 +215,13 @@ pub(crate) fn one_set_wakes_all_who_wait(world: &World) {
     });
 }
 
-/// Whoever waits while the key comes and goes gets a value that somebody set, or waits on.
-pub(crate) fn get_never_returns_what_was_never_set(world: &World) {
-    if !world.sees_every_change {
-        // Whoever looks now and then may miss a value altogether; this is about those who are told.
+/// A `get` while the key is repeatedly set and deleted returns a value that was set, or keeps waiting.
+pub(crate) fn get_never_returns_a_value_that_was_never_set(fixture: &Fixture) {
+    if !fixture.wakes_on_every_change {
+        // A store that polls may miss every value, so its `get` might never return.
         return;
     }
-    let (waiter, other) = (world.client(), world.client());
+    let (waiter, other) = (fixture.client(), fixture.client());
     for round in 0..100 {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| waiter.get("k").unwrap());

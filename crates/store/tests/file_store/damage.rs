@@ -1,5 +1,5 @@
-//! Files that are torn, damaged, or no store's at all: data or a typed error, in time, asleep, and never a change for the
-//! worse.
+//! Tests of torn, damaged and foreign files. A call returns data or a typed error before its timeout, and does not
+//! damage the file further.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rallypoint_store::{Failure, FileFault, Store, StoreError};
 
-use super::bed::{Bed, push, record, times_out_after};
+use super::fixture::{TestFile, append_bytes, record, times_out_after};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Every way in which a record can be cut short, after a whole one.
+/// Returns every proper prefix of a record.
 fn torn_tails() -> Vec<Vec<u8>> {
     let whole = record("/torn", "value");
     (1..whole.len()).map(|cut| whole[..cut].to_vec()).collect()
@@ -22,13 +22,13 @@ fn healthy() -> Vec<u8> {
 }
 
 #[test]
-fn a_reader_of_a_torn_tail_has_what_is_before_it_and_sleeps_until_its_time_is_up() {
+fn a_reader_reads_up_to_a_torn_record_and_sleeps_until_its_timeout() {
     for tail in [b"\x02\0".to_vec(), b"\x05\0\0\0/torn".to_vec()] {
-        let bed = Bed::new();
-        let store = bed.open();
+        let file = TestFile::new();
+        let store = file.open();
         store.set("k", b"v").unwrap();
-        push(&bed.path(), &tail);
-        let before = bed.bytes();
+        append_bytes(&file.path(), &tail);
+        let before = file.bytes();
         store.set_timeout(Some(TIMEOUT));
         assert_eq!(store.get("k").unwrap(), b"v");
         assert!(store.check(&["k"]).unwrap());
@@ -36,23 +36,23 @@ fn a_reader_of_a_torn_tail_has_what_is_before_it_and_sleeps_until_its_time_is_up
         let error = times_out_after(TIMEOUT, || store.get("torn"));
         let expected = format!("its last {} bytes are a torn record", tail.len());
         assert!(error.awaited().is_some() && error.to_string().contains(&expected), "{error}");
-        assert_eq!(bed.bytes(), before, "a reader changes nothing");
+        assert_eq!(file.bytes(), before, "a reader changes nothing");
     }
 }
 
 #[test]
-fn torn_tail_is_cut_off_under_the_exclusive_lock() {
+fn opening_truncates_a_torn_record() {
     for tail in torn_tails() {
-        let bed = Bed::with(&[healthy(), tail].concat());
-        let store = bed.open();
-        assert_eq!(bed.bytes(), [healthy(), record("refcount/", "2")].concat());
+        let file = TestFile::with(&[healthy(), tail].concat());
+        let store = file.open();
+        assert_eq!(file.bytes(), [healthy(), record("refcount/", "2")].concat());
         assert_eq!(store.get("k").unwrap(), b"v");
         assert!(!store.check(&["torn"]).unwrap());
     }
 }
 
 #[test]
-fn every_writer_heals_a_torn_tail_even_one_that_then_writes_nothing() {
+fn every_writer_truncates_a_torn_record_even_if_it_then_writes_nothing() {
     let writers: [fn(&dyn Store); 5] = [
         |store| store.set("l", b"w").unwrap(),
         |store| assert_eq!(store.add("n", 1).unwrap(), 1),
@@ -65,24 +65,24 @@ fn every_writer_heals_a_torn_tail_even_one_that_then_writes_nothing() {
             ))
         },
     ];
-    for (which, write) in writers.iter().enumerate() {
-        let bed = Bed::new();
-        let (store, other) = (bed.open(), bed.open());
+    for (n, write) in writers.iter().enumerate() {
+        let file = TestFile::new();
+        let (store, other) = (file.open(), file.open());
         store.set("k", b"v").unwrap();
-        push(&bed.path(), b"\x05\0\0\0/t");
+        append_bytes(&file.path(), b"\x05\0\0\0/t");
         write(&store);
-        bed.records();
+        file.records();
         other.set("after", b"1").unwrap();
-        assert_eq!(store.get("after").unwrap(), b"1", "writer {which}");
+        assert_eq!(store.get("after").unwrap(), b"1", "writer {n}");
     }
 }
 
 #[test]
-fn a_reader_notices_a_record_written_where_a_torn_one_of_the_same_length_was() {
-    let bed = Bed::new();
-    let (reader, writer) = (bed.open(), bed.open());
+fn a_reader_sees_a_record_that_replaced_a_torn_record_of_the_same_length() {
+    let file = TestFile::new();
+    let (reader, writer) = (file.open(), file.open());
     let whole = record("/k", "1234");
-    push(&bed.path(), &record("/k", "12345678")[..whole.len()]);
+    append_bytes(&file.path(), &record("/k", "12345678")[..whole.len()]);
     assert!(!reader.check(&["k"]).unwrap());
     writer.set("k", b"1234").unwrap();
     assert_eq!(reader.get("k").unwrap(), b"1234");
@@ -91,49 +91,52 @@ fn a_reader_notices_a_record_written_where_a_torn_one_of_the_same_length_was() {
 #[test]
 fn a_length_beyond_the_end_is_torn_and_a_length_beyond_the_limit_is_corrupt() {
     let torn = [healthy(), b"\x02\0\0\0/x".to_vec(), (1u32 << 20).to_le_bytes().to_vec()].concat();
-    let bed = Bed::with(&torn);
-    assert_eq!(bed.open().get("k").unwrap(), b"v");
-    assert_eq!(bed.bytes()[..healthy().len()], healthy());
+    let file = TestFile::with(&torn);
+    assert_eq!(file.open().get("k").unwrap(), b"v");
+    assert_eq!(file.bytes()[..healthy().len()], healthy());
 
     let key = (1u32 << 30).to_le_bytes().to_vec();
     let value = [b"\x02\0\0\0/x", &key[..]].concat();
     for damage in [key, value] {
-        let bed = Bed::with(&[healthy(), damage].concat());
-        assert_corrupt(&bed, healthy().len() as u64);
+        let file = TestFile::with(&[healthy(), damage].concat());
+        assert_corrupt(&file, healthy().len() as u64);
     }
 }
 
-/// Opening and every operation say where the damage is, and the file stays as it was.
+/// Asserts that opening reports the offset of the damage and leaves the file unchanged.
 #[track_caller]
-fn assert_corrupt(bed: &Bed, offset: u64) {
-    let before = bed.bytes();
+fn assert_corrupt(file: &TestFile, offset: u64) {
+    let before = file.bytes();
     let started = Instant::now();
-    match bed.options().open() {
+    match file.options().open() {
         Err(StoreError::File { path, fault: FileFault::Corrupt { offset: found, .. } }) => {
-            assert_eq!((found, path), (offset, bed.path()))
+            assert_eq!((found, path), (offset, file.path()))
         }
         other => panic!("{other:?}"),
     }
     assert!(started.elapsed() < Duration::from_secs(1));
-    assert_eq!(bed.bytes(), before);
+    assert_eq!(file.bytes(), before);
 }
 
 #[test]
-fn what_was_never_a_stores_file_is_corrupt_and_left_alone() {
-    assert_corrupt(&Bed::with(b"Dear diary,\nit rained.\n"), 0);
-    assert_corrupt(&Bed::with(&[0; 4096]), 0);
-    assert_corrupt(&Bed::with(&[0xff; 4096]), 0);
-    // As a torch process leaves it that writes behind a torn record of another.
-    assert_corrupt(&Bed::with(&[healthy(), vec![2, 0], record("/x", "y")].concat()), healthy().len() as u64);
+fn a_file_of_another_format_is_corrupt_and_left_unchanged() {
+    assert_corrupt(&TestFile::with(b"Dear diary,\nit rained.\n"), 0);
+    assert_corrupt(&TestFile::with(&[0; 4096]), 0);
+    assert_corrupt(&TestFile::with(&[0xff; 4096]), 0);
+    // A torch process that appends after a torn record of another process leaves such a file.
+    assert_corrupt(
+        &TestFile::with(&[healthy(), vec![2, 0], record("/x", "y")].concat()),
+        healthy().len() as u64,
+    );
 }
 
 #[test]
-fn damage_that_comes_later_is_an_error_of_every_operation() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn every_operation_reports_damage_that_appears_after_opening() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set("k", b"v").unwrap();
-    push(&bed.path(), &[0xff; 64]);
-    let before = bed.bytes();
+    append_bytes(&file.path(), &[0xff; 64]);
+    let before = file.bytes();
     let errors = [
         store.get("k").unwrap_err(),
         store.check(&["k"]).unwrap_err(),
@@ -148,19 +151,19 @@ fn damage_that_comes_later_is_an_error_of_every_operation() {
     for error in errors {
         assert!(matches!(error, StoreError::File { fault: FileFault::Corrupt { .. }, .. }), "{error}");
     }
-    assert_eq!(bed.bytes(), before);
+    assert_eq!(file.bytes(), before);
 }
 
 #[test]
-fn a_long_torn_record_is_not_read_over_and_over() {
-    let bed =
-        Bed::with(&[healthy(), b"\x02\0\0\0/x".to_vec(), (60u32 << 20).to_le_bytes().to_vec()].concat());
-    // Long enough to read it once on a busy machine, and by far too short to read it at every look.
+fn a_long_torn_record_is_not_read_repeatedly() {
+    let file =
+        TestFile::with(&[healthy(), b"\x02\0\0\0/x".to_vec(), (60u32 << 20).to_le_bytes().to_vec()].concat());
+    // The timeout allows one read of the record on a busy machine, but not one read per poll.
     let timeout = Duration::from_secs(2);
-    // Opened by a healthy writer, and torn again behind its back.
-    let store = bed.options().timeout(timeout).open().unwrap();
-    push(&bed.path(), &[b"\x02\0\0\0/x", &(60u32 << 20).to_le_bytes()[..]].concat());
-    File::options().write(true).open(bed.path()).unwrap().set_len(50 << 20).unwrap();
+    // Opening truncates the torn record. Another one is then appended.
+    let store = file.options().timeout(timeout).open().unwrap();
+    append_bytes(&file.path(), &[b"\x02\0\0\0/x", &(60u32 << 20).to_le_bytes()[..]].concat());
+    File::options().write(true).open(file.path()).unwrap().set_len(50 << 20).unwrap();
     let error = times_out_after(timeout, || store.get("x"));
     assert!(error.awaited().is_some(), "{error}");
 }
@@ -174,15 +177,15 @@ proptest! {
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..4),
         cut in prop::option::of(any::<prop::sample::Index>()),
     ) {
-        let bed = Bed::new();
-        let store = bed.open();
+        let file = TestFile::new();
+        let store = file.open();
         for (key, value, deleted) in &sets {
             store.set(key, value.as_bytes()).unwrap();
             if *deleted {
                 store.delete_key(key).unwrap();
             }
         }
-        let mut bytes = bed.bytes();
+        let mut bytes = file.bytes();
         for (at, flip) in &flips {
             let at = at.index(bytes.len());
             bytes[at] ^= flip;
@@ -191,12 +194,12 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         drop(store);
-        std::fs::write(bed.path(), &bytes).unwrap();
+        std::fs::write(file.path(), &bytes).unwrap();
 
         let timeout = Duration::from_millis(5);
         let mut results = Vec::new();
         let started = Instant::now();
-        let opened = bed.options().timeout(timeout).open();
+        let opened = file.options().timeout(timeout).open();
         match opened {
             Err(error) => results.push(Err(error)),
             Ok(store) => {
@@ -207,9 +210,9 @@ proptest! {
                 }
                 results.push(store.set("a", b"new"));
                 if store.set("a", b"new").is_ok() {
-                    // Once somebody could write, all is well again.
+                    // After one successful write, the file is intact.
                     prop_assert_eq!(store.get("a").unwrap(), b"new");
-                    prop_assert_eq!(bed.open().get("a").unwrap(), b"new");
+                    prop_assert_eq!(file.open().get("a").unwrap(), b"new");
                 }
                 results.push(store.num_keys().map(drop));
                 results.push(store.list_keys().map(drop));

@@ -1,5 +1,4 @@
-//! Each operation: its result, and the records it leaves. The values are those that torch's FileStore gives and leaves for
-//! the same calls.
+//! Tests of each operation: its result and the records that it writes. Both are those of torch's FileStore.
 
 use std::time::Duration;
 
@@ -9,116 +8,116 @@ use rallypoint_store::{
     DEFAULT_TIMEOUT, Exchange, Failure, FileStore, Oversized, Result, Store, StoreError, StoreKind,
 };
 
-use super::bed::{Bed, record};
+use super::fixture::{TestFile, record};
 
 #[test]
-fn set_and_get_and_their_records() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn set_writes_one_record_and_get_reads_it() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set("k", b"v").unwrap();
     store.set("", b"").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
     assert_eq!(store.get("").unwrap(), b"");
-    assert_eq!(bed.bytes(), [record("refcount/", "1"), record("/k", "v"), record("/", "")].concat());
+    assert_eq!(file.bytes(), [record("refcount/", "1"), record("/k", "v"), record("/", "")].concat());
 }
 
 #[test]
-fn the_newest_value_of_another_instance_is_seen() {
-    let bed = Bed::new();
-    let (one, two) = (bed.open(), bed.open());
-    one.set("k", b"1").unwrap();
-    assert_eq!(two.get("k").unwrap(), b"1");
-    two.set("k", b"2").unwrap();
-    assert_eq!(one.get("k").unwrap(), b"2");
-    one.delete_key("k").unwrap();
-    assert!(!two.check(&["k"]).unwrap());
+fn an_instance_reads_the_newest_value_of_another_instance() {
+    let file = TestFile::new();
+    let (first, second) = (file.open(), file.open());
+    first.set("k", b"1").unwrap();
+    assert_eq!(second.get("k").unwrap(), b"1");
+    second.set("k", b"2").unwrap();
+    assert_eq!(first.get("k").unwrap(), b"2");
+    first.delete_key("k").unwrap();
+    assert!(!second.check(&["k"]).unwrap());
 }
 
 #[test]
-fn add_keeps_its_number_as_text() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn add_stores_its_number_as_text() {
+    let file = TestFile::new();
+    let store = file.open();
     assert_eq!(store.add("n", 5).unwrap(), 5);
     assert_eq!(store.add("n", -7).unwrap(), -2);
     assert_eq!(store.add("z", 0).unwrap(), 0);
     assert_eq!(store.get("n").unwrap(), b"-2");
-    for (held, sum) in [("", 1), ("12abc", 13), (" 7", 8), ("1.5", 2), ("0x10", 1)] {
-        store.set("n", held.as_bytes()).unwrap();
-        assert_eq!(store.add("n", 1).unwrap(), sum, "{held:?}");
+    for (value, sum) in [("", 1), ("12abc", 13), (" 7", 8), ("1.5", 2), ("0x10", 1)] {
+        store.set("n", value.as_bytes()).unwrap();
+        assert_eq!(store.add("n", 1).unwrap(), sum, "{value:?}");
     }
 }
 
 #[test]
-fn add_to_what_is_no_number_or_would_wrap_is_refused_and_changes_nothing() {
-    let bed = Bed::new();
-    let store = bed.open();
-    for (held, delta) in
+fn add_to_a_value_that_is_not_a_number_or_would_overflow_is_refused() {
+    let file = TestFile::new();
+    let store = file.open();
+    for (value, delta) in
         [("abc", 1), ("99999999999999999999", 1), ("9223372036854775807", 1), ("-2", i64::MIN)]
     {
-        store.set("n", held.as_bytes()).unwrap();
-        let before = bed.bytes();
+        store.set("n", value.as_bytes()).unwrap();
+        let before = file.bytes();
         let error = store.add("n", delta).unwrap_err();
         assert!(
-            matches!(error.failure(), Some(Failure::NotANumber { held: said, .. }) if **said == *held.as_bytes()),
+            matches!(error.failure(), Some(Failure::NotANumber { value: reported, .. }) if **reported == *value.as_bytes()),
             "{error}"
         );
-        assert_eq!(bed.bytes(), before);
+        assert_eq!(file.bytes(), before);
     }
 }
 
 #[test]
-fn compare_set_answers_and_writes_as_torchs_does() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn compare_set_returns_and_writes_what_torch_does() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set("v", b"x").unwrap();
     store.set("empty", b"").unwrap();
-    for (key, expected, desired, answer, exchange) in [
+    for (key, expected, desired, returned, exchange) in [
         ("absent", "e", "x", "e", Exchange::Absent),
         ("absent", "x", "x", "x", Exchange::Absent),
         ("absent1", "", "x", "x", Exchange::Stored),
         ("absent2", "", "", "", Exchange::Stored),
-        ("v", "q", "w", "x", Exchange::Held(b"x".to_vec())),
-        ("v", "", "w", "x", Exchange::Held(b"x".to_vec())),
-        ("v", "w", "w", "x", Exchange::Held(b"x".to_vec())),
+        ("v", "q", "w", "x", Exchange::Mismatch(b"x".to_vec())),
+        ("v", "", "w", "x", Exchange::Mismatch(b"x".to_vec())),
+        ("v", "w", "w", "x", Exchange::Mismatch(b"x".to_vec())),
         ("v", "x", "x", "x", Exchange::Stored),
-        ("empty", "x", "y", "", Exchange::Held(vec![])),
+        ("empty", "x", "y", "", Exchange::Mismatch(vec![])),
         ("empty", "", "y", "y", Exchange::Stored),
     ] {
-        // Once asked for torch's answer and once for the plain one, from the same beginning.
-        let before = bed.bytes();
+        // Runs `compare_set`, restores the file, and runs `compare_exchange`.
+        let before = file.bytes();
         assert_eq!(
             store.compare_set(key, expected.as_bytes(), desired.as_bytes()).unwrap(),
-            answer.as_bytes()
+            returned.as_bytes()
         );
-        let after = bed.bytes();
+        let after = file.bytes();
         let written = match exchange {
             Exchange::Stored => [before.clone(), record(&format!("/{key}"), desired)].concat(),
             _ => before.clone(),
         };
         assert_eq!(after, written, "{key} {expected} {desired}");
-        std::fs::write(bed.path(), &before).unwrap();
+        std::fs::write(file.path(), &before).unwrap();
         assert_eq!(store.compare_exchange(key, expected.as_bytes(), desired.as_bytes()).unwrap(), exchange);
-        assert_eq!(bed.bytes(), after);
+        assert_eq!(file.bytes(), after);
     }
 }
 
 #[test]
-fn delete_key_always_says_yes_and_leaves_a_record() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn delete_key_always_returns_true_and_writes_a_record() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set("c", b"5").unwrap();
     assert!(store.delete_key("c").unwrap());
     assert!(store.delete_key("nope").unwrap());
     assert!(!store.check(&["c"]).unwrap());
-    assert_eq!(bed.records()[2..], [("-/c".into(), "".into()), ("-/nope".into(), "".into())]);
+    assert_eq!(file.records()[2..], [("-/c".into(), "".into()), ("-/nope".into(), "".into())]);
     assert_eq!(store.compare_set("c", b"5", b"6").unwrap(), b"5");
     assert_eq!(store.add("c", 1).unwrap(), 1);
 }
 
 #[test]
-fn check_and_wait_take_all_keys_and_none() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn check_and_wait_accept_any_number_of_keys() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set("k", b"").unwrap();
     assert!(store.check(&["k"]).unwrap());
     assert!(!store.check(&["k", "absent"]).unwrap());
@@ -128,81 +127,81 @@ fn check_and_wait_take_all_keys_and_none() {
 }
 
 #[test]
-fn the_files_own_keys_are_counted_but_not_listed() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn bookkeeping_keys_are_counted_but_not_listed() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set("b", b"").unwrap();
     store.set("a", b"").unwrap();
     assert_eq!(store.num_keys().unwrap(), 3);
     assert_eq!(store.list_keys().unwrap(), ["a", "b"]);
-    bed.open().close().unwrap();
+    file.open().close().unwrap();
     assert_eq!(store.num_keys().unwrap(), 4);
     assert_eq!(store.list_keys().unwrap(), ["a", "b"]);
 }
 
 #[test]
 fn append_writes_the_whole_value_again() {
-    let bed = Bed::new();
-    let store = bed.open();
+    let file = TestFile::new();
+    let store = file.open();
     store.append("k", b"ab").unwrap();
     store.append("k", b"").unwrap();
     store.append("k", b"c").unwrap();
     let appended = ["ab", "ab", "abc"].map(|value| ("/k".into(), value.into()));
-    assert_eq!(bed.records()[1..], appended);
+    assert_eq!(file.records()[1..], appended);
     assert!(!store.has_extended_api());
 }
 
 #[test]
 fn multi_set_and_multi_get_keep_the_order() {
-    let bed = Bed::new();
-    let store = bed.open();
+    let file = TestFile::new();
+    let store = file.open();
     store.multi_set(&[("a", b"1"), ("b", b"2"), ("a", b"3")]).unwrap();
     store.multi_set(&[]).unwrap();
     assert_eq!(store.multi_get(&["b", "a", "b"]).unwrap(), [b"2", b"3", b"2"]);
     assert_eq!(store.multi_get(&[]).unwrap(), Vec::<Vec<u8>>::new());
     assert_eq!(
-        bed.records()[1..],
+        file.records()[1..],
         [("/a", "1"), ("/b", "2"), ("/a", "3")].map(|(k, v)| (k.into(), v.into()))
     );
 }
 
 #[test]
-fn the_barrier_meets_torchs_at_the_same_keys() {
-    let bed = Bed::new();
-    let (one, two) = (bed.open(), bed.open());
+fn the_barrier_uses_torchs_keys() {
+    let file = TestFile::new();
+    let (first, second) = (file.open(), file.open());
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| one.barrier("b", 2));
-        two.barrier("b", 2).unwrap();
+        let waiting = scope.spawn(|| first.barrier("b", 2));
+        second.barrier("b", 2).unwrap();
         waiting.join().unwrap().unwrap();
     });
-    assert_eq!(one.get("b/num_members").unwrap(), b"2");
-    assert_eq!(one.get("b/last_member").unwrap(), b"1");
+    assert_eq!(first.get("b/num_members").unwrap(), b"2");
+    assert_eq!(first.get("b/last_member").unwrap(), b"1");
 }
 
 #[test]
-fn there_are_no_queues() {
-    let bed = Bed::new();
-    let store = bed.open();
-    let unsupported = |error: StoreError, op| match error {
+fn queue_operations_are_unsupported() {
+    let file = TestFile::new();
+    let store = file.open();
+    let assert_unsupported = |error: StoreError, op| match error {
         StoreError::Call { context, failure: Failure::Unsupported(None) } => {
             assert_eq!((context.store, context.op), (StoreKind::File, Some(op)));
         }
         other => panic!("{other}"),
     };
-    unsupported(store.queue_push("q", b"1").unwrap_err(), Op::QueuePush);
-    unsupported(store.queue_pop("q").unwrap_err(), Op::QueuePop);
-    unsupported(store.try_queue_pop("q").unwrap_err(), Op::QueuePop);
-    unsupported(store.queue_len("q").unwrap_err(), Op::QueueLen);
+    assert_unsupported(store.queue_push("q", b"1").unwrap_err(), Op::QueuePush);
+    assert_unsupported(store.queue_pop("q").unwrap_err(), Op::QueuePop);
+    assert_unsupported(store.try_queue_pop("q").unwrap_err(), Op::QueuePop);
+    assert_unsupported(store.queue_len("q").unwrap_err(), Op::QueueLen);
 }
 
 #[test]
-fn keys_and_values_that_a_reader_would_take_for_damage_are_not_written() {
-    let bed = Bed::new();
+fn keys_and_values_beyond_the_record_limits_are_not_written() {
+    let file = TestFile::new();
     let mut limits = Limits::default();
     limits.record_key_len = 10;
     limits.record_value_len = 4;
-    let store = bed.options().limits(limits).open().unwrap();
-    let before = bed.bytes();
+    let store = file.options().limits(limits).open().unwrap();
+    let before = file.bytes();
     let long = "123456789";
     assert!(matches!(
         store.set(long, b""),
@@ -220,7 +219,7 @@ fn keys_and_values_that_a_reader_would_take_for_damage_are_not_written() {
         store.multi_set(&[("k", b""), ("l", b"12345")]),
         Err(StoreError::Call { failure: Failure::TooLarge { what: Oversized::Value, .. }, .. })
     ));
-    assert_eq!(bed.bytes(), before);
+    assert_eq!(file.bytes(), before);
     store.set("12345678", b"1234").unwrap();
     store.delete_key("12345678").unwrap();
     store.append("k", b"123").unwrap();
@@ -229,26 +228,26 @@ fn keys_and_values_that_a_reader_would_take_for_damage_are_not_written() {
         matches!(error.failure(), Some(Failure::TooLarge { what: Oversized::Value, len: 5, .. })),
         "{error}"
     );
-    // A file is sent nothing, whatever comes of it.
+    // The message must not mention sending, because there is no server.
     assert_eq!(error.to_string(), "value of 5 bytes for k, the limit is 4; nothing was changed");
     assert_eq!(store.get("k").unwrap(), b"123");
 }
 
 #[test]
-fn a_value_of_many_pieces_comes_back_whole() {
-    let bed = Bed::new();
+fn a_value_longer_than_one_read_is_returned_whole() {
+    let file = TestFile::new();
     let value: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
-    bed.open().set("large", &value).unwrap();
-    let store = bed.open();
+    file.open().set("large", &value).unwrap();
+    let store = file.open();
     store.set("after", b"1").unwrap();
     assert_eq!(store.get("large").unwrap(), value);
-    assert_eq!(bed.open().get("after").unwrap(), b"1");
+    assert_eq!(file.open().get("after").unwrap(), b"1");
 }
 
 #[test]
-fn a_clone_is_another_instance_with_the_same_time_out() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn a_clone_is_another_instance_with_the_same_timeout() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set_timeout(Some(Duration::from_secs(7)));
     let clone = store.clone_store().unwrap();
     assert_eq!((clone.timeout(), clone.kind()), (Some(Duration::from_secs(7)), StoreKind::File));
@@ -256,30 +255,30 @@ fn a_clone_is_another_instance_with_the_same_time_out() {
     assert_eq!(store.timeout(), Some(Duration::from_secs(7)));
     clone.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
-    assert_eq!(bed.records()[1], ("refcount/".into(), "2".into()));
+    assert_eq!(file.records()[1], ("refcount/".into(), "2".into()));
     drop(clone);
-    assert_eq!(bed.records().last().unwrap(), &("refcount/".into(), "1".into()));
+    assert_eq!(file.records().last().unwrap(), &("refcount/".into(), "1".into()));
 }
 
 #[test]
-fn opened_plainly_it_waits_as_long_as_torchs_and_knows_its_path() {
-    let bed = Bed::new();
-    let store = FileStore::open(bed.path(), None).unwrap();
-    assert_eq!((store.timeout(), store.path()), (Some(DEFAULT_TIMEOUT), &*bed.path()));
+fn a_store_opened_without_options_has_torchs_timeout() {
+    let file = TestFile::new();
+    let store = FileStore::open(file.path(), None).unwrap();
+    assert_eq!((store.timeout(), store.path()), (Some(DEFAULT_TIMEOUT), &*file.path()));
     store.set("secret", b"value").unwrap();
-    let shown = format!("{store:?}");
-    assert!(shown.contains("store") && !shown.contains("secret") && !shown.contains("value"), "{shown}");
+    let debug = format!("{store:?}");
+    assert!(debug.contains("store") && !debug.contains("secret") && !debug.contains("value"), "{debug}");
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_change_is_one_write() {
+fn every_change_is_one_write() {
     let writes = || {
         let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
         counts.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse::<u64>().unwrap()
     };
-    let bed = Bed::new();
-    let store = bed.options().num_workers(2).open().unwrap();
+    let file = TestFile::new();
+    let store = file.options().num_workers(2).open().unwrap();
     type Change = (&'static str, fn(&FileStore) -> Result<()>);
     let changes: [Change; 5] = [
         ("set", |store| store.set("k", &[7; 100_000])),

@@ -1,4 +1,5 @@
-//! Time-outs: each is kept, whatever stands in the way, is spent asleep, and says what was waited for.
+//! Tests of timeouts. A call ends at its timeout whatever the obstacle, sleeps until then, and reports what it waited
+//! for.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,13 +10,15 @@ use rallypoint_core::wire::Op;
 use rallypoint_store::{Awaited, Cancellation, FileStore, Result, Store, StoreError};
 use rallypoint_testkit::fails_in_time;
 
-use super::bed::{Bed, Held, SOON, push, record, times_out_after, times_out_within};
+use super::fixture::{
+    CALL_TIMEOUT, LockHolder, TestFile, append_bytes, record, times_out_after, times_out_within,
+};
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 
 type Operation = (&'static str, fn(&FileStore) -> Result<()>);
 
-/// Those that only read, on keys that are there.
+/// The operations that only read, on keys that are present.
 const READING: [Operation; 6] = [
     ("get", |store| store.get("k").map(drop)),
     ("check", |store| store.check(&["k"]).map(drop)),
@@ -25,7 +28,7 @@ const READING: [Operation; 6] = [
     ("list_keys", |store| store.list_keys().map(drop)),
 ];
 
-/// Those that write.
+/// The operations that write.
 const WRITING: [Operation; 6] = [
     ("delete_key", |store| store.delete_key("k").map(drop)),
     ("set", |store| store.set("k", b"w")),
@@ -36,96 +39,97 @@ const WRITING: [Operation; 6] = [
 ];
 
 #[test]
-fn a_get_of_one_second_takes_one_second() {
-    let bed = Bed::new();
-    let store = bed.options().timeout(Duration::from_secs(1)).open().unwrap();
+fn a_get_with_a_timeout_of_1_s_takes_1_s() {
+    let file = TestFile::new();
+    let store = file.options().timeout(Duration::from_secs(1)).open().unwrap();
     let error = times_out_after(Duration::from_secs(1), || store.get("absent"));
-    let said = error.to_string();
-    assert_eq!(error.context().unwrap().op, Some(Op::Get), "{said}");
-    assert!(said.contains("absent") && said.contains(&bed.path().display().to_string()), "{said}");
+    let message = error.to_string();
+    assert_eq!(error.context().unwrap().op, Some(Op::Get), "{message}");
+    assert!(message.contains("absent") && message.contains(&file.path().display().to_string()), "{message}");
 }
 
 #[test]
-fn a_wait_that_ends_says_which_keys_were_there() {
-    let bed = Bed::new();
-    let store = bed.open();
-    store.set("there", b"1").unwrap();
-    let wait = times_out_after(TIMEOUT, || store.wait_for(&["absent", "there", "absent2"], Some(TIMEOUT)));
+fn a_timed_out_wait_reports_which_keys_were_present() {
+    let file = TestFile::new();
+    let store = file.open();
+    store.set("present", b"1").unwrap();
+    let wait = times_out_after(TIMEOUT, || store.wait_for(&["absent", "present", "absent2"], Some(TIMEOUT)));
     assert_eq!(wait.missing_keys(), ["absent", "absent2"]);
     assert_eq!(wait.awaited(), Some(&Awaited::Keys(Some(vec![false, true, false]))));
     assert!(wait.context().unwrap().waited >= TIMEOUT);
 }
 
 #[test]
-fn waiting_for_many_keys_is_as_idle_as_for_one() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn waiting_for_20000_keys_is_mostly_idle() {
+    let file = TestFile::new();
+    let store = file.open();
     let names: Vec<_> = (0..20_000).map(|n| format!("key {n}")).collect();
     let mut keys: Vec<_> = names.iter().map(String::as_str).collect();
     store.multi_set(&keys.iter().map(|key| (*key, &b"1"[..])).collect::<Vec<_>>()).unwrap();
     keys.push("absent");
-    let second = Duration::from_secs(1);
-    // The first and the last look at all keys are half of the work in a debug build.
-    let error = times_out_within(second, 0.5, || store.wait_for(&keys, Some(second)));
+    let timeout = Duration::from_secs(1);
+    // In a debug build, the first and the last check of all keys take up to half of the timeout.
+    let error = times_out_within(timeout, 0.5, || store.wait_for(&keys, Some(timeout)));
     assert_eq!(error.missing_keys(), ["absent"]);
 }
 
 #[test]
-fn a_get_returns_once_another_sets_the_key() {
-    static LOOKED: AtomicU32 = AtomicU32::new(0);
+fn a_get_returns_once_another_instance_sets_the_key() {
+    static POLLS: AtomicU32 = AtomicU32::new(0);
     let count = OnWait(|| {
-        LOOKED.fetch_add(1, Ordering::SeqCst);
+        POLLS.fetch_add(1, Ordering::SeqCst);
     });
-    let bed = Bed::new();
-    let (one, two) = (bed.options().cancellation(Some(Arc::new(count) as _)).open().unwrap(), bed.open());
-    one.set_timeout(None);
+    let file = TestFile::new();
+    let (reader, writer) =
+        (file.options().cancellation(Some(Arc::new(count) as _)).open().unwrap(), file.open());
+    reader.set_timeout(None);
     std::thread::scope(|scope| {
-        let get = scope.spawn(|| one.get("k"));
-        // It has looked in vain, more than once, and waits.
-        let deadline = Instant::now() + SOON;
-        while LOOKED.load(Ordering::SeqCst) < 3 && Instant::now() < deadline {
+        let get = scope.spawn(|| reader.get("k"));
+        // Wait until the reader has polled the file without success more than once.
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        while POLLS.load(Ordering::SeqCst) < 3 && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        two.set("k", b"v").unwrap();
+        writer.set("k", b"v").unwrap();
         assert_eq!(get.join().unwrap().unwrap(), b"v");
     });
 }
 
 #[test]
-fn a_writer_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
+fn a_writer_times_out_while_another_process_has_the_lock() {
     for (name, operation) in WRITING {
-        let bed = Bed::new();
-        let store = bed.open();
+        let file = TestFile::new();
+        let store = file.open();
         store.set("k", b"v").unwrap();
         store.set_timeout(Some(TIMEOUT));
-        let before = bed.bytes();
-        let held = Held::shared(&bed.path());
+        let before = file.bytes();
+        let lock = LockHolder::shared(&file.path());
         let error = times_out_after(TIMEOUT, || operation(&store));
         assert!(
             matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
             "{name}: {error}"
         );
-        drop(held);
-        assert_eq!(bed.bytes(), before, "{name}");
+        drop(lock);
+        assert_eq!(file.bytes(), before, "{name}");
         operation(&store).unwrap();
     }
 }
 
 #[test]
-fn a_reader_does_not_wait_longer_than_its_time_out_for_a_held_lock() {
+fn a_reader_times_out_while_another_process_has_the_lock() {
     for (name, operation) in READING {
-        let bed = Bed::with(&record("/k", "v"));
-        let store = bed.open();
+        let file = TestFile::with(&record("/k", "v"));
+        let store = file.open();
         store.set_timeout(Some(TIMEOUT));
-        // What this store has not read yet, so that it needs the lock.
-        bed.open().set("new", b"1").unwrap();
-        let held = Held::exclusive(&bed.path());
+        // The store has not read this record, so it needs the lock.
+        file.open().set("new", b"1").unwrap();
+        let lock = LockHolder::exclusive(&file.path());
         let error = times_out_after(TIMEOUT, || operation(&store));
         assert!(
             matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
             "{name}: {error}"
         );
-        drop(held);
+        drop(lock);
         operation(&store).unwrap();
     }
 }
@@ -145,21 +149,21 @@ impl Cancellation for OnWait {
 }
 
 #[test]
-fn a_reader_that_has_read_all_there_is_needs_no_lock() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn a_reader_of_an_unchanged_file_needs_no_lock() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set("k", b"v").unwrap();
-    let _held = Held::exclusive(&bed.path());
+    let _lock = LockHolder::exclusive(&file.path());
     for (name, operation) in READING {
         operation(&store).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
 #[test]
-fn opening_keeps_its_time_out_too() {
-    let bed = Bed::with(b"");
-    let _held = Held::shared(&bed.path());
-    let error = times_out_after(TIMEOUT, || bed.options().timeout(TIMEOUT).open());
+fn opening_times_out_while_another_process_has_the_lock() {
+    let file = TestFile::with(b"");
+    let _lock = LockHolder::shared(&file.path());
+    let error = times_out_after(TIMEOUT, || file.options().timeout(TIMEOUT).open());
     assert!(
         matches!(error, StoreError::FileTimeout { obstacle: "another process holds its lock", .. }),
         "{error}"
@@ -167,89 +171,86 @@ fn opening_keeps_its_time_out_too() {
 }
 
 #[test]
-fn one_thread_that_waits_for_the_lock_does_not_hold_up_another() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn a_thread_that_waits_for_the_lock_does_not_block_another_thread() {
+    let file = TestFile::new();
+    let store = file.open();
     store.set("k", b"v").unwrap();
-    let held = Held::exclusive(&bed.path());
+    let lock = LockHolder::exclusive(&file.path());
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| store.set("slow", b"1"));
         let error = times_out_after(TIMEOUT, || store.wait_for(&["absent"], Some(TIMEOUT)));
         assert!(error.awaited().is_some(), "{error}");
-        drop(held);
+        drop(lock);
         slow.join().unwrap().unwrap();
     });
 }
 
 #[test]
-fn an_unlinked_file_is_waited_for_and_then_an_error_in_time() {
-    let names = READING.iter().chain(&WRITING[..1]);
-    for (name, operation) in names {
-        let bed = Bed::with(&record("/k", "v"));
-        let store = bed.open();
+fn operations_on_a_deleted_file_wait_until_their_timeout() {
+    let operations = READING.iter().chain(&WRITING[..1]);
+    for (name, operation) in operations {
+        let file = TestFile::with(&record("/k", "v"));
+        let store = file.open();
         store.set_timeout(Some(TIMEOUT));
-        fs::remove_file(bed.path()).unwrap();
+        fs::remove_file(file.path()).unwrap();
         let error = times_out_after(TIMEOUT, || operation(&store));
-        assert!(
-            matches!(error, StoreError::FileTimeout { obstacle: "there is no such file", .. }),
-            "{name}: {error}"
-        );
-        assert!(!bed.path().exists(), "{name} must not make the file");
+        assert!(matches!(error, StoreError::FileTimeout { obstacle: "no such file", .. }), "{name}: {error}");
+        assert!(!file.path().exists(), "{name} must not create the file");
     }
 }
 
 #[test]
-fn an_unlinked_file_is_an_error_within_a_twentieth_of_two_seconds() {
-    let bed = Bed::new();
-    let store = bed.options().timeout(Duration::from_secs(2)).open().unwrap();
-    fs::remove_file(bed.path()).unwrap();
+fn a_get_on_a_deleted_file_fails_within_100_ms_of_a_2_s_timeout() {
+    let file = TestFile::new();
+    let store = file.options().timeout(Duration::from_secs(2)).open().unwrap();
+    fs::remove_file(file.path()).unwrap();
     times_out_after(Duration::from_secs(2), || store.get("k"));
 }
 
 #[test]
-fn set_add_and_compare_set_make_the_file_anew_as_torchs_do() {
+fn writers_recreate_a_deleted_file_like_torch() {
     for (name, operation) in &WRITING[1..] {
-        let bed = Bed::new();
-        let store = bed.open();
+        let file = TestFile::new();
+        let store = file.open();
         store.set("old", b"1").unwrap();
-        fs::remove_file(bed.path()).unwrap();
+        fs::remove_file(file.path()).unwrap();
         operation(&store).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(bed.path().exists(), "{name}");
-        assert!(!store.check(&["old"]).unwrap(), "{name} must not remember what was in the file before");
+        assert!(file.path().exists(), "{name}");
+        assert!(!store.check(&["old"]).unwrap(), "{name} must not keep values of the deleted file");
     }
 }
 
 #[test]
-fn a_file_that_comes_back_in_time_is_read() {
-    let bed = Bed::new();
-    let store = bed.open();
-    fs::remove_file(bed.path()).unwrap();
+fn a_file_that_is_recreated_within_the_timeout_is_read() {
+    let file = TestFile::new();
+    let store = file.open();
+    fs::remove_file(file.path()).unwrap();
     std::thread::scope(|scope| {
         let get = scope.spawn(|| store.get("k"));
-        bed.open().set("k", b"v").unwrap();
+        file.open().set("k", b"v").unwrap();
         assert_eq!(get.join().unwrap().unwrap(), b"v");
     });
 }
 
 #[test]
-fn a_folder_that_is_missing_is_waited_for() {
-    let bed = Bed::new();
-    let path = bed.path().join("store");
+fn opening_waits_for_a_missing_directory() {
+    let file = TestFile::new();
+    let path = file.path().join("store");
     let options = rallypoint_store::FileStoreOptions::new(&path).timeout(TIMEOUT);
     let error = times_out_after(TIMEOUT, || options.clone().open());
-    assert!(matches!(error, StoreError::FileTimeout { obstacle: "there is no such file", .. }), "{error}");
-    fs::create_dir(bed.path()).unwrap();
+    assert!(matches!(error, StoreError::FileTimeout { obstacle: "no such file", .. }), "{error}");
+    fs::create_dir(file.path()).unwrap();
     options.open().unwrap();
 }
 
 #[test]
-fn a_file_that_takes_long_to_read_makes_no_call_longer_and_is_read_on_by_the_next() {
-    let bed = Bed::new();
-    let store = bed.open();
+fn a_call_times_out_on_a_long_file_and_the_next_call_reads_on() {
+    let file = TestFile::new();
+    let store = file.open();
     let records: Vec<_> = (0..1_000_000).flat_map(|n| record(&format!("/{n}"), "v")).collect();
-    push(&bed.path(), &records);
+    append_bytes(&file.path(), &records);
     let timeout = Duration::from_millis(50);
     let error = fails_in_time(timeout, || store.with_timeout(Some(timeout)).get("999999"));
-    assert!(error.to_string().contains("too long to be read in that time"), "{error}");
+    assert!(error.to_string().contains("too long to read in time"), "{error}");
     assert_eq!(store.get("999999").unwrap(), b"v");
 }

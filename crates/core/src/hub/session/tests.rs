@@ -1,4 +1,4 @@
-//! The handshake and the order of requests, by hand. What the engine makes of them is the model test's business.
+//! Tests of the handshake and of the order of requests.
 
 use super::*;
 
@@ -7,21 +7,21 @@ const NUM_KEYS: u8 = Op::NumKeys as u8;
 const LIST_KEYS: u8 = Op::ListKeys as u8;
 const CANCEL: u8 = Op::CancelWait as u8;
 
-/// A session past its handshake.
+/// Returns a session after the handshake.
 fn validated() -> Session {
     let mut session = Session::default();
     assert!(session.next(&mut &VALIDATE[..], &Limits::default(), false).unwrap().is_none());
     session
 }
 
-/// The operations that come out of `bytes`, and the error that ended them.
+/// Returns the operations that the session decodes from `bytes`, and the error at their end.
 fn ops(session: &mut Session, bytes: &[u8], is_blocked: bool) -> (Vec<Op>, Option<WireError>) {
     let (mut input, mut ops) = (bytes, Vec::new());
     loop {
         match session.next(&mut input, &Limits::default(), is_blocked) {
             Ok(Some(decoded)) => ops.push(decoded.request().op()),
             Ok(None) => {
-                assert!(input.is_empty(), "`None` means that the input is used up");
+                assert!(input.is_empty(), "`None` means that the session has consumed the input");
                 return (ops, None);
             }
             Err(error) => return (ops, Some(error)),
@@ -36,12 +36,12 @@ fn encoded(requests: &[Request<'_>]) -> Vec<u8> {
 }
 
 #[test]
-fn a_request_is_taken_in_place_only_whole_and_only_if_nothing_is_held_back() {
+fn next_in_place_needs_a_whole_request_and_an_empty_backlog() {
     let set = encoded(&[Request::Set { key: b"/k", value: b"v"[..].into() }]);
     let next_in_place = |session: &mut Session, bytes: &[u8]| {
         let mut input = bytes;
-        let taken = session.next_in_place(&mut input, &Limits::default()).map(|request| request.op());
-        (taken, input.len())
+        let op = session.next_in_place(&mut input, &Limits::default()).map(|request| request.op());
+        (op, input.len())
     };
     assert_eq!(next_in_place(&mut validated(), &set), (Some(Op::Set), 0));
     assert_eq!(next_in_place(&mut validated(), &[&set[..], &set].concat()), (Some(Op::Set), set.len()));
@@ -51,17 +51,17 @@ fn a_request_is_taken_in_place_only_whole_and_only_if_nothing_is_held_back() {
     assert_eq!(next_in_place(&mut Session::default(), &set), (None, set.len()));
     assert_eq!(next_in_place(&mut validated(), &[NUM_KEYS]), (Some(Op::NumKeys), 0));
     assert_eq!(next_in_place(&mut validated(), &VALIDATE), (None, VALIDATE.len()));
-    // The rest of a request that has begun is no request of its own.
-    let mut begun = validated();
-    assert_eq!(ops(&mut begun, &set[..3], false), (vec![], None));
-    assert_eq!(next_in_place(&mut begun, &set), (None, set.len()));
-    let mut behind = validated();
-    assert_eq!(ops(&mut behind, &[NUM_KEYS], true), (vec![], None));
-    assert_eq!(next_in_place(&mut behind, &set), (None, set.len()));
+    // The bytes continue an incomplete request.
+    let mut partial = validated();
+    assert_eq!(ops(&mut partial, &set[..3], false), (vec![], None));
+    assert_eq!(next_in_place(&mut partial, &set), (None, set.len()));
+    let mut deferred = validated();
+    assert_eq!(ops(&mut deferred, &[NUM_KEYS], true), (vec![], None));
+    assert_eq!(next_in_place(&mut deferred, &set), (None, set.len()));
 }
 
 #[test]
-fn a_request_beyond_the_limits_is_not_taken_in_place() {
+fn next_in_place_skips_requests_beyond_the_limits() {
     for (key, value) in [(9, 1), (8, 17), (8, 16)] {
         let limits = Limits { key_len: 8, value_len: 16, frame_len: 40, ..Limits::default() };
         let set = encoded(&[Request::Set { key: &vec![b'k'; key], value: vec![b'v'; value][..].into() }]);
@@ -100,7 +100,7 @@ fn a_wrong_magic_is_refused_and_nothing_behind_it_is_processed() {
 }
 
 #[test]
-fn a_command_before_validate_is_refused_at_its_first_byte() {
+fn a_request_before_validate_is_refused_at_its_first_byte() {
     for found in 1..=255 {
         let refused = WireError::NotValidated { found };
         assert_eq!(ops(&mut Session::default(), &[found], false), (vec![], Some(refused)));
@@ -108,7 +108,7 @@ fn a_command_before_validate_is_refused_at_its_first_byte() {
 }
 
 #[test]
-fn a_command_before_validate_never_reaches_the_engine() {
+fn a_request_before_validate_never_reaches_the_engine() {
     let set = encoded(&[Request::Set { key: b"/k", value: b"v"[..].into() }]);
     let bytes = [&set[..], &VALIDATE].concat();
     let (ops, error) = ops(&mut Session::default(), &bytes, false);
@@ -141,14 +141,14 @@ fn a_zero_byte_inside_a_request_is_not_a_second_validate() {
 }
 
 #[test]
-fn what_is_not_the_protocol_is_refused_even_behind_a_blocked_request() {
+fn an_unknown_operation_is_refused_behind_a_blocked_request() {
     let mut session = validated();
     let refused = WireError::UnknownOp { code: 0x13 };
     assert_eq!(ops(&mut session, &[NUM_KEYS, 0x13], true), (vec![], Some(refused)));
 }
 
 #[test]
-fn requests_behind_a_blocked_one_are_held_back_and_then_come_in_order() {
+fn requests_behind_a_blocked_one_are_deferred_and_then_returned_in_order() {
     let mut session = validated();
     assert_eq!(ops(&mut session, &[NUM_KEYS, LIST_KEYS], true), (vec![], None));
     assert!(session.has_backlog());
@@ -157,33 +157,40 @@ fn requests_behind_a_blocked_one_are_held_back_and_then_come_in_order() {
 }
 
 #[test]
-fn a_cancel_overtakes_what_is_held_back() {
+fn a_cancel_overtakes_deferred_requests() {
     let mut session = validated();
     assert_eq!(ops(&mut session, &[NUM_KEYS, CANCEL], true), (vec![Op::CancelWait], None));
     assert_eq!(ops(&mut session, &[], false), (vec![Op::NumKeys], None));
 }
 
 #[test]
-fn held_counts_the_incomplete_and_the_held_back() {
+fn buffered_bytes_counts_incomplete_and_deferred_requests() {
     let get = encoded(&[Request::Get { key: b"/k" }]);
     let mut session = validated();
     ops(&mut session, &[&get[..], &get[..4]].concat(), true);
-    let deferred = get.len() + DEFERRED_OVERHEAD;
+    let deferred = get.len() + DEFERRED_OVERHEAD_BYTES;
     assert_eq!((session.decoder().received(), session.backlog_bytes()), (Some(4), deferred));
-    assert!((deferred + 4..=deferred + 64).contains(&session.held()), "{}", session.held());
+    assert!(
+        (deferred + 4..=deferred + 64).contains(&session.buffered_bytes()),
+        "{}",
+        session.buffered_bytes()
+    );
     ops(&mut session, &get[4..], false);
-    assert_eq!((session.decoder().received(), session.backlog_bytes(), session.held()), (None, 0, 0));
+    assert_eq!(
+        (session.decoder().received(), session.backlog_bytes(), session.buffered_bytes()),
+        (None, 0, 0)
+    );
 }
 
 #[test]
-fn requests_of_one_byte_are_counted_as_what_they_cost_to_keep() {
+fn deferred_requests_count_with_their_overhead() {
     let mut session = validated();
     ops(&mut session, &[NUM_KEYS; 1000], true);
-    assert!(session.held() > 1000 * size_of::<Bytes>());
+    assert!(session.buffered_bytes() > 1000 * size_of::<Bytes>());
 }
 
 #[test]
-fn a_request_that_begins_where_another_ends_is_another() {
+fn started_counts_each_request_that_arrives_in_pieces() {
     let set = encoded(&[Request::Set { key: b"/k", value: b"value"[..].into() }]);
     for is_blocked in [false, true] {
         let mut session = validated();
@@ -192,8 +199,8 @@ fn a_request_that_begins_where_another_ends_is_another() {
             (session.decoder().started(), session.decoder().received())
         };
         let (first, _) = feed(&set[..9]);
-        assert_eq!(feed(&set[9..12]), (first, Some(12)), "it goes on");
-        assert_eq!(feed(&[&set[12..], &set[..5]].concat()), (first + 1, Some(5)), "the next one");
+        assert_eq!(feed(&set[9..12]), (first, Some(12)), "the same request continues");
+        assert_eq!(feed(&[&set[12..], &set[..5]].concat()), (first + 1, Some(5)), "the next request");
         assert_eq!(feed(&[&set[5..], &set[..]].concat()).1, None);
     }
 }

@@ -1,4 +1,4 @@
-//! What each change makes of a state.
+//! The effect of each change on a state.
 
 use std::sync::Arc;
 
@@ -15,30 +15,34 @@ fn ranks(state: &State) -> Vec<(String, i64)> {
 }
 
 #[test]
-fn the_last_call_starts_with_the_node_that_makes_it_enough() {
+fn the_last_call_starts_with_the_node_that_reaches_min_nodes() {
     assert_eq!(applied(Change::AddToParticipants, &State::default()).deadline, None, "one of two");
     let enough = applied(Change::AddToParticipants, &open(&["a"]));
     assert_eq!(enough.deadline, wall(60).checked_add(Duration::from_secs(30)));
 }
 
 #[test]
-fn the_last_call_is_not_extended_by_whoever_comes_later() {
+fn the_last_call_is_not_extended_by_a_later_node() {
     let fixture = Fixture::with(Settings::new("job", 2, 9));
-    let later = apply(Change::AddToParticipants, &open(&["a", "c"]).called(), &fixture.view(), &[]);
+    let later = apply(Change::AddToParticipants, &open(&["a", "c"]).in_last_call(), &fixture.view(), &[]);
     assert_eq!(later.deadline, Some(wall(30)));
 }
 
 #[test]
-fn the_last_call_ends_when_there_are_too_few() {
-    let fewer = applied(Change::Withdraw, &open(&["a", "b"]).called());
+fn the_last_call_is_canceled_when_fewer_than_min_nodes_remain() {
+    let fewer = applied(Change::Withdraw, &open(&["a", "b"]).in_last_call());
     assert_eq!(fewer.deadline, None);
-    let dead =
-        apply(Change::KeepAlive, &open(&["a", "b"]).called(), &Fixture::new().without(["a"]).view(), &[]);
+    let dead = apply(
+        Change::KeepAlive,
+        &open(&["a", "b"]).in_last_call(),
+        &Fixture::new().with_dead(["a"]).view(),
+        &[],
+    );
     assert_eq!(dead.deadline, None);
 }
 
 #[test]
-fn the_node_that_makes_it_full_completes_it_and_ranks_are_in_the_order_of_the_nodes() {
+fn the_node_that_fills_a_round_completes_it_and_ranks_follow_the_order_of_the_nodes() {
     let full = applied(Change::AddToParticipants, &open(&["c", "a"]));
     assert!(full.complete);
     assert_eq!(full.deadline, None);
@@ -47,7 +51,7 @@ fn the_node_that_makes_it_full_completes_it_and_ranks_are_in_the_order_of_the_no
 }
 
 #[test]
-fn those_who_asked_are_let_in_along_up_to_max() {
+fn announced_nodes_are_admitted_with_the_writer_up_to_max_nodes() {
     let asked = nodes(["d", "c", "e", "f"]);
     let state = apply(Change::AddToParticipants, &State::default(), &Fixture::new().view(), &asked);
     assert_eq!(ranks(&state), [("b".into(), 0), ("c".into(), 1), ("d".into(), 2)]);
@@ -55,34 +59,38 @@ fn those_who_asked_are_let_in_along_up_to_max() {
 }
 
 #[test]
-fn those_who_asked_come_from_the_wait_list_and_from_the_spares_with_a_fresh_heartbeat() {
+fn announced_nodes_are_admitted_from_the_wait_list_and_the_spares_with_a_new_heartbeat() {
     let state = open(&["a"]).waiting("b").waiting("c");
     let fixture = Fixture::with(Settings::new("job", 2, 9));
     let next = apply(Change::AddToParticipants, &state.spare("d"), &fixture.view(), &nodes(["c", "d"]));
     assert_eq!(next.participants.len(), 4);
     assert!(next.wait_list.is_empty() && next.redundancy_list.is_empty());
     assert_eq!(next.last_heartbeats[&node("c")], wall(60));
-    assert_eq!(next.last_heartbeats[&node("a")], wall(0), "who was in it is left alone");
+    assert_eq!(next.last_heartbeats[&node("a")], wall(0), "a participant keeps its heartbeat");
 }
 
 #[test]
-fn the_dead_are_not_let_in_even_if_they_asked() {
-    let next =
-        apply(Change::AddToParticipants, &open(&["a"]), &Fixture::new().without(["c"]).view(), &nodes(["c"]));
+fn a_dead_node_is_not_admitted_even_if_it_announced_itself() {
+    let next = apply(
+        Change::AddToParticipants,
+        &open(&["a"]),
+        &Fixture::new().with_dead(["c"]).view(),
+        &nodes(["c"]),
+    );
     assert_eq!(ranks(&next), [("a".into(), 0), ("b".into(), 0)]);
 }
 
 #[test]
-fn a_round_that_is_full_makes_spares_of_those_who_wait() {
+fn a_full_round_turns_waiting_nodes_into_spares() {
     let full = applied(Change::AddToParticipants, &open(&["a", "c"]).waiting("d"));
     assert!(full.wait_list.is_empty());
     assert_eq!(full.redundancy_list, [node("d")].into());
     let not_full = applied(Change::MarkComplete, &open(&["a", "b"]).waiting("d"));
-    assert_eq!(not_full.wait_list, [node("d")].into(), "there is room for it in the next");
+    assert_eq!(not_full.wait_list, [node("d")].into(), "the next round has room for it");
 }
 
 #[test]
-fn with_the_last_node_a_complete_round_ends_and_the_next_opens() {
+fn a_complete_round_ends_and_the_next_opens_when_its_last_node_leaves() {
     let one_left = applied(Change::Withdraw, &complete(&["a", "b"]));
     assert!(one_left.complete);
     assert_eq!(one_left.round, 0);
@@ -98,29 +106,29 @@ fn a_withdrawal_changes_the_state_even_if_the_node_was_in_no_list() {
 }
 
 #[test]
-fn a_heartbeat_is_after_all_that_were_ever_there_and_never_the_same() {
+fn a_heartbeat_is_later_than_every_earlier_heartbeat_and_never_repeats() {
     let mut state = open(&["a", "b"]);
     state.last_heartbeats.insert(node("a"), wall(3_600));
     let tick = Duration::from_micros(1);
     let ahead = wall(3_600).checked_add(tick).unwrap();
     let beaten = applied(Change::KeepAlive, &state);
-    assert_eq!(beaten.last_heartbeats[&node("b")], ahead, "`a` has a clock that is an hour ahead");
+    assert_eq!(beaten.last_heartbeats[&node("b")], ahead, "the clock of `a` is an hour ahead");
     let gone = applied(Change::Withdraw, &beaten);
     let back = applied(Change::AddToParticipants, &gone);
-    assert!(back.last_heartbeats[&node("b")] > ahead, "nobody may take it for what it was before");
-    let alone = apply(Change::KeepAlive, &back, &Fixture::new().without(["a"]).view(), &[]);
+    assert!(back.last_heartbeats[&node("b")] > ahead, "the heartbeat before it left must not repeat");
+    let alone = apply(Change::KeepAlive, &back, &Fixture::new().with_dead(["a"]).view(), &[]);
     assert!(alone.last_heartbeats[&node("b")] > back.last_heartbeats[&node("b")]);
 }
 
 #[test]
-fn only_ones_own_heartbeat_is_written() {
+fn only_the_writers_heartbeat_is_written() {
     let beaten = applied(Change::KeepAlive, &open(&["a", "b"]));
     assert_eq!(beaten.last_heartbeats[&node("a")], wall(0));
     assert_eq!(beaten.last_heartbeats[&node("b")], wall(60));
 }
 
 #[test]
-fn closing_says_by_whom_and_leaves_the_rest() {
+fn closing_records_the_node_and_changes_nothing_else() {
     let closed = applied(Change::MarkClosed, &open(&["a"]));
     assert!(closed.closed);
     assert!(closed.closed_by().unwrap().starts_with("b (pid 1) at "));
@@ -136,7 +144,7 @@ fn a_node_is_in_one_list_at_a_time() {
 }
 
 #[test]
-fn a_restored_round_is_as_it_was_and_the_others_wait_for_the_next() {
+fn a_restored_round_keeps_its_ranks_and_other_nodes_wait_for_the_next() {
     let mut round = complete(&["a", "b"]).spare("s");
     round.round = 4;
     let mut fixture = Fixture::new();

@@ -1,5 +1,5 @@
-//! What a node decides, case by case. The rows are those of torch's join operation, first match first; where we differ,
-//! the test says so in its name.
+//! Decisions, case by case. The rows are those of torch's join operation, of which the first match applies. Where we
+//! differ from torch, the comment of the test says what torch does.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ fn join(fixture: &Fixture, state: &State) -> Decision {
 }
 
 #[test]
-fn a_node_joins_by_torchs_rows() {
+fn a_node_joins_by_the_rows_of_the_torch_join_operation() {
     use Change::*;
     use Decision::{Fail, Finish, Wait, Write};
     let now = Fixture::new;
@@ -38,10 +38,10 @@ fn a_node_joins_by_torchs_rows() {
         ("13, first of all", now(), State::default(), Write(AddToParticipants)),
         ("14, below min", now().heartbeat_due(), open(&["b"]), Write(KeepAlive)),
         ("14, on the wait list", now().heartbeat_due(), complete(&["a", "c"]).waiting("b"), Write(KeepAlive)),
-        ("14, in a last call", now().heartbeat_due(), open(&["a", "b"]).called(), Write(KeepAlive)),
+        ("14, in a last call", now().heartbeat_due(), open(&["a", "b"]).in_last_call(), Write(KeepAlive)),
         ("15, below min", now(), open(&["b"]), Wait),
         ("15, on the wait list", now(), complete(&["a", "c"]).waiting("b"), Wait),
-        ("15, in a last call", now(), open(&["a", "b"]).called(), Wait),
+        ("15, in a last call", now(), open(&["a", "b"]).in_last_call(), Wait),
     ];
     for (row, fixture, state, decision) in rows {
         assert_eq!(join(&fixture, &state), decision, "row {row}");
@@ -49,7 +49,7 @@ fn a_node_joins_by_torchs_rows() {
 }
 
 #[test]
-fn a_node_that_fails_says_why() {
+fn a_failed_join_gives_its_reason() {
     let reason = |fixture: Fixture, state: State| decide(Goal::Join, &state, &fixture.view()).1;
     let full = complete(&["a", "c", "d"]).closed();
     assert_eq!(reason(Fixture::new(), full.clone()), Reason::Closed { by: None });
@@ -57,46 +57,47 @@ fn a_node_that_fails_says_why() {
     assert!(reason(Fixture::new().late_by(1), open(&["a"])).is_join_timeout());
 }
 
-/// Torch removes itself first (row 5) and is in no list for a moment.
+/// A torch node removes itself first (row 5), and is temporarily in no list.
 #[test]
-fn a_spare_that_is_needed_goes_straight_to_where_it_is_needed() {
+fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     let under_way = complete(&["a", "c"]).spare("b");
     assert_eq!(join(&Fixture::new(), &under_way), Decision::Write(Change::AddToWaitList));
     let starting = open(&["a"]).spare("b");
     assert_eq!(join(&Fixture::new(), &starting), Decision::Write(Change::AddToParticipants));
 }
 
-/// Torch returns (row 6) with another world than those who were quicker.
+/// A torch node returns (row 6) with a smaller world size than the nodes that returned before.
 #[test]
-fn a_round_that_somebody_has_left_is_not_entered() {
+fn a_round_that_a_node_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
     let (decision, reason) = decide(Goal::Join, &broken, &Fixture::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
-    assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
+    assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
-/// Torch's nodes don't write down how many they were; with the highest rank gone nothing tells but the least there must
-/// have been.
+/// Torch nodes don't record the world size. After the node of the highest rank has left, only `min_nodes` shows that
+/// the round was larger.
 #[test]
-fn a_round_of_torchs_that_has_less_than_the_least_was_left_by_somebody() {
+fn a_torch_round_below_min_nodes_has_lost_a_node_and_is_not_entered() {
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
     let fixture = Fixture::with(Settings::new("job", 3, 3));
     let (decision, reason) = decide(Goal::Join, &round.without(&nodes(["c"]), 3), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
-    assert_eq!(reason, Reason::RoundBroken { round: 0, of: 3, have: 2 });
+    assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
-/// Found by seeds 76,209 and 200,022: the highest rank of a round that torch completed had left it, and waits.
+/// Found by seeds 76,209 and 200,022 of the simulator: the node of the highest rank had left a round that a torch node
+/// completed, and waits for the next.
 #[test]
-fn a_round_of_torchs_whose_size_nobody_can_know_is_not_entered() {
+fn a_torch_round_of_unknown_size_is_not_entered() {
     let fixture = Fixture::with(Settings::new("job", 2, 4));
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
     let left = round.without(&nodes(["c"]), 2).waiting("c");
     let (decision, _) = decide(Goal::Join, &left, &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
-    // Nobody waits; or it is full, so that nobody has left; or it is written down.
+    // The size is known if no node waits, if the round is full, or if it is recorded.
     assert_eq!(join(&fixture, &round.without(&nodes(["c"]), 2)), Decision::Finish);
     let mut full = complete(&["a", "b", "c", "d"]).waiting("e");
     full.extra.clear();
@@ -104,29 +105,30 @@ fn a_round_of_torchs_whose_size_nobody_can_know_is_not_entered() {
     assert_eq!(join(&fixture, &complete(&["a", "b"]).waiting("e")), Decision::Finish);
 }
 
-/// Torch has no announcements.
+/// Torch nodes have no announcements.
 #[test]
-fn who_gives_up_takes_its_announcement_back_even_if_it_is_in_no_list() {
+fn a_node_that_times_out_retracts_its_announcement_even_if_it_is_in_no_list() {
     let fixture = Fixture::new().late_by(1);
     assert_eq!(join(&fixture, &open(&["a"])), Decision::Fail);
     assert_eq!(join(&fixture.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
 }
 
-/// Torch stays on the wait list (row 11 is for those in no list) and so makes the full round start over.
+/// A torch node stays on the wait list, because row 11 is only for nodes in no list. So it makes the full round
+/// re-form.
 #[test]
-fn who_waits_for_a_round_that_is_full_becomes_a_spare() {
+fn a_node_that_waits_for_a_full_round_becomes_a_spare() {
     let full = complete(&["a", "c", "d"]).waiting("b");
     assert_eq!(join(&Fixture::new(), &full), Decision::Write(Change::AddToRedundancyList));
 }
 
-/// Torch compares the deadline, which is somebody else's clock, with its own (row 12).
+/// A torch node compares the deadline, which another node's clock set, with its own clock (row 12).
 #[test]
-fn a_last_call_is_over_when_it_was_seen_for_as_long_as_it_lasts_whatever_the_clocks_say() {
-    let state = open(&["a", "b"]).called();
+fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wall_clocks_show() {
+    let state = open(&["a", "b"]).in_last_call();
     for clock in [wall(-3_600), wall(3_600)] {
         let mut fixture = Fixture { wall: clock, ..Fixture::new() };
-        assert_eq!(join(&fixture, &state), Decision::Wait, "just begun");
-        // After 29 s, neither node is dead: both are seen to live on.
+        assert_eq!(join(&fixture, &state), Decision::Wait, "at the start");
+        // The heartbeats of both nodes change, so neither is dead after 29 s.
         for second in 0..30 {
             let mut seen = state.clone();
             seen.last_heartbeats.values_mut().for_each(|heartbeat| *heartbeat = wall(second));
@@ -138,42 +140,42 @@ fn a_last_call_is_over_when_it_was_seen_for_as_long_as_it_lasts_whatever_the_clo
     }
 }
 
-/// Torch joins without a look at how many there are (row 13), and then the round is never completed.
+/// A torch node joins whatever the number of participants is (row 13), and then the round is never completed.
 #[test]
-fn an_open_round_that_is_full_by_ones_own_settings_is_not_joined() {
+fn an_open_round_that_is_full_by_the_nodes_own_settings_is_not_joined() {
     assert_eq!(join(&Fixture::new(), &open(&["a", "c", "d"])), Decision::Write(Change::AddToRedundancyList));
 }
 
-/// Torch completes a round only when the count is met exactly.
+/// A torch node completes a round only at exactly `max_nodes` participants.
 #[test]
 fn a_participant_completes_an_open_round_that_is_full_by_its_own_settings() {
     let (decision, reason) = decide(Goal::Join, &open(&["a", "b", "c", "d"]), &Fixture::new().view());
     assert_eq!((decision, reason), (Decision::Write(Change::MarkComplete), Reason::Full { have: 4 }));
 }
 
-/// Torch's purge reaches the store with the next write, whenever that is.
+/// A torch node writes the removal of dead nodes only together with its next change.
 #[test]
-fn who_waits_puts_the_dead_out_at_once() {
+fn a_waiting_node_removes_dead_nodes_immediately() {
     let state = open(&["a", "b"]);
-    let fixture = Fixture::new().having_seen(&state, 15);
+    let fixture = Fixture::new().after_observing(&state, 15);
     let (decision, reason) = decide(Goal::Join, &open(&["b"]), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::KeepAlive));
     assert_eq!(reason, Reason::Dead { nodes: nodes(["a"]) });
 }
 
 #[test]
-fn leaving_a_round_is_done_when_it_is_left() {
+fn exit_finishes_when_the_node_is_out_of_the_round() {
     let exit = |fixture: &Fixture, state: &State| decide(Goal::Exit, state, &fixture.view()).0;
     assert_eq!(exit(&Fixture::new(), &open(&["a"])), Decision::Finish);
     assert_eq!(exit(&Fixture::new().late_by(1), &open(&["a"])), Decision::Finish);
-    assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"])), Decision::Write(Change::StartOver));
+    assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"])), Decision::Write(Change::MoveToWaitList));
     assert_eq!(exit(&Fixture::new(), &complete(&["a", "b"]).closed()), Decision::Write(Change::Withdraw));
     assert_eq!(exit(&Fixture::new(), &open(&["a", "b"])), Decision::Write(Change::Withdraw));
     assert_eq!(exit(&Fixture::new().late_by(1), &complete(&["a", "b"])), Decision::Fail);
 }
 
 #[test]
-fn leaving_for_good_is_done_when_it_is_in_no_list_and_announced_nowhere() {
+fn leave_finishes_when_the_node_is_in_no_list_and_has_no_announcement() {
     let leave = |fixture: &Fixture, state: &State| decide(Goal::Leave, state, &fixture.view()).0;
     assert_eq!(leave(&Fixture::new(), &open(&["a"])), Decision::Finish);
     assert_eq!(leave(&Fixture::new(), &open(&["a"]).spare("b")), Decision::Write(Change::Withdraw));
@@ -183,20 +185,20 @@ fn leaving_for_good_is_done_when_it_is_in_no_list_and_announced_nowhere() {
 }
 
 #[test]
-fn a_heartbeat_is_written_when_it_is_due_and_tells_when_it_comes_too_late() {
+fn a_heartbeat_is_written_when_it_is_due_and_fails_after_its_deadline() {
     let beat = |fixture: &Fixture, state: &State| decide(Goal::KeepAlive, state, &fixture.view());
     let round = complete(&["a", "b"]);
     assert_eq!(beat(&Fixture::new(), &round).0, Decision::Finish);
     let due = beat(&Fixture::new().heartbeat_due(), &round);
     assert_eq!(due, (Decision::Write(Change::KeepAlive), Reason::HeartbeatDue));
     let late = Fixture::new().heartbeat_due().late_by(1);
-    assert_eq!(beat(&late, &round), (Decision::Fail, Reason::TooLong));
+    assert_eq!(beat(&late, &round), (Decision::Fail, Reason::OperationTimeout));
     assert_eq!(beat(&Fixture::new(), &complete(&["a"])), (Decision::Finish, Reason::Dropped));
     assert!(matches!(beat(&Fixture::new(), &round.closed()), (Decision::Finish, Reason::Closed { .. })));
 }
 
 #[test]
-fn closing_is_done_when_it_is_closed_by_whomever() {
+fn close_finishes_when_any_node_has_closed_the_rendezvous() {
     let close = |fixture: &Fixture, state: &State| decide(Goal::Close, state, &fixture.view()).0;
     assert_eq!(close(&Fixture::new(), &open(&["a"]).closed()), Decision::Finish);
     assert_eq!(close(&Fixture::new(), &open(&["a"])), Decision::Write(Change::MarkClosed));
@@ -204,38 +206,35 @@ fn closing_is_done_when_it_is_closed_by_whomever() {
 }
 
 #[test]
-fn who_gives_up_says_who_was_there_and_how_many_had_to_be() {
+fn a_join_timeout_names_the_participants_and_the_number_of_nodes_needed() {
     let (_, reason) = decide(Goal::Join, &open(&["a"]), &Fixture::new().late_by(1).view());
     let waited = Duration::from_secs(601);
-    assert_eq!(reason, Reason::JoinTimeout { here: nodes(["a"]), need: 2, waited });
+    assert_eq!(reason, Reason::JoinTimeout { participants: nodes(["a"]), need: 2, waited });
     assert!(
         reason.to_string().starts_with("1 of at least 2 nodes joined within 601 s (join_timeout): a (pid ")
     );
 }
 
 #[test]
-fn who_waited_in_vain_for_the_next_round_says_that_one_is_under_way() {
+fn a_timeout_on_the_wait_list_names_the_round_under_way() {
     let state = complete(&["a", "c"]).waiting("b");
     let (_, reason) = decide(Goal::Join, &state, &Fixture::new().late_by(1).view());
     let told = reason.to_string();
-    assert!(
-        told.starts_with("round 0 is under way with 2 nodes, and no node started over within 601 s"),
-        "{told}"
-    );
+    assert!(told.starts_with("round 0 is under way with 2 nodes and did not re-form within 601 s"), "{told}");
 }
 
 #[test]
-fn a_torch_round_that_somebody_may_have_left_is_not_entered() {
-    // The highest rank may have been in it, and wait for the next one now.
+fn a_torch_round_that_a_waiting_node_may_have_left_is_not_entered() {
+    // Node `c` may have been in the round with the highest rank, and wait for the next one now.
     let mut state = complete(&["a", "b"]).waiting("c");
     state.extra.clear();
     let (decision, reason) = decide(Goal::Join, &state, &Fixture::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw), "{reason}");
 }
 
-/// Torch's nodes follow each their own numbers, and start over again and again.
+/// Each torch node follows its own `--nnodes`, and rounds re-form again and again.
 #[test]
-fn a_node_with_other_numbers_of_nodes_is_refused_and_both_are_named() {
+fn a_node_with_another_nnodes_is_refused_and_both_values_are_named() {
     let mut job = open(&["a"]);
     job.publish_terms(&State::default(), &node("a"), &Settings::new("job", 2, 3));
     let other = Fixture::with(Settings::new("job", 2, 4));
@@ -243,13 +242,13 @@ fn a_node_with_other_numbers_of_nodes_is_refused_and_both_are_named() {
     assert_eq!(decision, Decision::Fail);
     assert_eq!(
         reason.to_string(),
-        "node b (pid 1) was started with --nnodes 2:4, but the job of node a (pid 1) with --nnodes 2:3"
+        "node b (pid 1) was started with --nnodes 2:4, but node a (pid 1) started the job with --nnodes 2:3"
     );
     assert_eq!(join(&Fixture::new(), &job), Decision::Write(Change::AddToParticipants));
-    // Other nodes have let it in before it could look.
+    // Other nodes have admitted the node before it read the terms.
     job.participants.insert(node("b"), 0);
     assert_eq!(join(&other, &job), Decision::Write(Change::Withdraw));
-    // All nodes of the earlier job are gone.
+    // All other nodes have left, so the published terms hold no longer.
     job.participants.remove(&node("a"));
     assert_eq!(join(&other, &job), Decision::Wait);
 }
@@ -265,22 +264,26 @@ fn a_node_that_needs_more_nodes_than_a_torch_node_completed_the_round_with_is_re
 #[test]
 fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
     let settings = Settings::new("job", 2, 5);
-    let mut next = open(&["a", "b"]).called();
+    let mut next = open(&["a", "b"]).in_last_call();
     next.round = 1;
     next.extra = complete(&["a", "b", "c"]).extra;
     let after = |seconds, state: &State| {
-        let fixture = Fixture::with(settings.clone()).having_seen(state, seconds);
+        let fixture = Fixture::with(settings.clone()).after_observing(state, seconds);
         join(&fixture, state)
     };
     assert_eq!(after(2, &next), Decision::Wait);
     assert_eq!(after(3, &next), Decision::Write(Change::MarkComplete));
-    // Newcomers may not be the last ones.
+    // The round has new nodes, so more may follow.
     let mut larger = next.clone();
     for name in ["c", "d"] {
         larger.participants.insert(node(name), 0);
     }
     assert_eq!(after(3, &larger), Decision::Wait);
-    assert_eq!(after(3, &open(&["a", "b"]).called()), Decision::Wait, "the first round has the long one");
+    assert_eq!(
+        after(3, &open(&["a", "b"]).in_last_call()),
+        Decision::Wait,
+        "the first round has a long last call"
+    );
 }
 
 #[test]
@@ -294,11 +297,11 @@ fn a_node_restores_its_round_when_the_store_has_lost_it() {
         assert_eq!(keep_alive(&lost), (Decision::Write(Change::Restore), Reason::StateLost));
     }
     assert_eq!(keep_alive(&round).0, Decision::Finish);
-    // The others have gone on without it.
+    // The other nodes have started the next round without it.
     let mut next = open(&["a"]);
     next.round = 5;
     assert_eq!(keep_alive(&next), (Decision::Finish, Reason::Dropped));
-    // After the store lost the round, they have completed another one, and start over.
+    // After the store lost the round, the other nodes have completed another one, and now re-form it.
     let mut since = open(&["a"]);
     (since.round, since.extra) = (1, complete(&["a"]).extra);
     assert_eq!(keep_alive(&since), (Decision::Finish, Reason::Dropped));

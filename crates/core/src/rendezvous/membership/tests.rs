@@ -3,7 +3,7 @@ use super::super::tests::{complete, node, nodes};
 use super::*;
 
 fn seen(state: &State) -> Membership {
-    let joined = Joined::of(&complete(&["a", "b", "c"]));
+    let joined = JoinedRound::of(&complete(&["a", "b", "c"]));
     Member::new(node("b"), Settings::new("job", 2, 3)).membership(Some(&joined), state)
 }
 
@@ -13,19 +13,23 @@ fn a_round_is_intact_until_a_node_leaves_or_waits() {
     let seen_all = seen(&all);
     assert_eq!((&seen_all.members, seen_all.world_size()), (&nodes(["a", "b", "c"]), 3));
     assert!(seen_all.is_intact() && !seen_all.is_round_over);
-    let with_newcomer = seen(&all.clone().waiting("d"));
-    assert_eq!((with_newcomer.num_nodes_waiting(), with_newcomer.is_round_over), (1, false));
-    assert!(!with_newcomer.is_intact());
+    let with_new_node = seen(&all.clone().waiting("d"));
+    assert_eq!((with_new_node.num_nodes_waiting(), with_new_node.is_round_over), (1, false));
+    assert!(!with_new_node.is_intact());
 }
 
 #[test]
-fn a_node_of_the_round_that_waits_has_returned_and_one_that_is_nowhere_is_lost() {
+fn a_node_of_the_round_that_waits_is_rejoining_and_one_in_no_list_is_lost() {
     let state = complete(&["a", "b", "c"]).without(&nodes(["a", "c"]), 2).waiting("a");
     let seen = seen(&state);
-    assert_eq!((&seen.returned, seen.is_round_over), (&nodes(["a"]), true));
+    assert_eq!((&seen.rejoining, seen.is_round_over), (&nodes(["a"]), true));
     let lost = seen.lost.clone().unwrap();
     assert_eq!(lost.nodes, nodes(["c"]));
-    assert!(seen.is_gone(&node("a")) && seen.is_gone(&node("c")) && !seen.is_gone(&node("b")));
+    assert!(
+        seen.has_left_round(&node("a"))
+            && seen.has_left_round(&node("c"))
+            && !seen.has_left_round(&node("b"))
+    );
     assert_eq!(
         lost.to_string(),
         "c (pid 1): no heartbeat for 15 s (keep_alive_interval × keep_alive_max_attempt)"
@@ -33,7 +37,7 @@ fn a_node_of_the_round_that_waits_has_returned_and_one_that_is_nowhere_is_lost()
 }
 
 #[test]
-fn a_node_that_records_that_it_leaves_is_lost_for_good() {
+fn a_node_that_recorded_its_leaving_is_lost_for_good() {
     let mut state = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
     state.count_leaver();
     let lost = seen(&state).lost.unwrap();
@@ -41,7 +45,7 @@ fn a_node_that_records_that_it_leaves_is_lost_for_good() {
 }
 
 #[test]
-fn a_node_that_is_no_longer_in_its_round_was_dropped_and_counts_itself_as_waiting() {
+fn a_node_that_is_missing_in_its_round_was_dropped_and_counts_itself_as_waiting() {
     let without_me = complete(&["a", "b", "c"]).without(&nodes(["b"]), 2);
     let later = State { round: 1, ..complete(&["a", "c"]) };
     for state in [without_me, later] {
@@ -52,7 +56,7 @@ fn a_node_that_is_no_longer_in_its_round_was_dropped_and_counts_itself_as_waitin
 }
 
 #[test]
-fn nobody_is_missed_in_a_closed_rendezvous() {
+fn no_node_counts_as_missing_in_a_closed_rendezvous() {
     let seen = seen(&complete(&["b"]).closed());
     assert!(seen.is_closed && seen.is_intact() && !seen.is_dropped && !seen.is_round_over);
 }

@@ -1,4 +1,4 @@
-//! What a node and a state are made of: attributes in, the object out. It knows no opcodes.
+//! Builds nodes and states from the attributes that [`Reader`] has read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::rendezvous::time::WallTime;
 pub(super) fn node(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<NodeDesc, StateError> {
     let mut object = Object::new("node", reader, attributes)?;
     let addr = object.field("addr", text)?;
-    reader.within(addr.len(), reader.limits.host_len, "bytes of an address")?;
+    reader.check_limit(addr.len(), reader.limits.host_len, "bytes of an address")?;
     let node = NodeDesc::new(addr, object.field("pid", int)?, object.field("local_id", int)?);
-    // Nodes are compared by all they are made of, so a part we don't know can't be passed over.
+    // Nodes are compared by all of their attributes, so an unknown attribute can't be ignored.
     match object.attributes.first() {
-        Some((name, _)) => Err(object.unknown(name)),
+        Some((name, _)) => Err(object.unknown_attribute(name)),
         None => Ok(node),
     }
 }
 
-/// Returns the state with these attributes, and whether a torch without a redundancy list has written it.
+/// Returns the state with these attributes, and whether a torch before 2.6, which has no redundancy list, wrote it.
 pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(State, bool), StateError> {
     let mut object = Object::new("state", reader, attributes)?;
     let is_old = object.attributes.iter().all(|(name, _)| *name != "redundancy_list");
@@ -37,32 +37,33 @@ pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(Sta
         wait_list: object.set("wait_list")?,
         redundancy_list: if is_old { BTreeSet::new() } else { object.set("redundancy_list")? },
         last_heartbeats: object.dict("last_heartbeats", time)?,
-        extra: object.rest()?,
+        extra: object.unknown_attributes()?,
     };
     Ok((state, is_old))
 }
 
-// ---- the kinds of values; an error is the kind that was wanted ----
+// ---- value types ----
 
-type Wanted = &'static str;
+/// The type that was expected, for an error message.
+type Expected = &'static str;
 
-fn int(item: Item<'_>) -> Result<i64, Wanted> {
+fn int(item: Item<'_>) -> Result<i64, Expected> {
     if let Item::Int(value) = item { Ok(value) } else { Err("an int") }
 }
 
-fn bool(item: Item<'_>) -> Result<bool, Wanted> {
+fn bool(item: Item<'_>) -> Result<bool, Expected> {
     if let Item::Bool(value) = item { Ok(value) } else { Err("a bool") }
 }
 
-fn text(item: Item<'_>) -> Result<&str, Wanted> {
+fn text(item: Item<'_>) -> Result<&str, Expected> {
     if let Item::Text(value) = item { Ok(value) } else { Err("a str") }
 }
 
-fn time(item: Item<'_>) -> Result<WallTime, Wanted> {
+fn time(item: Item<'_>) -> Result<WallTime, Expected> {
     if let Item::Time(value) = item { Ok(value) } else { Err("a datetime") }
 }
 
-/// An object that is being put together.
+/// An object under construction.
 struct Object<'r, 'a> {
     name: &'static str,
     reader: &'r Reader<'a>,
@@ -71,7 +72,7 @@ struct Object<'r, 'a> {
 }
 
 impl<'r, 'a> Object<'r, 'a> {
-    /// `attributes` are names and values in turn.
+    /// Creates an object from alternating names and values.
     fn new(
         name: &'static str,
         reader: &'r Reader<'a>,
@@ -85,7 +86,7 @@ impl<'r, 'a> Object<'r, 'a> {
         Ok(Object { name, reader, attributes })
     }
 
-    /// Takes the attribute with this name. As in Python, the later of two with the same name counts.
+    /// Takes the attribute with this name. As in Python, the last one wins if there are several.
     fn take(&mut self, field: &str) -> Option<Item<'a>> {
         self.attributes.extract_if(.., |(name, _)| *name == field).last().map(|(_, value)| value)
     }
@@ -93,10 +94,10 @@ impl<'r, 'a> Object<'r, 'a> {
     fn field<T>(
         &mut self,
         field: &str,
-        read: impl FnOnce(Item<'a>) -> Result<T, Wanted>,
+        read: impl FnOnce(Item<'a>) -> Result<T, Expected>,
     ) -> Result<T, StateError> {
         match self.take(field) {
-            Some(item) => read(item).map_err(|wanted| self.wrong(field, wanted)),
+            Some(item) => read(item).map_err(|expected| self.wrong_kind(field, expected)),
             None => Err(self.reader.malformed(format!("{} without {field}", self.name))),
         }
     }
@@ -104,17 +105,17 @@ impl<'r, 'a> Object<'r, 'a> {
     fn dict<V>(
         &mut self,
         field: &str,
-        read: impl Fn(Item<'a>) -> Result<V, Wanted>,
+        read: impl Fn(Item<'a>) -> Result<V, Expected>,
     ) -> Result<BTreeMap<NodeDesc, V>, StateError> {
         let items = self.items(field, true)?;
         let entry = |[key, value]: &[Item<'a>; 2]| Ok((self.node(*key)?, read(*value)?));
         let entries = items.as_chunks().0.iter().map(entry);
-        entries.collect::<Result<_, _>>().map_err(|wanted| self.wrong(field, wanted))
+        entries.collect::<Result<_, _>>().map_err(|expected| self.wrong_kind(field, expected))
     }
 
     fn set(&mut self, field: &str) -> Result<BTreeSet<NodeDesc>, StateError> {
         let nodes = self.items(field, false)?.iter().map(|item| self.node(*item));
-        nodes.collect::<Result<_, _>>().map_err(|wanted| self.wrong(field, wanted))
+        nodes.collect::<Result<_, _>>().map_err(|expected| self.wrong_kind(field, expected))
     }
 
     /// Returns the keys and values of a dict of nodes, or the members of a set of nodes.
@@ -125,43 +126,43 @@ impl<'r, 'a> Object<'r, 'a> {
             _ => Err(if is_dict { "a dict" } else { "a set" }),
         })?;
         let items = self.reader.containers[index].as_deref();
-        let items = items.ok_or_else(|| self.wrong(field, "a container of its own"))?;
-        self.reader.within(items.len() / step, self.reader.limits.state_nodes, "nodes in a list")?;
+        let items = items.ok_or_else(|| self.wrong_kind(field, "a container of its own"))?;
+        self.reader.check_limit(items.len() / step, self.reader.limits.state_nodes, "nodes in a list")?;
         Ok(items)
     }
 
-    fn node(&self, item: Item<'a>) -> Result<NodeDesc, Wanted> {
+    fn node(&self, item: Item<'a>) -> Result<NodeDesc, Expected> {
         match item {
-            Item::Node(index) => self.reader.nodes[index].clone().ok_or("a whole node"),
+            Item::Node(index) => self.reader.nodes[index].clone().ok_or("a complete node"),
             _ => Err("a node"),
         }
     }
 
-    /// Returns the attributes that are left, which we don't know.
-    fn rest(self) -> Result<BTreeMap<Arc<str>, Extra>, StateError> {
+    /// Returns the attributes that have not been taken.
+    fn unknown_attributes(self) -> Result<BTreeMap<Arc<str>, Extra>, StateError> {
         let (mut extra, mut bytes) = (BTreeMap::new(), 0);
         for (name, value) in &self.attributes {
             bytes += name.len() + text(*value).map_or(0, str::len);
-            self.reader.within(bytes, self.reader.limits.state_extra, "bytes of unknown attributes")?;
+            self.reader.check_limit(bytes, self.reader.limits.state_extra, "bytes of unknown attributes")?;
             let value = match *value {
                 Item::None => Extra::None,
                 Item::Bool(value) => Extra::Bool(value),
                 Item::Int(value) => Extra::Int(value),
                 Item::Text(value) => Extra::Text(value.into()),
                 Item::Time(value) => Extra::Time(value),
-                _ => return Err(self.unknown(name)),
+                _ => return Err(self.unknown_attribute(name)),
             };
             extra.insert((*name).into(), value);
         }
         Ok(extra)
     }
 
-    fn wrong(&self, field: &str, wanted: Wanted) -> StateError {
-        self.reader.malformed(format!("{field} of {} that is not {wanted}", self.name))
+    fn wrong_kind(&self, field: &str, expected: Expected) -> StateError {
+        self.reader.malformed(format!("{field} of {} that is not {expected}", self.name))
     }
 
-    fn unknown(&self, name: &str) -> StateError {
+    fn unknown_attribute(&self, name: &str) -> StateError {
         let name = printable(name.as_bytes());
-        self.reader.malformed(format!("unknown attribute {name} of {} that can't be kept", self.name))
+        self.reader.malformed(format!("unknown attribute {name} of {} that can't be preserved", self.name))
     }
 }

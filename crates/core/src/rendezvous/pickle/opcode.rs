@@ -1,4 +1,4 @@
-//! The opcodes that a state is made of, by Python's names: all of them, and nothing about what they do.
+//! The opcodes that a state consists of, by Python's names.
 
 pub(super) const PROTO: u8 = 0x80;
 pub(super) const FRAME: u8 = 0x95;
@@ -35,5 +35,5 @@ pub(super) const NEW_OBJ: u8 = 0x81;
 pub(super) const BUILD: u8 = b'b';
 pub(super) const REDUCE: u8 = b'R';
 
-/// The module of torch's two classes.
-pub(super) const TORCH: &str = "torch.distributed.elastic.rendezvous.dynamic_rendezvous";
+/// The Python module of torch's two classes.
+pub(super) const TORCH_MODULE: &str = "torch.distributed.elastic.rendezvous.dynamic_rendezvous";

@@ -1,7 +1,7 @@
-//! The machine that reads a state: a stack and a memo, as pickle has them, and tables instead of objects.
+//! Reads a state from a pickle, with a stack and a memo as in Python, and with tables in place of objects.
 //!
-//! It carries out one opcode after the other and never calls itself, so depth costs nothing. What an object must be made
-//! of is said in `objects`.
+//! The reader executes one opcode after the other without recursion, so nesting costs no stack space. `objects` checks
+//! the attributes of nodes and states.
 
 use super::{StateError, objects, opcode as op};
 use crate::counted;
@@ -10,7 +10,7 @@ use crate::limits::Limits;
 use crate::rendezvous::state::{NodeDesc, State};
 use crate::rendezvous::time::WallTime;
 
-/// What lies on the stack, in the memo, in a dict or in a set.
+/// A value on the stack, in the memo, in a dict or in a set.
 #[derive(Clone, Copy)]
 pub(super) enum Item<'a> {
     Mark,
@@ -18,7 +18,7 @@ pub(super) enum Item<'a> {
     Bool(bool),
     Int(i64),
     Text(&'a str),
-    /// The ten bytes of a `datetime`; no other bytes occur.
+    /// The 10 bytes of a `datetime`. A state contains no other bytes.
     Stamp(WallTime),
     /// The name of one of [`CLASSES`].
     Class(&'a str),
@@ -26,11 +26,11 @@ pub(super) enum Item<'a> {
     /// `(0, 0, 0)`
     DeltaArguments,
     /// A `timedelta` of 0.
-    NoDelta,
+    ZeroDelta,
     /// `(timedelta,)`
     ZoneArguments,
     Utc,
-    /// `(bytes, timezone)`; from old agents also `(bytes,)`.
+    /// `(bytes, timezone)`, or `(bytes,)` from agents before torch 2.6.
     TimeArguments(WallTime),
     Time(WallTime),
     /// Index into [`Reader::containers`].
@@ -42,13 +42,13 @@ pub(super) enum Item<'a> {
     State,
 }
 
-// With the limits below, no list of items grows past 4 MiB.
+// With this size and the bounds below, no list of items exceeds 4 MiB.
 const _: () = assert!(size_of::<Item<'_>>() == 24);
 
-/// The five things that a state may name, each with its module.
+/// The classes that a state may name, each with its module.
 const CLASSES: [(&str, &str); 5] = [
-    (op::TORCH, "_RendezvousState"),
-    (op::TORCH, "_NodeDesc"),
+    (op::TORCH_MODULE, "_RendezvousState"),
+    (op::TORCH_MODULE, "_NodeDesc"),
     ("datetime", "datetime"),
     ("datetime", "timezone"),
     ("datetime", "timedelta"),
@@ -58,21 +58,22 @@ pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     /// The position of the next byte.
     next: usize,
-    /// The position of the opcode that is being carried out.
+    /// The position of the current opcode.
     at: usize,
     pub(super) limits: &'a Limits,
     stack: Vec<Item<'a>>,
     memo: Vec<Item<'a>>,
-    /// Members of sets; keys and values of dicts, in turn. `None` once a dict has become the attributes of an object.
+    /// Members of sets, or alternating keys and values of dicts. `None` once a dict has become the attributes of an
+    /// object.
     pub(super) containers: Vec<Option<Vec<Item<'a>>>>,
-    /// How many items the containers hold.
-    held: usize,
+    /// The number of items in all containers.
+    item_count: usize,
     /// `None` until a node has its attributes.
     pub(super) nodes: Vec<Option<NodeDesc>>,
     has_state: bool,
-    /// The state, once it has its attributes.
+    /// `None` until the state has its attributes.
     state: Option<State>,
-    /// Whether something was read that only torch before 2.6 writes.
+    /// Whether the input contains something that only torch before 2.6 writes.
     is_old: bool,
 }
 
@@ -86,7 +87,7 @@ impl<'a> Reader<'a> {
             stack: Vec::new(),
             memo: Vec::new(),
             containers: Vec::new(),
-            held: 0,
+            item_count: 0,
             nodes: Vec::new(),
             has_state: false,
             state: None,
@@ -94,7 +95,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads all of the input.
+    /// Reads the whole input.
     pub(super) fn read(mut self) -> Result<State, StateError> {
         let [first] = self.array()?;
         if first != op::PROTO {
@@ -108,30 +109,30 @@ impl<'a> Reader<'a> {
             self.at = self.next;
             match self.array()? {
                 [op::STOP] => return self.stop(),
-                [code] => self.carry_out(code)?,
+                [code] => self.execute(code)?,
             }
         }
     }
 
-    fn carry_out(&mut self, code: u8) -> Result<(), StateError> {
+    fn execute(&mut self, code: u8) -> Result<(), StateError> {
         let item = match code {
-            // A frame announces how many bytes follow. CPython refuses a shorter rest, and so does this reader.
+            // A frame starts with its length. Like CPython, this reader refuses a frame that is longer than the rest.
             op::FRAME => {
                 let len = u64::from_le_bytes(self.array()?);
-                return self.ensure(len);
+                return self.check_remaining(len);
             }
             op::MEMOIZE => {
                 self.memo.push(self.top()?);
-                // CPython puts aside six things for a node and its heartbeat, and three for each further copy of the node.
-                return self.bound(self.memo.len(), 12, "things put aside");
+                // CPython memoizes 6 objects for a node and its heartbeat, and 3 for each further copy of the node.
+                return self.check_bound(self.memo.len(), 12, "memo entries");
             }
             op::SET_ITEM => {
                 let entry = self.operands::<2>()?;
-                return self.fill(code, entry.to_vec());
+                return self.add_items(code, entry.to_vec());
             }
             op::SET_ITEMS | op::ADD_ITEMS => {
-                let items = self.above_mark()?;
-                return self.fill(code, items);
+                let items = self.take_above_mark()?;
+                return self.add_items(code, items);
             }
             op::BUILD => return self.build(),
             op::MARK => Item::Mark,
@@ -151,7 +152,7 @@ impl<'a> Reader<'a> {
             op::BIN_GET | op::LONG_BIN_GET => {
                 let index = self.unsigned(code == op::LONG_BIN_GET)?;
                 let found = self.memo.get(index as usize).copied();
-                found.ok_or_else(|| self.malformed("a reference to what was never put aside"))?
+                found.ok_or_else(|| self.malformed("a reference to a missing memo entry"))?
             }
             op::EMPTY_TUPLE => Item::NoArguments,
             op::TUPLE1 => self.tuple::<1>()?,
@@ -164,8 +165,8 @@ impl<'a> Reader<'a> {
             code => return Err(self.malformed(format!("opcode {code:#04x}"))),
         };
         self.stack.push(item);
-        // A writer that knows no batches has a whole list on the stack, each node with a value.
-        self.bound(self.stack.len(), 2, "things on the stack")
+        // A writer that does not split lists into batches puts a whole list on the stack, each node with a value.
+        self.check_bound(self.stack.len(), 2, "items on the stack")
     }
 
     // ---- errors ----
@@ -174,22 +175,22 @@ impl<'a> Reader<'a> {
         StateError::Malformed { what: what.into(), at: self.at }
     }
 
-    /// Fails if `count` is above the limit.
-    pub(super) fn within(&self, count: usize, limit: usize, what: &str) -> Result<(), StateError> {
+    /// Fails if `count` exceeds `limit`.
+    pub(super) fn check_limit(&self, count: usize, limit: usize, what: &str) -> Result<(), StateError> {
         if count <= limit { Ok(()) } else { Err(self.malformed(format!("more than {limit} {what}"))) }
     }
 
-    /// Fails if there are more things than the largest state needs, with this many for each of its nodes: a stream that makes more is
-    /// refused before it costs memory.
-    fn bound(&self, count: usize, for_each_node: usize, what: &str) -> Result<(), StateError> {
-        let limit = self.limits.state_nodes.saturating_mul(for_each_node).saturating_add(1024);
-        self.within(count, limit, what)
+    /// Fails if `count` exceeds what the largest state needs, which is `per_node` for each of its nodes. So a hostile
+    /// stream is refused before it costs much memory.
+    fn check_bound(&self, count: usize, per_node: usize, what: &str) -> Result<(), StateError> {
+        let limit = self.limits.state_nodes.saturating_mul(per_node).saturating_add(1024);
+        self.check_limit(count, limit, what)
     }
 
     // ---- input ----
 
-    /// Fails if fewer than `len` bytes are left.
-    fn ensure(&self, len: u64) -> Result<(), StateError> {
+    /// Fails if fewer than `len` bytes remain.
+    fn check_remaining(&self, len: u64) -> Result<(), StateError> {
         match len.saturating_sub((self.bytes.len() - self.next) as u64) {
             0 => Ok(()),
             missing => {
@@ -200,7 +201,7 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, len: u32) -> Result<&'a [u8], StateError> {
-        self.ensure(len.into())?;
+        self.check_remaining(len.into())?;
         let taken = &self.bytes[self.next..][..len as usize];
         self.next += taken.len();
         Ok(taken)
@@ -208,10 +209,10 @@ impl<'a> Reader<'a> {
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], StateError> {
         let bytes = self.take(N as u32)?;
-        Ok(bytes.try_into().expect("as many bytes as were asked for"))
+        Ok(bytes.try_into().expect("take returns the requested number of bytes"))
     }
 
-    /// Reads a length or an index, of four bytes or of one.
+    /// Reads a length or an index of 4 bytes or 1 byte.
     fn unsigned(&mut self, is_long: bool) -> Result<u32, StateError> {
         Ok(if is_long { u32::from_le_bytes(self.array()?) } else { self.array::<1>()?[0].into() })
     }
@@ -231,12 +232,12 @@ impl<'a> Reader<'a> {
         let len = self.unsigned(false)?;
         let stamp = <[u8; 10]>::try_from(self.take(len)?).ok();
         let time = stamp.and_then(WallTime::from_stamp);
-        time.map(Item::Stamp).ok_or_else(|| self.malformed("bytes that are no time"))
+        time.map(Item::Stamp).ok_or_else(|| self.malformed("bytes that are not a time"))
     }
 
     // ---- stack and containers ----
 
-    /// Returns what is on top of the stack. What is below the last MARK is out of reach.
+    /// Returns the top of the stack. Items below the last MARK are not accessible.
     fn top(&self) -> Result<Item<'a>, StateError> {
         match self.stack.last() {
             None | Some(Item::Mark) => Err(self.malformed("nothing on the stack for the opcode")),
@@ -244,7 +245,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the last `N` items from the stack.
+    /// Pops the last `N` items from the stack.
     fn operands<const N: usize>(&mut self) -> Result<[Item<'a>; N], StateError> {
         let mut items = [Item::None; N];
         for item in items.iter_mut().rev() {
@@ -254,8 +255,8 @@ impl<'a> Reader<'a> {
         Ok(items)
     }
 
-    /// Takes everything above the last MARK, and the MARK.
-    fn above_mark(&mut self) -> Result<Vec<Item<'a>>, StateError> {
+    /// Pops the items above the last MARK, and the MARK.
+    fn take_above_mark(&mut self) -> Result<Vec<Item<'a>>, StateError> {
         let mark = self.stack.iter().rposition(|item| matches!(item, Item::Mark));
         let mark = mark.ok_or_else(|| self.malformed("no mark on the stack for the opcode"))?;
         let items = self.stack.split_off(mark + 1);
@@ -263,16 +264,16 @@ impl<'a> Reader<'a> {
         Ok(items)
     }
 
-    /// Returns the index of a new container.
+    /// Creates a container and returns its index.
     fn container(&mut self) -> Result<usize, StateError> {
-        // Each node may be written anew in each of the four lists.
-        self.bound(self.containers.len() + 1, 4, "containers")?;
+        // A writer without a memo repeats each node in each of the four lists.
+        self.check_bound(self.containers.len() + 1, 4, "containers")?;
         self.containers.push(Some(Vec::new()));
         Ok(self.containers.len() - 1)
     }
 
-    /// Moves items into the dict or set on top of the stack. A dict gets keys and values in turn.
-    fn fill(&mut self, code: u8, items: Vec<Item<'a>>) -> Result<(), StateError> {
+    /// Adds items to the dict or set on top of the stack. For a dict, keys and values alternate.
+    fn add_items(&mut self, code: u8, items: Vec<Item<'a>>) -> Result<(), StateError> {
         let (index, step) = match (self.top()?, code) {
             (Item::Dict(index), op::SET_ITEM | op::SET_ITEMS) => (index, 2),
             (Item::Set(index), op::ADD_ITEMS) => (index, 1),
@@ -283,20 +284,21 @@ impl<'a> Reader<'a> {
         }
         let can_be_key = |item: &Item<'_>| match *item {
             Item::Text(_) => true,
-            // Python can't hash a node before it has its attributes.
+            // Python can't hash a node without attributes.
             Item::Node(index) => self.nodes[index].is_some(),
             _ => false,
         };
         if !items.iter().step_by(step).all(can_be_key) {
-            return Err(self.malformed("a key other than a str or a whole node"));
+            return Err(self.malformed("a key other than a str or a complete node"));
         }
-        // Two dicts and two sets of nodes, and the attributes of objects that are being built.
-        self.held += items.len();
-        self.bound(self.held, 6, "things in dicts and sets")?;
+        // A state has two dicts and two sets of nodes, which makes 6 items per node. Attributes of objects under
+        // construction fit into the constant part of the bound.
+        self.item_count += items.len();
+        self.check_bound(self.item_count, 6, "items in dicts and sets")?;
         match &mut self.containers[index] {
-            Some(held) if held.is_empty() => *held = items,
-            Some(held) => held.extend(items),
-            // No writer changes attributes behind an object's back.
+            Some(existing) if existing.is_empty() => *existing = items,
+            Some(existing) => existing.extend(items),
+            // No pickler changes the attributes of an object after it was built.
             None => return Err(self.malformed("a change to the attributes of an object")),
         }
         Ok(())
@@ -304,7 +306,7 @@ impl<'a> Reader<'a> {
 
     // ---- objects ----
 
-    /// Compares names, and looks up none.
+    /// Accepts one of [`CLASSES`] by name. Nothing is looked up.
     fn class(&mut self) -> Result<Item<'a>, StateError> {
         let [Item::Text(module), Item::Text(name)] = self.operands()? else {
             return Err(self.malformed("something other than the name of a class"));
@@ -321,9 +323,9 @@ impl<'a> Reader<'a> {
     fn tuple<const N: usize>(&mut self) -> Result<Item<'a>, StateError> {
         Ok(match self.operands::<N>()?[..] {
             [Item::Int(0), Item::Int(0), Item::Int(0)] => Item::DeltaArguments,
-            // It could be converted exactly, but no torch writes one: its writer is no peer of ours.
+            // No version of torch writes another zone, so the state does not come from a peer.
             [Item::Int(_), Item::Int(_), Item::Int(_)] => return Err(self.malformed("a zone other than UTC")),
-            [Item::NoDelta] => Item::ZoneArguments,
+            [Item::ZeroDelta] => Item::ZoneArguments,
             [Item::Stamp(time), Item::Utc] => Item::TimeArguments(time),
             [Item::Stamp(time)] => {
                 self.is_old = true;
@@ -333,12 +335,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The five calls that a state needs, none of which is a call here.
+    /// Handles the five constructor calls of a state. Nothing is called here.
     fn call(&mut self, code: u8) -> Result<Item<'a>, StateError> {
         let [class, arguments] = self.operands()?;
         match (code, class, arguments) {
             (op::NEW_OBJ, Item::Class("_NodeDesc"), Item::NoArguments) => {
-                self.bound(self.nodes.len() + 1, 4, "nodes")?;
+                self.check_bound(self.nodes.len() + 1, 4, "nodes")?;
                 self.nodes.push(None);
                 Ok(Item::Node(self.nodes.len() - 1))
             }
@@ -347,9 +349,9 @@ impl<'a> Reader<'a> {
                 Ok(Item::State)
             }
             (op::REDUCE, Item::Class("datetime"), Item::TimeArguments(time)) => Ok(Item::Time(time)),
-            (op::REDUCE, Item::Class("timedelta"), Item::DeltaArguments) => Ok(Item::NoDelta),
+            (op::REDUCE, Item::Class("timedelta"), Item::DeltaArguments) => Ok(Item::ZeroDelta),
             (op::REDUCE, Item::Class("timezone"), Item::ZoneArguments) => Ok(Item::Utc),
-            _ => Err(self.malformed("a call that no state needs")),
+            _ => Err(self.malformed("a call that no state contains")),
         }
     }
 
@@ -360,7 +362,7 @@ impl<'a> Reader<'a> {
         };
         let taken = self.containers[index].take();
         let attributes = taken.ok_or_else(|| self.malformed("attributes that two objects share"))?;
-        self.held -= attributes.len();
+        self.item_count -= attributes.len();
         match self.top()? {
             Item::Node(index) if self.nodes[index].is_none() => {
                 self.nodes[index] = Some(objects::node(self, &attributes)?);
@@ -383,10 +385,11 @@ impl<'a> Reader<'a> {
             return Err(self.malformed("more than the state at its end"));
         }
         if self.next < self.bytes.len() {
-            return Err(self.malformed("bytes behind the end"));
+            return Err(self.malformed("bytes after the end"));
         }
         match self.state.take() {
-            // Checked last: a state that is refused for its age alone is complete, and unpickling it does no harm.
+            // This check is the last one, so a state that is refused as old is complete, and Python can unpickle it
+            // safely.
             Some(_) if self.is_old => Err(StateError::OldAgent),
             Some(state) => Ok(state),
             None => Err(self.malformed("a state without attributes")),

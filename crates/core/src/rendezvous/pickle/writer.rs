@@ -1,7 +1,7 @@
-//! A state as a pickle of protocol 4, without frames. It checks nothing: reading back does.
+//! Writes a state as a pickle of protocol 4, without frames. The caller checks the result by decoding it.
 //!
-//! What all nodes or all times refer to is written once and put into the memo, and so is each address and each node.
-//! Nothing else is put aside, which makes the state no longer than torch's.
+//! The writer memoizes what nodes or times have in common, and each address and each node. It memoizes nothing else, so
+//! a state has no more bytes than if torch had written it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use super::opcode as op;
 use crate::rendezvous::state::{Extra, NodeDesc, State};
 use crate::rendezvous::time::WallTime;
 
-/// About what one node takes with its heartbeat.
+/// The approximate size of one node with its heartbeat.
 const BYTES_PER_NODE: usize = 120;
 
-/// What is written once and referred to from then on.
+/// An object that is written once and then referenced through the memo.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Shared<'a> {
     Text(&'a str),
@@ -23,7 +23,7 @@ enum Shared<'a> {
 
 struct Writer<'a> {
     bytes: Vec<u8>,
-    /// What is in the memo, with its index there.
+    /// The index of each object in the memo.
     memo: BTreeMap<Shared<'a>, u32>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Writer<'a> {
     // ---- objects ----
 
     fn state(&mut self, state: &'a State) {
-        self.class(op::TORCH, "_RendezvousState");
+        self.class(op::TORCH_MODULE, "_RendezvousState");
         self.put(&[op::EMPTY_TUPLE, op::NEW_OBJ, op::EMPTY_DICT, op::MARK]);
         self.text("round");
         self.int(state.round.into());
@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
 
     fn node(&mut self, node: &'a NodeDesc) {
         self.shared(Shared::Node(node), |writer| {
-            writer.class(op::TORCH, "_NodeDesc");
+            writer.class(op::TORCH_MODULE, "_NodeDesc");
             writer.put(&[op::EMPTY_TUPLE, op::NEW_OBJ, op::EMPTY_DICT, op::MARK]);
             writer.shared_text("addr");
             writer.shared_text(&node.addr);
@@ -131,9 +131,9 @@ impl<'a> Writer<'a> {
         self.shared(Shared::Text(text), |writer| writer.text(text));
     }
 
-    /// Writes the thing itself the first time, and a reference from then on.
-    fn shared(&mut self, thing: Shared<'a>, write: impl FnOnce(&mut Self)) {
-        match self.memo.get(&thing).map(|index| (*index, u8::try_from(*index))) {
+    /// Writes the object the first time, and a reference to it from then on.
+    fn shared(&mut self, object: Shared<'a>, write: impl FnOnce(&mut Self)) {
+        match self.memo.get(&object).map(|index| (*index, u8::try_from(*index))) {
             Some((_, Ok(index))) => self.put(&[op::BIN_GET, index]),
             Some((index, Err(_))) => {
                 self.put(&[op::LONG_BIN_GET]);
@@ -142,7 +142,7 @@ impl<'a> Writer<'a> {
             None => {
                 write(self);
                 self.put(&[op::MEMOIZE]);
-                self.memo.insert(thing, self.memo.len() as u32);
+                self.memo.insert(object, self.memo.len() as u32);
             }
         }
     }
@@ -164,7 +164,7 @@ impl<'a> Writer<'a> {
             self.put(&[op::BIN_INT]);
             self.put(&number.to_le_bytes());
         } else {
-            // Nine bytes hold any `i64` or `u64` with its sign.
+            // Any `i64` or `u64` fits into 9 bytes with its sign.
             self.put(&[op::LONG1, 9]);
             self.put(&number.to_le_bytes()[..9]);
         }

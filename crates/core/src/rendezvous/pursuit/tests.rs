@@ -1,4 +1,4 @@
-//! One node on its way, operation by operation: what it does next when it is told this or that.
+//! The operations of one node, step by step.
 
 use bytes::Bytes;
 
@@ -6,7 +6,7 @@ use super::super::settings::Settings;
 use super::super::tests::{at, complete, node, nodes, open, wall};
 use super::*;
 
-/// Node `b` of a job of two to three nodes.
+/// A driver of node `b` in a job with `--nnodes 2:3`.
 struct Driver {
     member: Member,
     pursuit: Pursuit,
@@ -35,7 +35,7 @@ impl Driver {
         self.report(Outcome::Cell(cell(state)))
     }
 
-    /// Reads this state, and then that these nodes have announced themselves.
+    /// Reports this state, and then the announcements of these nodes.
     fn announced(&mut self, state: &State, names: &[&str]) -> Operation {
         if let Operation::Announce { .. } = self.read(state) {
             self.report(Outcome::Done);
@@ -65,7 +65,7 @@ impl Driver {
         std::iter::from_fn(|| self.pursuit.poll_notice()).collect()
     }
 
-    /// Looks at this state once a second, while this node's own heartbeat goes on.
+    /// Observes this state once a second, while the heartbeat of node `b` changes.
     fn watch(&mut self, state: &State, seconds: u64) -> Operation {
         for second in 0..seconds {
             self.now = at(second);
@@ -76,7 +76,7 @@ impl Driver {
     }
 }
 
-/// The state with another heartbeat of node `b`.
+/// Returns the state with another heartbeat of node `b`.
 fn beating(state: &State, second: u64) -> State {
     let mut state = state.clone();
     state.last_heartbeats.insert(node("b"), wall(second as i64));
@@ -89,7 +89,7 @@ fn cell(state: &State) -> Cell {
 
 fn pause(operation: &Operation) -> Duration {
     match operation {
-        Operation::Pause { most, .. } => *most,
+        Operation::Pause { timeout, .. } => *timeout,
         other => panic!("no pause: {other:?}"),
     }
 }
@@ -114,23 +114,23 @@ fn participants(state: &State) -> Vec<NodeDesc> {
 }
 
 #[test]
-fn a_node_reads_the_state_announces_itself_and_then_reads_which_other_nodes_have() {
+fn a_joining_node_reads_the_state_announces_itself_and_reads_the_announcements() {
     let mut driver = Driver::to(Goal::Join);
-    assert_eq!(driver.operation, Operation::Read, "whether it has to leave a round first");
-    assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 }, "it has not; it joins");
+    assert_eq!(driver.operation, Operation::Read, "to check whether the node has to leave a round first");
+    assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 }, "it is in no round");
     assert_eq!(driver.pursuit.goal(), Goal::Join);
     assert_eq!(driver.report(Outcome::Done), Operation::ReadAnnounced { round: 0 });
     let Operation::Write { token, state, signals } = driver.report(Outcome::Nodes(nodes(["b", "c"]).into()))
     else {
         panic!("no write")
     };
-    assert_eq!(token, cell(&open(&["a"])).token, "what is to be replaced is what was read");
+    assert_eq!(token, cell(&open(&["a"])).token, "the write replaces the state that was read");
     assert_eq!(participants(&state), nodes(["a", "b", "c"]));
-    assert_eq!(signals, [Signal::Over(Phase { round: 0, complete: false })]);
+    assert_eq!(signals, [Signal::PhaseOver(Phase { round: 0, complete: false })]);
 }
 
 #[test]
-fn a_node_announces_itself_once_and_does_not_ask_which_others_have_if_it_was_let_in() {
+fn a_node_announces_itself_once_and_reads_no_announcements_after_it_was_admitted() {
     let mut driver = Driver::to(Goal::Join);
     driver.announced(&State::default(), &["b"]);
     assert!(matches!(driver.lost_to(&open(&["a"])), Operation::Pause { .. }));
@@ -139,42 +139,42 @@ fn a_node_announces_itself_once_and_does_not_ask_which_others_have_if_it_was_let
     driver.report(Outcome::Nodes(nodes(["b"]).into()));
     driver.lost_to(&open(&["a", "c"]));
     driver.paused();
-    assert!(matches!(driver.read(&open(&["a", "b"]).called()), Operation::Pause { .. }));
+    assert!(matches!(driver.read(&open(&["a", "b"]).in_last_call()), Operation::Pause { .. }));
 }
 
 #[test]
-fn a_node_that_is_not_first_in_line_lets_the_others_go_first_once_in_a_round() {
+fn a_node_defers_to_earlier_announcements_once_per_round() {
     let mut driver = Driver::to(Goal::Join);
-    assert_eq!(pause(&driver.announced(&State::default(), &["a", "b"])), FIRST_PAUSE + STAGGER);
+    assert_eq!(pause(&driver.announced(&State::default(), &["a", "b"])), BACKOFF_INTERVAL + STAGGER_INTERVAL);
     assert_eq!(driver.paused(), Operation::Read);
     assert!(is_write(&driver.announced(&State::default(), &["a", "b"])));
 }
 
 #[test]
-fn a_node_that_is_in_the_round_already_is_not_ahead_in_line() {
+fn an_announcement_of_a_participant_causes_no_delay() {
     let mut driver = Driver::to(Goal::Join);
     assert!(is_write(&driver.announced(&open(&["a"]), &["a", "b", "c"])));
 }
 
 #[test]
-fn the_heartbeat_of_a_node_is_due_when_it_has_not_changed_for_an_interval_whichever_node_wrote_it() {
+fn a_heartbeat_is_due_one_interval_after_its_last_change_whichever_node_wrote_it() {
     let mut driver = Driver::to(Goal::Join);
     driver.read(&State::default());
-    let let_in = open(&["a", "b"]).called();
+    let admitted = open(&["a", "b"]).in_last_call();
     for second in 3..8 {
         driver.now = at(second);
-        let mut seen = let_in.clone();
+        let mut seen = admitted.clone();
         seen.last_heartbeats.insert(node("a"), wall(second as i64));
         driver.pursuit.pending = Pending::Read;
         assert!(matches!(driver.read(&seen), Operation::Pause { .. }), "nothing is due after {second} s");
     }
     driver.now = at(8);
     driver.pursuit.pending = Pending::Read;
-    assert!(is_write(&driver.read(&let_in)), "the heartbeat is due");
+    assert!(is_write(&driver.read(&admitted)), "the heartbeat is due");
 }
 
 #[test]
-fn after_a_lost_write_it_pauses_longer_each_time_and_writes_less_than_twenty_times_a_second() {
+fn lost_writes_back_off_and_stay_below_20_writes_per_second() {
     for random in [0, 4_095] {
         let mut driver = Driver::to(Goal::Join);
         driver.random = random;
@@ -182,18 +182,18 @@ fn after_a_lost_write_it_pauses_longer_each_time_and_writes_less_than_twenty_tim
         let mut passed = Duration::ZERO;
         for _ in 0..20 {
             assert!(is_write(&driver.announced(&State::default(), &["b"])));
-            let most = pause(&driver.lost_to(&State::default()));
-            assert!(most >= longest && most <= LONGEST_PAUSE, "{most:?} after {longest:?}");
-            longest = most;
+            let backoff = pause(&driver.lost_to(&State::default()));
+            assert!(backoff >= longest && backoff <= MAX_BACKOFF_INTERVAL, "{backoff:?} after {longest:?}");
+            longest = backoff;
             first_second += u32::from(passed < Duration::from_secs(1));
-            passed += most;
+            passed += backoff;
             driver.paused();
         }
         assert!(first_second <= 20, "{first_second} writes in the first second");
     }
 }
 
-/// A driver whose heartbeat is due in this round.
+/// A driver of a node in this round whose heartbeat is due.
 fn heartbeat_due(round: &State) -> Driver {
     let mut driver = Driver::to(Goal::KeepAlive);
     driver.member.observe(Some(&Arc::new(round.clone())), at(0));
@@ -204,7 +204,7 @@ fn heartbeat_due(round: &State) -> Driver {
 }
 
 #[test]
-fn a_heartbeat_that_was_lost_is_tried_again_at_once_every_other_time() {
+fn a_lost_heartbeat_is_retried_immediately_every_other_time() {
     let round = complete(&["a", "b"]);
     let mut driver = heartbeat_due(&round);
     for _ in 0..3 {
@@ -215,22 +215,22 @@ fn a_heartbeat_that_was_lost_is_tried_again_at_once_every_other_time() {
     }
 }
 
-/// It takes as long as a pause would to get there, and others that are near would be quicker again and again.
+/// The round trip takes as long as a backoff would, and nodes near the store would win again and again.
 #[test]
-fn a_heartbeat_from_far_away_that_was_lost_is_tried_again_at_once_each_time() {
+fn a_lost_heartbeat_over_a_slow_link_is_always_retried_immediately() {
     let round = complete(&["a", "b"]);
     let mut driver = heartbeat_due(&round);
     for _ in 0..20 {
-        driver.now = driver.now.after(FAR);
+        driver.now = driver.now.after(SLOW_WRITE_INTERVAL);
         written(driver.lost_to(&round));
     }
-    driver.now = driver.now.after(FAR / 2);
-    assert!(is_write(&driver.lost_to(&round)), "every other time, near as it is now");
+    driver.now = driver.now.after(SLOW_WRITE_INTERVAL / 2);
+    assert!(is_write(&driver.lost_to(&round)), "every other time, as the write was fast");
     assert!(matches!(driver.lost_to(&round), Operation::Pause { .. }));
 }
 
 #[test]
-fn what_the_winner_wrote_may_be_all_that_was_wanted() {
+fn a_lost_write_finishes_the_join_if_the_winner_completed_the_round() {
     let mut driver = Driver::to(Goal::Join);
     driver.announced(&open(&["a"]), &["b"]);
     let end = driver.lost_to(&complete(&["a", "b"]));
@@ -241,7 +241,7 @@ fn what_the_winner_wrote_may_be_all_that_was_wanted() {
 }
 
 #[test]
-fn a_lost_write_changes_nothing_but_what_was_seen() {
+fn a_lost_write_changes_only_the_observations() {
     let mut driver = Driver::to(Goal::Join);
     driver.announced(&open(&["a"]), &["b"]);
     let mut wanted = driver.member.clone();
@@ -253,7 +253,7 @@ fn a_lost_write_changes_nothing_but_what_was_seen() {
 
 #[test]
 fn a_pause_lasts_no_longer_than_the_last_call() {
-    let called = open(&["a", "b"]).called();
+    let called = open(&["a", "b"]).in_last_call();
     let mut driver = Driver::to(Goal::Join);
     driver.member.settings.last_call_timeout = Duration::from_millis(2_300);
     let mut pauses = Vec::new();
@@ -266,34 +266,36 @@ fn a_pause_lasts_no_longer_than_the_last_call() {
     assert_eq!(pauses, [1_000, 1_000, 300, 10]);
     driver.now = MonoTime::from_start(Duration::from_millis(2_300));
     driver.paused();
-    assert!(written(driver.read(&called)).complete, "it is over");
+    assert!(written(driver.read(&called)).complete, "the last call is over");
 }
 
 #[test]
-fn a_pause_lasts_no_longer_than_the_time_to_join() {
+fn a_pause_lasts_no_longer_than_the_join_timeout() {
     let mut driver = Driver::to(Goal::Join);
     driver.pursuit.goal = Goal::Join;
     driver.now = MonoTime::from_start(Duration::from_millis(599_700));
-    let most = pause(&driver.read(&open(&["b"])));
-    assert_eq!(most, Duration::from_millis(301));
-    driver.now = driver.now.after(most);
+    let timeout = pause(&driver.read(&open(&["b"])));
+    assert_eq!(timeout, Duration::from_millis(301));
+    driver.now = driver.now.after(timeout);
     driver.paused();
-    assert!(!written(driver.read(&open(&["b"]))).has(&node("b")), "its time is up");
+    assert!(!written(driver.read(&open(&["b"]))).has(&node("b")), "the join timeout has passed");
     let end = driver.won(&State::default());
-    let Operation::End(End::Failed(Reason::JoinTimeout { here, .. })) = end else { panic!("{end:?}") };
-    assert_eq!(here, nodes(["b"]), "as it was before this node withdrew");
+    let Operation::End(End::Failed(Reason::JoinTimeout { participants, .. })) = end else {
+        panic!("{end:?}")
+    };
+    assert_eq!(participants, nodes(["b"]), "as of before the withdrawal");
 }
 
 #[test]
-fn a_spare_looks_once_a_second_however_late_it_is() {
+fn a_spare_polls_once_a_second_without_a_timeout() {
     let mut driver = Driver::to(Goal::Join);
     driver.now = at(10_000);
-    assert_eq!(pause(&driver.read(&complete(&["a", "c", "d"]).spare("b"))), POLL);
+    assert_eq!(pause(&driver.read(&complete(&["a", "c", "d"]).spare("b"))), POLL_INTERVAL);
     assert_eq!(driver.notices(), [Notice::Spare(Reason::Spare { have: 3 })]);
 }
 
 #[test]
-fn a_spare_that_was_called_ends_well_if_the_job_is_over_before_it_is_in() {
+fn a_spare_that_was_needed_has_not_failed_if_the_job_ends_before_it_joins() {
     let called = complete(&["a", "c"]).waiting("b");
     let mut driver = Driver::to(Goal::Join);
     driver.read(&complete(&["a", "c", "d"]).spare("b"));
@@ -309,18 +311,24 @@ fn a_spare_that_was_called_ends_well_if_the_job_is_over_before_it_is_in() {
 }
 
 #[test]
-fn a_node_that_leaves_takes_its_announcement_back_first_and_knows_of_it_until_its_write_is_won() {
+fn a_leaving_node_retracts_its_announcement_first_and_remembers_it_until_its_write_wins() {
     let mut driver = Driver::to(Goal::Join);
     driver.read(&open(&["a"]));
     assert_eq!(driver.member.announcement, Some(0));
     let mut driver = Driver::of(driver.member, Goal::Leave);
     let retract = Operation::Retract { round: 0, nodes: nodes(["b"]) };
     assert_eq!(driver.read(&open(&["a"])), retract);
-    assert!(matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }), "it may have been taken back");
+    assert!(
+        matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }),
+        "the retraction may have been carried out"
+    );
     driver.paused();
     assert_eq!(driver.read(&open(&["a"])), retract);
     written(driver.report(Outcome::Done));
-    assert!(matches!(driver.lost_to(&open(&["a", "c"])), Operation::Pause { .. }), "it is to be written yet");
+    assert!(
+        matches!(driver.lost_to(&open(&["a", "c"])), Operation::Pause { .. }),
+        "the withdrawal is not written yet"
+    );
     driver.paused();
     assert_eq!(driver.read(&open(&["a", "c"])), retract);
     written(driver.report(Outcome::Done));
@@ -329,7 +337,7 @@ fn a_node_that_leaves_takes_its_announcement_back_first_and_knows_of_it_until_it
 }
 
 #[test]
-fn an_announcement_for_a_round_that_is_not_open_yet_is_taken_back_there() {
+fn an_announcement_for_a_round_that_is_not_open_yet_is_retracted_from_that_round() {
     let mut driver = Driver::to(Goal::Leave);
     driver.member.announcement = Some(1);
     let retract = Operation::Retract { round: 1, nodes: nodes(["b"]) };
@@ -337,31 +345,34 @@ fn an_announcement_for_a_round_that_is_not_open_yet_is_taken_back_there() {
 }
 
 #[test]
-fn an_announcement_for_a_round_that_is_complete_counts_for_nothing() {
+fn an_announcement_for_a_complete_round_needs_no_retraction() {
     let mut driver = Driver::to(Goal::Leave);
     driver.member.announcement = Some(0);
     assert!(is_write(&driver.read(&complete(&["a", "b"]))));
 }
 
 #[test]
-fn a_node_that_starts_over_takes_those_along_that_have_announced_themselves_for_the_next_round() {
+fn a_rejoining_node_moves_all_announced_nodes_of_its_round_to_the_wait_list() {
     let mut driver = Driver::to(Goal::Join);
     let round = complete(&["a", "b", "c", "d"]);
     let next = written(driver.announced(&round, &["b", "c", "stranger"]));
     assert_eq!(driver.member.announcement, Some(1));
     assert_eq!(participants(&next), nodes(["a", "d"]));
     assert_eq!(next.wait_list, nodes(["b", "c"]).into_iter().collect());
-    assert!(next.complete && next.last_heartbeats[&node("c")] > wall(0), "that it asked is a sign of life");
-    assert!(matches!(driver.won(&next), Operation::Pause { .. }), "it waits for the next round");
+    assert!(
+        next.complete && next.last_heartbeats[&node("c")] > wall(0),
+        "an announcement renews the heartbeat"
+    );
+    assert!(matches!(driver.won(&next), Operation::Pause { .. }), "the node waits for the next round");
     assert_eq!(driver.pursuit.goal(), Goal::Join);
     assert_eq!(driver.member.announcement, Some(1));
 }
 
 #[test]
-fn a_node_that_is_not_first_in_line_to_start_over_is_mostly_taken_along() {
+fn a_rejoining_node_defers_to_an_earlier_announcement_which_moves_it_along() {
     let mut driver = Driver::to(Goal::Join);
     let round = complete(&["a", "b", "c"]);
-    assert_eq!(pause(&driver.announced(&round, &["a", "b"])), FIRST_PAUSE + STAGGER);
+    assert_eq!(pause(&driver.announced(&round, &["a", "b"])), BACKOFF_INTERVAL + STAGGER_INTERVAL);
     driver.paused();
     let taken = round.without(&nodes(["a", "b"]), 2).waiting("a").waiting("b");
     assert!(matches!(driver.read(&taken), Operation::Pause { .. }));
@@ -369,7 +380,7 @@ fn a_node_that_is_not_first_in_line_to_start_over_is_mostly_taken_along() {
 }
 
 #[test]
-fn a_node_that_was_let_out_and_into_the_next_round_meanwhile_stays_in_that() {
+fn a_node_that_was_admitted_to_the_next_round_in_the_meantime_stays_in_it() {
     let mut driver = Driver::to(Goal::Join);
     driver.announced(&complete(&["a", "b"]), &["a", "b"]);
     driver.paused();
@@ -378,7 +389,7 @@ fn a_node_that_was_let_out_and_into_the_next_round_meanwhile_stays_in_that() {
 }
 
 #[test]
-fn a_list_of_another_round_than_the_one_to_be_open_lets_no_node_in() {
+fn announcements_for_another_round_than_the_next_open_one_admit_no_node() {
     let mut driver = Driver::to(Goal::Join);
     assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 });
     driver.fail(Fault::Outage, 1);
@@ -388,7 +399,7 @@ fn a_list_of_another_round_than_the_one_to_be_open_lets_no_node_in() {
 }
 
 #[test]
-fn a_round_whose_nodes_all_start_over_is_over() {
+fn a_round_whose_nodes_all_rejoin_is_over() {
     let mut driver = Driver::to(Goal::Join);
     let next = written(driver.announced(&complete(&["a", "b"]), &["b", "a"]));
     assert_eq!((next.round, next.complete, next.wait_list.len()), (1, false, 2));
@@ -396,14 +407,14 @@ fn a_round_whose_nodes_all_start_over_is_over() {
     assert_eq!(
         operation,
         Operation::ReadAnnounced { round: 1 },
-        "which others want to be in it is read again"
+        "announcements are read again for the next round"
     );
     let next = written(driver.report(Outcome::Nodes(nodes(["b", "a"]).into())));
     assert_eq!((next.participants.len(), next.wait_list.len()), (2, 0));
 }
 
 #[test]
-fn a_dead_node_of_a_round_is_not_let_into_the_next_because_it_had_asked() {
+fn the_announcement_of_a_dead_node_for_the_next_round_is_retracted() {
     let mut driver = Driver::to(Goal::KeepAlive);
     driver.pursuit.deadline = at(600);
     let operation = driver.watch(&complete(&["a", "b"]), 15);
@@ -412,10 +423,10 @@ fn a_dead_node_of_a_round_is_not_let_into_the_next_because_it_had_asked() {
 }
 
 #[test]
-fn the_dead_are_removed_and_their_announcements_taken_back() {
+fn dead_nodes_are_removed_and_their_announcements_retracted() {
     let mut driver = Driver::to(Goal::Join);
     driver.pursuit.goal = Goal::Join;
-    let operation = driver.watch(&open(&["a", "b"]).called(), 15);
+    let operation = driver.watch(&open(&["a", "b"]).in_last_call(), 15);
     assert_eq!(operation, Operation::Retract { round: 0, nodes: nodes(["a"]) });
     assert!(!written(driver.report(Outcome::Done)).has(&node("a")));
 }
@@ -430,19 +441,19 @@ fn a_round_is_returned_as_it_was_read_even_if_a_node_in_it_seems_dead() {
 }
 
 #[test]
-fn there_is_a_duty_when_the_heartbeat_is_due_or_another_node_is_dead() {
+fn keep_alive_is_due_with_the_heartbeat_a_dead_node_or_a_lost_state() {
     let mut member = Driver::to(Goal::KeepAlive).member;
     let round = complete(&["a", "b"]);
     member.observe(Some(&Arc::new(round.clone())), at(0));
-    assert_eq!(member.until_duty(at(0)), Duration::from_secs(5));
-    assert_eq!(member.until_duty(at(4)), Duration::from_secs(1), "also if it has not looked since");
+    assert_eq!(member.until_keep_alive(at(0)), Duration::from_secs(5));
+    assert_eq!(member.until_keep_alive(at(4)), Duration::from_secs(1), "without another observation");
     for second in 0..=12 {
         member.observe(Some(&Arc::new(beating(&round, second))), at(second));
     }
-    assert_eq!(member.until_duty(at(12)), Duration::from_secs(3), "until `a` is dead");
+    assert_eq!(member.until_keep_alive(at(12)), Duration::from_secs(3), "until `a` is dead");
     member.round = Some(Arc::new(round));
     member.observe(None, at(13));
-    assert_eq!(member.until_duty(at(13)), Duration::ZERO, "the store has lost the round");
+    assert_eq!(member.until_keep_alive(at(13)), Duration::ZERO, "the store has lost the round");
 }
 
 #[test]
@@ -457,7 +468,7 @@ fn a_node_that_is_refused_withdraws_before_it_ends() {
 }
 
 #[test]
-fn a_signal_that_was_wrong_is_not_waited_for_again() {
+fn a_stale_signal_is_not_waited_for_again() {
     let mut driver = Driver::to(Goal::Join);
     let waiting = complete(&["a", "c"]).waiting("b");
     let phase = Phase { round: 0, complete: true };
@@ -471,10 +482,10 @@ fn a_signal_that_was_wrong_is_not_waited_for_again() {
 }
 
 #[test]
-fn an_outage_is_tolerated_until_it_has_lasted_too_long_and_a_gone_host_is_replaced() {
+fn an_outage_is_tolerated_until_store_outage_timeout_and_a_lost_host_is_replaced() {
     let mut driver = Driver::to(Goal::Join);
     driver.member.settings.store_outage_timeout = Duration::from_secs(10);
-    let pause = Operation::Pause { most: RETRY_INTERVAL, wake: None };
+    let pause = Operation::Pause { timeout: RETRY_INTERVAL, wake: None };
     assert_eq!(driver.fail(Fault::Outage, 3), pause);
     assert_eq!(driver.paused(), Operation::Read);
     assert_eq!(driver.fail(Fault::Outage, 3), Operation::Host);
@@ -486,7 +497,7 @@ fn an_outage_is_tolerated_until_it_has_lasted_too_long_and_a_gone_host_is_replac
 }
 
 #[test]
-fn an_answer_ends_an_outage() {
+fn a_reply_ends_an_outage() {
     let mut driver = Driver::to(Goal::Join);
     driver.fail(Fault::Outage, 6);
     driver.report(Outcome::Done);
@@ -498,25 +509,25 @@ fn an_answer_ends_an_outage() {
 }
 
 #[test]
-fn a_heartbeat_is_tried_again_until_its_time_is_up() {
+fn a_failed_heartbeat_is_retried_until_its_timeout() {
     let mut driver = Driver::to(Goal::KeepAlive);
     assert!(matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }));
     driver.paused();
-    assert_eq!(driver.fail(Fault::Outage, 3), Operation::Pause { most: RETRY_INTERVAL, wake: None });
+    assert_eq!(driver.fail(Fault::Outage, 3), Operation::Pause { timeout: RETRY_INTERVAL, wake: None });
     driver.paused();
     driver.read(&complete(&["a", "b"]));
     assert_eq!(driver.fail(Fault::Outage, 2), Operation::End(End::Error));
 }
 
 #[test]
-fn a_heartbeat_whose_time_is_up_replaces_a_gone_host_and_ends() {
+fn a_heartbeat_that_timed_out_replaces_a_lost_host_and_ends() {
     let mut driver = Driver::to(Goal::KeepAlive);
     assert_eq!(driver.fail(Fault::Outage, 6), Operation::Host);
     assert_eq!(driver.report(Outcome::Done), Operation::End(End::Error));
 }
 
 #[test]
-fn a_spare_tolerates_an_outage_however_late_it_is() {
+fn a_spare_tolerates_an_outage_after_the_join_timeout() {
     let mut driver = Driver::to(Goal::Join);
     driver.read(&complete(&["a", "c", "d"]).spare("b"));
     driver.now = at(10_000);
@@ -525,7 +536,7 @@ fn a_spare_tolerates_an_outage_however_late_it_is() {
 }
 
 #[test]
-fn a_state_that_can_not_be_read_is_read_again_for_10_s() {
+fn a_corrupt_state_is_read_again_for_10_s() {
     let mut driver = Driver::to(Goal::Join);
     for _ in 0..9 {
         assert!(matches!(driver.fail(Fault::Corrupt, 1), Operation::Pause { .. }));
@@ -536,11 +547,11 @@ fn a_state_that_can_not_be_read_is_read_again_for_10_s() {
 }
 
 #[test]
-fn each_call_of_a_join_has_the_time_that_is_left_and_each_call_of_a_heartbeat_its_whole_time() {
+fn a_call_of_a_join_has_the_time_left_and_a_call_of_a_heartbeat_the_whole_timeout() {
     let timeout = |driver: &Driver, now| driver.pursuit.call_timeout(&driver.member, now);
     let joining = Driver::to(Goal::Join);
     assert_eq!(timeout(&joining, at(0)), Duration::from_secs(10));
-    assert_eq!(timeout(&joining, at(600)), ROLLBACK);
+    assert_eq!(timeout(&joining, at(600)), WITHDRAW_GRACE);
     let heartbeat = Driver::to(Goal::KeepAlive);
     assert_eq!(timeout(&heartbeat, at(2)), heartbeat.member.settings.heartbeat_timeout);
     let mut spare = Driver::to(Goal::Join);
@@ -549,9 +560,9 @@ fn each_call_of_a_join_has_the_time_that_is_left_and_each_call_of_a_heartbeat_it
 }
 
 #[test]
-fn a_write_that_removes_a_dead_node_wakes_the_others_and_is_noticed_once_it_has_won() {
+fn a_write_that_removes_a_dead_node_wakes_other_nodes_and_is_reported_once_it_has_won() {
     let (before, after) = (complete(&["a", "b", "c"]), complete(&["a", "b", "c"]).without(&nodes(["c"]), 2));
-    assert_eq!(signals(&node("b"), &before, &after), [Signal::Wanted { round: 0 }]);
+    assert_eq!(signals(&node("b"), &before, &after), [Signal::NextRoundWanted { round: 0 }]);
     let mut driver = heartbeat_due(&before);
     assert_eq!(driver.notices(), []);
     driver.won(&after);
@@ -559,14 +570,20 @@ fn a_write_that_removes_a_dead_node_wakes_the_others_and_is_noticed_once_it_has_
 }
 
 #[test]
-fn nodes_are_woken_when_a_round_ends_or_a_node_waits_for_the_next_one() {
+fn waiting_nodes_are_woken_when_a_phase_ends_or_a_node_waits_for_the_next_round() {
     let (open_round, round) = (open(&["a", "b"]), complete(&["a", "b"]));
-    assert_eq!(signals(&node("b"), &open_round, &round), [Signal::Over(Phase { round: 0, complete: false })]);
+    assert_eq!(
+        signals(&node("b"), &open_round, &round),
+        [Signal::PhaseOver(Phase { round: 0, complete: false })]
+    );
     assert_eq!(
         signals(&node("b"), &round, &round.clone().closed()),
-        [Signal::Over(Phase { round: 0, complete: true }), Signal::Wanted { round: 0 }]
+        [Signal::PhaseOver(Phase { round: 0, complete: true }), Signal::NextRoundWanted { round: 0 }]
     );
-    assert_eq!(signals(&node("d"), &round, &round.clone().waiting("d")), [Signal::Wanted { round: 0 }]);
+    assert_eq!(
+        signals(&node("d"), &round, &round.clone().waiting("d")),
+        [Signal::NextRoundWanted { round: 0 }]
+    );
     assert_eq!(signals(&node("b"), &round, &round), []);
 }
 
@@ -577,5 +594,5 @@ fn the_keys_of_the_round_before_last_are_stale_once_a_round_is_complete() {
         (State { round: 4, ..open(&["a"]) }, State { round: 4, ..complete(&["a", "b", "c"]) });
     driver.announced(&before, &["b", "c"]);
     driver.won(&after);
-    assert_eq!(driver.member.stale, Some(2));
+    assert_eq!(driver.member.stale_round, Some(2));
 }

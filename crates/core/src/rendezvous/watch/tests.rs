@@ -1,4 +1,4 @@
-//! Who is dead and when a last call is over, by what was seen.
+//! Which nodes are dead, and how long a last call has lasted, by the observations of one node.
 
 use super::super::tests::{at, node, nodes, open, wall};
 use super::*;
@@ -13,7 +13,7 @@ fn dead(watch: &Watch) -> Vec<NodeDesc> {
     watch.dead(LIMIT, &node("me"))
 }
 
-/// A state in which `a` was last seen at this wall time.
+/// A state in which `a` has a heartbeat at this wall time.
 fn seen_at(seconds: i64) -> Arc<State> {
     let mut state = open(&["a"]);
     state.last_heartbeats.insert(node("a"), wall(seconds));
@@ -29,11 +29,11 @@ fn a_node_is_dead_after_three_intervals_without_a_change_and_not_before() {
     }
     watch.observe(&seen_at(0), at(15), &settings());
     assert_eq!(dead(&watch), nodes(["a"]));
-    assert_eq!(watch.silence(&node("a")), LIMIT);
+    assert_eq!(watch.heartbeat_age(&node("a")), LIMIT);
 }
 
 #[test]
-fn any_change_is_a_sign_of_life_even_to_an_earlier_time() {
+fn any_change_of_a_heartbeat_shows_life_even_to_an_earlier_time() {
     let mut watch = Watch::default();
     for second in 0..60 {
         let heartbeat = -3_600 * (second as i64 / 10);
@@ -43,7 +43,7 @@ fn any_change_is_a_sign_of_life_even_to_an_earlier_time() {
 }
 
 #[test]
-fn a_wall_clock_that_is_off_kills_nobody() {
+fn a_wrong_wall_clock_makes_no_node_dead() {
     let mut watch = Watch::default();
     watch.observe(&seen_at(-86_400), at(0), &settings());
     watch.observe(&seen_at(-86_400), at(1), &settings());
@@ -51,16 +51,16 @@ fn a_wall_clock_that_is_off_kills_nobody() {
 }
 
 #[test]
-fn time_in_which_nobody_looked_counts_for_one_interval_only() {
+fn time_without_observations_counts_as_at_most_one_interval() {
     let mut watch = Watch::default();
     watch.observe(&seen_at(0), at(0), &settings());
     watch.observe(&seen_at(0), at(3_600), &settings());
-    assert_eq!(watch.silence(&node("a")), Duration::from_secs(5));
+    assert_eq!(watch.heartbeat_age(&node("a")), Duration::from_secs(5));
     assert_eq!(dead(&watch), []);
 }
 
 #[test]
-fn this_node_is_never_dead_to_itself() {
+fn a_node_never_counts_itself_as_dead() {
     let mut watch = Watch::default();
     for second in 0..60 {
         watch.observe(&Arc::new(open(&["a", "me"])), at(second), &settings());
@@ -68,9 +68,9 @@ fn this_node_is_never_dead_to_itself() {
     assert_eq!(dead(&watch), nodes(["a"]));
 }
 
-/// Torch never purges it.
+/// Torch nodes never remove it.
 #[test]
-fn a_node_without_a_heartbeat_is_dead_after_as_long() {
+fn a_node_without_a_heartbeat_is_dead_after_the_same_time() {
     let mut state = open(&["a"]);
     state.last_heartbeats.clear();
     let mut watch = Watch::default();
@@ -81,23 +81,23 @@ fn a_node_without_a_heartbeat_is_dead_after_as_long() {
 }
 
 #[test]
-fn who_was_away_in_between_starts_anew() {
+fn a_node_that_left_and_rejoined_starts_with_a_new_age() {
     let mut watch = Watch::default();
     for second in 0..20 {
         let state = if second == 10 { Arc::new(open(&[])) } else { seen_at(0) };
         watch.observe(&state, at(second), &settings());
     }
     assert_eq!(dead(&watch), []);
-    assert_eq!(watch.silence(&node("a")), Duration::from_secs(8));
+    assert_eq!(watch.heartbeat_age(&node("a")), Duration::from_secs(8));
 }
 
 #[test]
-fn of_many_states_only_the_last_is_kept_and_still_no_node_dies_late() {
+fn of_many_states_only_the_last_is_kept_and_deaths_are_still_noticed_in_time() {
     let mut watch = Watch::default();
     let mut state = open(&["a", "b"]);
     let (mut died, mut seen) = (None, Vec::new());
     for look in 0..2_000u64 {
-        // `b` lives; each look shows another state.
+        // `b` is alive, so each observation shows another state.
         state.last_heartbeats.insert(node("b"), wall(look as i64));
         let now = MonoTime::from_start(Duration::from_millis(10 * look));
         let shown = Arc::new(state.clone());
@@ -112,23 +112,23 @@ fn of_many_states_only_the_last_is_kept_and_still_no_node_dies_late() {
         }
     }
     let late = died.unwrap().since(at(15));
-    assert!(late <= LIMIT / MOST_RECORDED, "late by {late:?}");
+    assert!(late <= LIMIT / MAX_RECORDED_STATES, "late by {late:?}");
 }
 
 #[test]
-fn nodes_that_came_later_are_not_as_old_as_those_who_were_there() {
+fn the_age_of_a_heartbeat_starts_when_its_node_joins() {
     let mut watch = Watch::default();
     for second in 0..=20 {
         let names: &[&str] = if second < 10 { &["b"] } else { &["a", "b", "c"] };
         watch.observe(&Arc::new(open(names)), at(second), &settings());
     }
     assert_eq!(dead(&watch), nodes(["b"]));
-    let silence = ["a", "b", "c", "d"].map(|name| watch.silence(&node(name)).as_secs());
+    let silence = ["a", "b", "c", "d"].map(|name| watch.heartbeat_age(&node(name)).as_secs());
     assert_eq!(silence, [10, 20, 10, 0]);
 }
 
 #[test]
-fn a_last_call_runs_from_when_it_was_first_seen() {
+fn a_last_call_runs_from_its_first_observation() {
     let call = |seconds| Arc::new(State { deadline: Some(wall(seconds)), ..open(&["a"]) });
     let mut watch = Watch::default();
     watch.observe(&Arc::new(open(&["a"])), at(0), &settings());
@@ -137,13 +137,13 @@ fn a_last_call_runs_from_when_it_was_first_seen() {
     watch.observe(&call(30), at(4), &settings());
     assert_eq!(watch.last_call(), Some(Duration::from_secs(3)));
     watch.observe(&call(40), at(5), &settings());
-    assert_eq!(watch.last_call(), Some(Duration::ZERO), "it is another one");
+    assert_eq!(watch.last_call(), Some(Duration::ZERO), "another deadline is another last call");
     watch.observe(&Arc::new(State { complete: true, ..(*call(40)).clone() }), at(6), &settings());
     assert_eq!(watch.last_call(), None);
 }
 
 #[test]
-fn settings_that_were_not_checked_overflow_nothing() {
+fn unchecked_settings_cause_no_overflow() {
     let mut settings = settings();
     (settings.keep_alive_interval, settings.keep_alive_max_attempt) = (Duration::MAX, u32::MAX);
     let mut watch = Watch::default();

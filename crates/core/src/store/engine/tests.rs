@@ -1,4 +1,4 @@
-//! The engine by hand, one fact at a time. Random orders of everything are the model test's business.
+//! Tests of the engine with chosen requests. `tests/model` runs random sequences of requests.
 
 mod barriers;
 mod clients;
@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::wire::PairList;
 
-/// What a client gets.
+/// The reply that a client gets, or the refusal that closes its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Output {
     Reply { client: ClientId, reply: Reply },
     Close { client: ClientId, reason: Refusal },
 }
 
-/// A store, asked by clients with small numbers, that checks itself after each step.
+/// An engine and its blocked clients. The invariants are checked after each request.
 struct Store(Engine, BTreeSet<u32>);
 
 impl Store {
@@ -43,14 +43,14 @@ impl Store {
         )
     }
 
-    /// What comes of one request: its own answer, and the clients it wakes.
-    fn ask(&mut self, client: u32, request: Request<'_>) -> Vec<Output> {
-        let answer = self.0.handle_request(id(client), request);
+    /// Sends a request. Returns its own output and the replies to the clients that it wakes.
+    fn send(&mut self, client: u32, request: Request<'_>) -> Vec<Output> {
+        let outcome = self.0.handle_request(id(client), request);
         let was_blocked = self.1.remove(&client);
-        let own = match answer {
-            Ok(Answer::Nothing) => None,
-            Ok(Answer::Reply(reply)) => Some(Output::Reply { client: id(client), reply }),
-            Ok(Answer::Blocked) => {
+        let reply = match outcome {
+            Ok(Outcome::NoReply) => None,
+            Ok(Outcome::Reply(reply)) => Some(Output::Reply { client: id(client), reply }),
+            Ok(Outcome::Blocked) => {
                 self.1.insert(client);
                 None
             }
@@ -61,11 +61,11 @@ impl Store {
                 Some(Output::Close { client: id(client), reason: *reason })
             }
         };
-        own.into_iter().chain(self.outputs()).collect()
+        reply.into_iter().chain(self.outputs()).collect()
     }
 
-    /// What comes of a client's going away.
-    fn leave(&mut self, client: u32) -> Vec<Output> {
+    /// Disconnects a client. Returns the replies to the clients that this wakes.
+    fn disconnect(&mut self, client: u32) -> Vec<Output> {
         self.0.handle_disconnect(id(client));
         self.1.remove(&client);
         self.outputs()
@@ -81,32 +81,32 @@ impl Store {
         woken.into_iter().map(|client| Output::Reply { client, reply: Reply::Stop }).collect()
     }
 
-    /// A request that must not be answered nor wake anybody.
-    fn tell(&mut self, client: u32, request: Request<'_>) {
-        assert_eq!(self.ask(client, request), [], "{request:?}");
+    /// Sends a request that must have no output and wake no client.
+    fn run(&mut self, client: u32, request: Request<'_>) {
+        assert_eq!(self.send(client, request), [], "{request:?}");
     }
 
-    /// The reply to a request that must concern nobody else.
+    /// Sends a request that must wake no client, and returns its reply.
     fn reply(&mut self, client: u32, request: Request<'_>) -> Reply {
-        match &self.ask(client, request)[..] {
+        match &self.send(client, request)[..] {
             [Output::Reply { client: to, reply }] if *to == id(client) => reply.clone(),
             other => panic!("{request:?}: {other:?}"),
         }
     }
 
-    /// Why a request is refused; it must concern nobody else.
+    /// Sends a request that must be refused and wake no client, and returns the refusal.
     fn refusal(&mut self, client: u32, request: Request<'_>) -> Refusal {
-        match &self.ask(client, request)[..] {
+        match &self.send(client, request)[..] {
             [Output::Close { client: to, reason }] if *to == id(client) => reason.clone(),
             other => panic!("{request:?}: {other:?}"),
         }
     }
 
-    /// A key's value, asked by somebody who has waited for nothing.
+    /// Returns the value of a key, read by a client without a latch.
     fn value(&mut self, key: &[u8]) -> Option<Vec<u8>> {
-        const STRANGER: u32 = 1000;
-        match self.reply(STRANGER, check(&[key])) {
-            Reply::Checked(true) => match self.reply(STRANGER, get(key)) {
+        const OBSERVER: u32 = 1000;
+        match self.reply(OBSERVER, check(&[key])) {
+            Reply::Checked(true) => match self.reply(OBSERVER, get(key)) {
                 Reply::Value(value) => Some(value.to_vec()),
                 other => panic!("{other:?}"),
             },
@@ -114,10 +114,10 @@ impl Store {
         }
     }
 
-    /// Keys, bytes, queue items, awaited keys and blocked clients.
-    fn figures(&self) -> [usize; 5] {
-        let shot = self.0.snapshot();
-        [shot.keys, shot.bytes, shot.queue_items, shot.awaited, shot.blocked]
+    /// Returns the numbers of keys, bytes, queue items, awaited keys and blocked clients.
+    fn counts(&self) -> [usize; 5] {
+        let snapshot = self.0.snapshot();
+        [snapshot.keys, snapshot.bytes, snapshot.queue_items, snapshot.awaited, snapshot.blocked]
     }
 
     fn is_blocked(&self, client: u32) -> bool {
@@ -141,15 +141,15 @@ fn value(bytes: &[u8]) -> Reply {
     Reply::Value(Value::copied(bytes))
 }
 
-fn values(all: &[&[u8]]) -> Reply {
-    Reply::Values(all.iter().map(|bytes| Value::copied(bytes)).collect())
+fn values(values: &[&[u8]]) -> Reply {
+    Reply::Values(values.iter().map(|bytes| Value::copied(bytes)).collect())
 }
 
 fn popped(before: i64, item: &[u8]) -> Reply {
     Reply::Popped { before, item: Some(Value::copied(item)) }
 }
 
-const NOTHING_POPPED: Reply = Reply::Popped { before: 0, item: None };
+const EMPTY_POP: Reply = Reply::Popped { before: 0, item: None };
 
 fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
     Request::Set { key, value: value.into() }

@@ -1,25 +1,25 @@
-//! Requests that wait, and the clients that a write wakes.
+//! Requests that block their client, and the wake-ups that writes cause.
 
-use super::{Answer, ClientId, Engine, Latch, Result, State, permit};
+use super::{ClientId, Engine, Latch, Outcome, Result, State, check};
 use crate::error::{Refusal, printable};
 use crate::key::Key;
 use crate::store::barriers::barrier_cost;
 use crate::store::effect::EffectLog;
-use crate::store::waiters::{Registrations, Seen, WAIT_OVERHEAD, Waiters};
+use crate::store::waiters::{Fulfilled, REGISTRATION_OVERHEAD_BYTES, Registrations, Waiters};
 use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply};
 
 impl<L: EffectLog> Engine<L> {
-    pub(super) fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Answer> {
+    pub(super) fn wait(&mut self, client: ClientId, keys: KeyList<'_>) -> Result<Outcome> {
         let mut latch = Box::<Latch>::default();
-        let room = self.limits.latched_bytes - self.latched;
-        latch.values.reserve_exact(keys.len().min(room / size_of::<(Key, Value)>()));
+        let free_bytes = self.limits.latched_bytes - self.latched;
+        latch.values.reserve_exact(keys.len().min(free_bytes / size_of::<(Key, Value)>()));
         let mut absent = Vec::new();
         for key in keys.iter() {
             match self.map.entry(key) {
                 Some((key, value)) => {
                     let cost = latch_cost(key, value);
-                    if latch.bytes + cost <= room {
+                    if latch.bytes + cost <= free_bytes {
                         latch.bytes += cost;
                         latch.values.push((key.clone(), value.clone()));
                     }
@@ -28,55 +28,55 @@ impl<L: EffectLog> Engine<L> {
                 None => absent.push(key),
             }
         }
-        self.permit_wait(&absent)?;
+        self.check_wait(&absent)?;
         self.latched += latch.bytes;
         if latch.values.len() < latch.values.capacity() / 2 {
             latch.values.shrink_to_fit();
         }
-        let known = &mut self.clients[client.index()];
-        known.latch = (!latch.values.is_empty()).then_some(latch);
+        let record = &mut self.clients[client.index()];
+        record.latch = (!latch.values.is_empty()).then_some(latch);
         if absent.is_empty() {
-            return Ok(Answer::Reply(Reply::Stop));
+            return Ok(Outcome::Reply(Reply::Stop));
         }
         let mut registrations = Registrations::default();
         for key in absent {
             self.waiters.register(client, &mut registrations, key);
         }
-        known.state = State::Waiting(registrations);
+        record.state = State::Waiting(registrations);
         self.blocked += 1;
-        Ok(Answer::Blocked)
+        Ok(Outcome::Blocked)
     }
 
-    /// Refuses a wait for these absent keys if they are too many or their names too long.
-    fn permit_wait(&self, absent: &[&[u8]]) -> Result<()> {
+    /// Refuses a WAIT for these absent keys if their number or their total length exceeds a limit.
+    fn check_wait(&self, absent: &[&[u8]]) -> Result<()> {
         let first = absent.first().copied().unwrap_or_default();
-        let (asked, others) = (absent.len(), self.waiters.len());
-        permit(Op::Wait, first, "awaited keys of one client", asked, self.limits.awaited_per_client)?;
-        permit(Op::Wait, first, "awaited keys", others + asked, self.limits.awaited_total)?;
-        let added = absent.iter().map(|key| key.len() + WAIT_OVERHEAD).sum();
-        self.permit_bytes(Op::Wait, first, added)
+        let (count, awaited) = (absent.len(), self.waiters.len());
+        check(Op::Wait, first, "awaited keys of one client", count, self.limits.awaited_per_client)?;
+        check(Op::Wait, first, "awaited keys", awaited + count, self.limits.awaited_total)?;
+        let added = absent.iter().map(|key| key.len() + REGISTRATION_OVERHEAD_BYTES).sum();
+        self.check_bytes(Op::Wait, first, added)
     }
 
-    pub(super) fn barrier(&mut self, client: ClientId, key: &[u8], world_size: i64) -> Result<Answer> {
+    pub(super) fn barrier(&mut self, client: ClientId, key: &[u8], world_size: i64) -> Result<Outcome> {
         let size = u64::try_from(world_size).ok().filter(|&size| size > 0);
         let size = size.ok_or_else(|| Refusal::BadWorldSize { key: printable(key), world_size })?;
         if !self.barriers.has_round(key, size) {
-            self.permit_bytes(Op::Barrier, key, barrier_cost(key))?;
+            self.check_bytes(Op::Barrier, key, barrier_cost(key))?;
         }
         match self.barriers.arrive(client, key, size) {
             Ok(arrival) => {
                 self.clients[client.index()].state = State::AtBarrier(Box::new(arrival));
                 self.blocked += 1;
-                Ok(Answer::Blocked)
+                Ok(Outcome::Blocked)
             }
-            Err(others) => {
-                others.into_iter().for_each(|other| self.release(other));
-                Ok(Answer::Reply(Reply::Stop))
+            Err(waiting) => {
+                waiting.into_iter().for_each(|client| self.release(client));
+                Ok(Outcome::Reply(Reply::Stop))
             }
         }
     }
 
-    /// Wakes all clients that wait for a key, if it exists. They have seen its value.
+    /// Wakes all waiters of a key that exists, and latches its value for them.
     #[inline]
     pub(super) fn wake(&mut self, key: &[u8]) {
         if self.waiters.len() > 0 && self.waiters.is_awaited(key) {
@@ -86,38 +86,39 @@ impl<L: EffectLog> Engine<L> {
 
     fn wake_all(&mut self, key: &[u8]) {
         let Some(value) = self.map.get(key).cloned() else { return };
-        while let Some((seen, key)) = self.waiters.take_oldest(key) {
+        while let Some((fulfilled, key)) = self.waiters.take_oldest(key) {
             let cost = latch_cost(&key, &value);
             if self.latched + cost <= self.limits.latched_bytes {
                 self.latched += cost;
-                let latch = self.latch(&seen);
+                let latch = self.latch_of(&fulfilled);
                 latch.bytes += cost;
                 latch.values.push((key, value.clone()));
             }
-            if self.complete(&seen) {
-                self.release(seen.client);
+            if self.complete_registration(&fulfilled) {
+                self.release(fulfilled.client);
             }
         }
     }
 
-    /// Wakes the oldest client that waits for nothing but this queue, which has an item. Returns whether there is one.
+    /// Marks a queue with an item as seen by its waiters, oldest first, until this wakes one of them. Returns whether a
+    /// waiter was woken. Waiters that also wait for other keys stay blocked.
     pub(super) fn wake_for_item(&mut self, key: &[u8]) -> bool {
-        while let Some((seen, name)) = self.waiters.take_oldest(key) {
-            if self.complete(&seen) {
-                self.release(seen.client);
+        while let Some((fulfilled, name)) = self.waiters.take_oldest(key) {
+            if self.complete_registration(&fulfilled) {
+                self.release(fulfilled.client);
                 self.queues.claim(key);
-                self.latch(&seen).claim = Some(name);
+                self.latch_of(&fulfilled).claim = Some(name);
                 return true;
             }
         }
         false
     }
 
-    fn latch(&mut self, seen: &Seen) -> &mut Latch {
-        self.clients[seen.client.index()].latch.get_or_insert_default()
+    fn latch_of(&mut self, fulfilled: &Fulfilled) -> &mut Latch {
+        self.clients[fulfilled.client.index()].latch.get_or_insert_default()
     }
 
-    /// Ends what a wait left open. An item that the client did not take wakes the next waiter.
+    /// Ends a latch and its claim. If the client did not pop the claimed item, wakes the next waiter of the queue.
     pub(super) fn end_latch(&mut self, latch: Latch) {
         self.latched -= latch.bytes;
         if let Some(queue) = latch.claim {
@@ -126,26 +127,26 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Removes a registration whose key came. Returns whether it was the client's last.
-    fn complete(&mut self, seen: &Seen) -> bool {
-        let State::Waiting(registrations) = &mut self.clients[seen.client.index()].state else {
+    /// Removes a fulfilled registration from its client. Returns whether it was the last one of the client.
+    fn complete_registration(&mut self, fulfilled: &Fulfilled) -> bool {
+        let State::Waiting(registrations) = &mut self.clients[fulfilled.client.index()].state else {
             unreachable!("only waiting clients are registered");
         };
-        Waiters::strike(registrations, seen);
-        registrations.left() == 0
+        Waiters::remove(registrations, fulfilled);
+        registrations.remaining() == 0
     }
 
-    /// Answers a blocked request.
+    /// Ends the blocked request of a client with [`Reply::Stop`].
     fn release(&mut self, client: ClientId) {
-        self.clients[client.index()].state = State::Free;
+        self.clients[client.index()].state = State::Idle;
         self.blocked -= 1;
         self.woken.push_back(client);
     }
 
-    /// Ends a blocked request without a reply.
+    /// Ends the blocked request of a client without a reply.
     pub(super) fn unblock(&mut self, client: ClientId) {
         match std::mem::take(&mut self.clients[client.index()].state) {
-            State::Free => return,
+            State::Idle => return,
             State::Waiting(mut registrations) => self.waiters.cancel(&mut registrations),
             State::AtBarrier(arrival) => self.barriers.leave(*arrival),
         }
@@ -153,7 +154,8 @@ impl<L: EffectLog> Engine<L> {
     }
 }
 
-/// Returns what a latched value counts as: key and value in full, because the store may delete them.
+/// Returns the bytes that a latched value counts towards the limit. Key and value count in full, because the store may
+/// delete them.
 fn latch_cost(key: &Key, value: &Value) -> usize {
     key.len() + value.len() + size_of::<(Key, Value)>()
 }

@@ -1,37 +1,37 @@
-//! A node that takes part in a round with workers that run once, or without workers: `rallypoint join`.
+//! A node of `rallypoint join`: its workers run in one round only, or it has no workers.
 
-use super::{Phase, Policy, Supervisor, Then};
+use super::{AfterStop, Phase, Policy, Supervisor};
 use crate::rendezvous::{Membership, MonoTime};
 use crate::supervise::event::{Event, LocalRank};
-use crate::supervise::order::{Order, Parting, Reason, Target, Verdict};
+use crate::supervise::order::{OnEnd, Order, Reason, Target, Verdict};
 use crate::supervise::peers::Reports;
 
 impl Supervisor {
-    pub(super) fn while_running_once(&mut self, event: Event) {
+    pub(super) fn handle_while_running_once(&mut self, event: Event) {
         let is_idle = self.workers.is_empty();
         match event {
-            Event::Exited(_, exit) if !exit.is_success() => self.fail_once(Verdict::Failed),
+            Event::Exited(_, exit) if !exit.is_success() => self.end_failed_once(Verdict::Failed),
             Event::Exited(..) => self.finish_if_done(),
-            Event::NotStarted(_) => self.fail_once(Verdict::Error),
-            Event::Signalled(signal) if is_idle => self.end(Verdict::Signalled(signal), Parting::Leave),
-            Event::Signalled(signal) => {
+            Event::NotStarted(_) => self.end_failed_once(Verdict::Error),
+            Event::Signaled(signal) if is_idle => self.end(Verdict::Signaled(signal), OnEnd::Leave),
+            Event::Signaled(signal) => {
                 let workers = (0..self.policy.workers).map(|rank| Target::Worker(LocalRank(rank)));
                 self.orders.extend(workers.map(|worker| Order::Send(worker, signal)));
             }
-            Event::StoreLost if is_idle => self.end(Verdict::Error, Parting::Nothing),
+            Event::StoreLost if is_idle => self.end(Verdict::Error, OnEnd::Nothing),
             Event::WorkingNodes(nodes) => self.round.working_nodes = Some(nodes),
             _ => {}
         }
     }
 
-    pub(super) fn while_finishing_once(&mut self, event: Event) {
-        let parting = match event {
-            Event::Finished { all: true } => Parting::Close,
-            Event::Finished { all: false } | Event::Signalled(_) => Parting::Leave,
-            Event::StoreLost => Parting::Nothing,
+    pub(super) fn handle_while_finishing_once(&mut self, event: Event) {
+        let on_end = match event {
+            Event::Finished { all: true } => OnEnd::Close,
+            Event::Finished { all: false } | Event::Signaled(_) => OnEnd::Leave,
+            Event::StoreLost => OnEnd::Nothing,
             _ => return,
         };
-        self.stop(Then::End(Verdict::Succeeded, parting));
+        self.stop(AfterStop::End(Verdict::Succeeded, on_end));
     }
 
     pub(super) fn handle_membership_once(
@@ -46,29 +46,29 @@ impl Supervisor {
         match self.phase {
             Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
             Phase::Running if seen.is_round_over => {
-                // The next round begins when this node has left, too.
-                self.orders.extend([Order::ReportFailed, Order::Leave]);
-                self.stop(Then::End(Verdict::RoundOver, Parting::Nothing));
+                // The next round opens only after this node has left the current one.
+                self.orders.extend([Order::PublishNodeFailed, Order::Leave]);
+                self.stop(AfterStop::End(Verdict::RoundOver, OnEnd::Nothing));
             }
             Phase::Running => self.report_waiting(seen),
             Phase::Finishing { .. } => {
-                // The other nodes may need the store that this node hosts, so it waits for those that are not lost.
+                // This node may host the store that other nodes need, so it waits for all nodes that are not lost.
                 let have_ended = reports.map_or(0, |reports| reports.finished) + lost >= seen.world_size();
                 if seen.is_round_over || is_lost && have_ended {
-                    self.stop(Then::End(Verdict::Succeeded, Parting::Leave));
+                    self.stop(AfterStop::End(Verdict::Succeeded, OnEnd::Leave));
                 }
             }
             _ => {}
         }
     }
 
-    /// Decides whether a node without workers joins again. It does not if that would cost another node its workers.
+    /// Decides whether a node without workers rejoins. It does not if another node would have to stop its workers.
     fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
         if seen.is_closed {
-            return self.end(Verdict::Spare, Parting::Nothing);
+            return self.end(Verdict::Spare, OnEnd::Nothing);
         }
         let has_workers = match &self.round.working_nodes {
-            Some(nodes) => nodes.iter().any(|node| !seen.is_gone(node)),
+            Some(nodes) => nodes.iter().any(|node| !seen.has_left_round(node)),
             None => now.since(self.started_at) < Policy::WORKERS_REPORT_GRACE,
         };
         match seen.num_nodes_waiting() {
@@ -81,7 +81,7 @@ impl Supervisor {
         }
     }
 
-    /// Reports nodes that wait for the next round, once until no node waits any more.
+    /// Orders a report of the nodes on the wait list, once until the wait list is empty.
     fn report_waiting(&mut self, seen: &Membership) {
         let waiting = if seen.is_dropped { 0 } else { seen.num_nodes_waiting() };
         let was_reported = std::mem::replace(&mut self.waiting_is_reported, waiting > 0);
@@ -90,9 +90,9 @@ impl Supervisor {
         }
     }
 
-    fn fail_once(&mut self, verdict: Verdict) {
-        self.orders.push_back(Order::ReportFailed);
-        self.stop(Then::End(verdict, Parting::Leave));
+    fn end_failed_once(&mut self, verdict: Verdict) {
+        self.orders.push_back(Order::PublishNodeFailed);
+        self.stop(AfterStop::End(verdict, OnEnd::Leave));
     }
 }
 

@@ -1,11 +1,11 @@
-//! Both decoders over every operation, every cut and every hostile length. What a request means is not asked here.
+//! Tests of both decoders with every operation, every split, and lengths beyond every limit.
 
 use super::*;
 use crate::wire::{KeyList, MAGIC, Op, PairList};
 use crate::{Key, Value};
 
-/// One request of each operation, and each odd operand the peer accepts: nothing in a list, an empty key, keys that
-/// are not text, an empty value.
+/// Returns at least one request of each operation, with the unusual operands that torch accepts: empty lists, empty
+/// keys, keys that are not text, and empty values.
 fn every_request() -> Vec<Request<'static>> {
     const KEYS: &[&[u8]] = &[b"/a", b"", b"\0\xff\0", b"/a"];
     const PAIRS: &[(&[u8], &[u8])] = &[(b"/a", b"1"), (b"", b""), (b"\xff", b"\0\0"), (b"/a", b"2")];
@@ -52,7 +52,7 @@ fn encoded(request: &Request<'_>) -> Vec<u8> {
     bytes
 }
 
-/// All whole requests in these pieces, as bytes.
+/// Decodes the pieces of a stream and returns its requests, encoded again.
 fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> {
     let mut decoder = RequestDecoder::default();
     let mut frames = Vec::new();
@@ -61,28 +61,28 @@ fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> 
         while let Some(frame) = decoder.next(&mut input, limits)? {
             frames.push(encoded(&frame.request()));
         }
-        assert!(input.is_empty(), "`None` means that the input is used up");
+        assert!(input.is_empty(), "`None` means that the decoder has consumed the input");
     }
     Ok(frames)
 }
 
-fn message_too_long(len: usize, limit: usize) -> WireError {
-    WireError::TooLong { what: "message", key: None, len: len as u64, limit }
+fn frame_too_long(len: usize, limit: usize) -> WireError {
+    WireError::TooLong { what: "frame", key: None, len: len as u64, limit }
 }
 
 fn refusal(bytes: &[u8]) -> WireError {
     decode(&[bytes], &Limits::default()).expect_err("this must be refused")
 }
 
-/// An operation code and some numbers behind it.
+/// Returns an operation code followed by 64-bit numbers.
 fn frame(op: Op, numbers: &[u64]) -> Vec<u8> {
     let mut bytes = vec![op as u8];
     numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     bytes
 }
 
-/// Lengths and counts that no machine has the memory for.
-const ABSURD: [u64; 5] = [1 << 31, 1 << 40, 1 << 62, 1 << 63, u64::MAX];
+/// Lengths and counts far beyond every limit.
+const HUGE_LENGTHS: [u64; 5] = [1 << 31, 1 << 40, 1 << 62, 1 << 63, u64::MAX];
 
 #[test]
 fn the_examples_cover_every_operation() {
@@ -104,7 +104,7 @@ fn every_request_decodes_to_what_was_encoded() {
 }
 
 #[test]
-fn every_request_survives_a_cut_at_every_place() {
+fn every_request_decodes_when_split_at_any_byte() {
     for request in every_request() {
         let bytes = encoded(&request);
         for cut in 0..=bytes.len() {
@@ -116,7 +116,7 @@ fn every_request_survives_a_cut_at_every_place() {
 }
 
 #[test]
-fn a_request_in_pieces_reads_as_it_does_in_one() {
+fn every_request_decodes_byte_by_byte() {
     for request in every_request() {
         let bytes = encoded(&request);
         let mut decoder = RequestDecoder::default();
@@ -132,7 +132,7 @@ fn a_request_in_pieces_reads_as_it_does_in_one() {
 }
 
 #[test]
-fn a_pipeline_comes_out_in_order_however_long_its_pieces_are() {
+fn pipelined_requests_decode_in_order_for_every_piece_length() {
     let frames: Vec<Vec<u8>> = every_request().iter().map(encoded).collect();
     let stream = frames.concat();
     for len in 1..stream.len() {
@@ -142,17 +142,17 @@ fn a_pipeline_comes_out_in_order_however_long_its_pieces_are() {
 }
 
 #[test]
-fn a_request_that_arrives_is_counted_byte_by_byte_and_its_room_as_what_is_set_aside() {
+fn received_counts_bytes_and_allocated_counts_capacity() {
     let bytes = encoded(&Request::Set { key: b"/k", value: b"v"[..].into() });
     let mut decoder = RequestDecoder::default();
-    assert_eq!(decoder.held(), 0);
+    assert_eq!(decoder.allocated(), 0);
     for at in 0..bytes.len() - 1 {
         assert!(decoder.next(&mut &bytes[at..at + 1], &Limits::default()).unwrap().is_none());
         assert_eq!(decoder.received(), Some(at + 1));
-        assert!((at + 1..=64).contains(&decoder.held()), "{:?}", decoder.held());
+        assert!((at + 1..=64).contains(&decoder.allocated()), "{:?}", decoder.allocated());
     }
     assert!(decoder.next(&mut &bytes[bytes.len() - 1..], &Limits::default()).unwrap().is_some());
-    assert_eq!(decoder.held(), 0);
+    assert_eq!(decoder.allocated(), 0);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn an_unknown_operation_is_refused_at_its_first_byte() {
 }
 
 #[test]
-fn an_unknown_operation_behind_a_whole_request_leaves_that_one_whole() {
+fn a_request_before_an_unknown_operation_is_still_decoded() {
     let limits = Limits::default();
     let mut decoder = RequestDecoder::default();
     let mut input = &[Op::NumKeys as u8, 0x13][..];
@@ -174,7 +174,7 @@ fn an_unknown_operation_behind_a_whole_request_leaves_that_one_whole() {
 #[test]
 fn a_key_past_the_limit_is_refused_by_its_length_alone() {
     let limit = Limits::default().key_len;
-    for len in [8193].into_iter().chain(ABSURD) {
+    for len in [8193].into_iter().chain(HUGE_LENGTHS) {
         let refused = WireError::TooLong { what: "key", key: None, len, limit };
         for op in [
             Op::Set,
@@ -199,7 +199,7 @@ fn a_key_past_the_limit_is_refused_by_its_length_alone() {
 #[test]
 fn a_value_past_the_limit_is_refused_by_its_length_alone() {
     let limit = Limits::default().value_len;
-    for len in [(8 << 20) + 1].into_iter().chain(ABSURD) {
+    for len in [(8 << 20) + 1].into_iter().chain(HUGE_LENGTHS) {
         let refused = WireError::TooLong { what: "value", key: Some(String::new()), len, limit };
         for op in [Op::Set, Op::CompareSet, Op::Append, Op::QueuePush] {
             assert_eq!(refusal(&frame(op, &[0, len])), refused, "{op}");
@@ -210,14 +210,14 @@ fn a_value_past_the_limit_is_refused_by_its_length_alone() {
 }
 
 #[test]
-fn a_value_past_the_limit_is_refused_with_its_key() {
+fn the_error_for_a_long_value_names_its_key() {
     let mut bytes = Vec::new();
     Request::MultiSet { pairs: PairList::new(&[(b"first", b"v"), (b"second", b"")]) }.encode(&mut bytes);
     let at = bytes.len() - 8;
     bytes[at..].copy_from_slice(&u64::MAX.to_le_bytes());
     let text = "value of 18446744073709551615 bytes for second, limit 8388608";
     assert_eq!(refusal(&bytes).to_string(), text);
-    // However it is cut, also within the number.
+    // The error is the same for every split, including splits within the length.
     for cut in 1..bytes.len() {
         let (mut decoder, limits) = (RequestDecoder::default(), Limits::default());
         assert!(decoder.next(&mut &bytes[..cut], &limits).unwrap().is_none());
@@ -226,9 +226,9 @@ fn a_value_past_the_limit_is_refused_with_its_key() {
 }
 
 #[test]
-fn a_count_past_the_limit_is_refused_by_itself() {
+fn a_count_past_the_limit_is_refused_by_the_count_alone() {
     let limit = Limits::default().keys_per_request;
-    for count in [131_073].into_iter().chain(ABSURD) {
+    for count in [131_073].into_iter().chain(HUGE_LENGTHS) {
         for op in [Op::Check, Op::Wait, Op::MultiGet, Op::MultiSet] {
             assert_eq!(refusal(&frame(op, &[count])), WireError::TooManyKeys { count, limit }, "{op}");
         }
@@ -236,7 +236,7 @@ fn a_count_past_the_limit_is_refused_by_itself() {
 }
 
 #[test]
-fn a_refusal_needs_no_byte_more_than_the_length() {
+fn a_long_key_is_refused_at_the_last_byte_of_its_length() {
     let bytes = frame(Op::Get, &[8193]);
     assert!(decode(&[&bytes[..8]], &Limits::default()).unwrap().is_empty());
     let by_byte: Vec<&[u8]> = bytes.chunks(1).collect();
@@ -247,7 +247,7 @@ fn a_refusal_needs_no_byte_more_than_the_length() {
 }
 
 #[test]
-fn keys_values_counts_and_frames_of_just_the_limit_pass() {
+fn operands_and_frames_exactly_at_their_limits_are_accepted() {
     let mut limits = Limits::default();
     (limits.key_len, limits.value_len, limits.keys_per_request) = (5, 7, 3);
     let pairs: [(&[u8], &[u8]); 3] = [(b"12345", b"1234567"); 3];
@@ -256,7 +256,7 @@ fn keys_values_counts_and_frames_of_just_the_limit_pass() {
     assert_eq!(decode(&[&bytes], &limits).unwrap(), [&bytes[..]]);
 
     limits.frame_len -= 1;
-    let refused = message_too_long(bytes.len(), limits.frame_len);
+    let refused = frame_too_long(bytes.len(), limits.frame_len);
     assert_eq!(decode(&[&bytes], &limits).unwrap_err(), refused);
 }
 
@@ -266,29 +266,24 @@ fn a_frame_past_the_limit_is_refused_before_its_last_part_arrives() {
     let mut bytes = frame(Op::MultiSet, &[2, 0, 100]);
     bytes.extend_from_slice(&[b'v'; 100]);
     bytes.extend_from_slice(&frame(Op::MultiSet, &[0, 100])[1..]);
-    let refused = message_too_long(bytes.len() + 100, 200);
+    let refused = frame_too_long(bytes.len() + 100, 200);
     assert_eq!(decode(&[&bytes], &limits).unwrap_err(), refused);
 }
 
 #[test]
-fn a_count_that_cannot_fit_the_frame_is_refused_by_itself() {
+fn a_count_that_cannot_fit_into_a_frame_is_refused_by_the_count_alone() {
     let limits = Limits { frame_len: 1000, ..Limits::default() };
-    let refused = message_too_long(9 + 8 * 200, 1000);
+    let refused = frame_too_long(9 + 8 * 200, 1000);
     assert_eq!(decode(&[&frame(Op::Wait, &[200])], &limits).unwrap_err(), refused);
     assert_eq!(decode(&[&frame(Op::MultiSet, &[100])], &limits).unwrap_err(), refused);
 }
 
 #[test]
-fn limits_as_large_as_can_be_do_not_make_lengths_overflow() {
-    let most = usize::MAX;
-    let limits = Limits {
-        key_len: most,
-        value_len: most,
-        keys_per_request: most,
-        frame_len: most,
-        ..Limits::default()
-    };
-    for number in ABSURD {
+fn lengths_do_not_overflow_with_maximal_limits() {
+    let max = usize::MAX;
+    let limits =
+        Limits { key_len: max, value_len: max, keys_per_request: max, frame_len: max, ..Limits::default() };
+    for number in HUGE_LENGTHS {
         for bytes in [
             frame(Op::Get, &[number]),
             frame(Op::Set, &[0, number]),
@@ -296,13 +291,13 @@ fn limits_as_large_as_can_be_do_not_make_lengths_overflow() {
             frame(Op::MultiSet, &[number]),
             frame(Op::MultiSet, &[number, number]),
         ] {
-            assert!(decode(&[&bytes], &limits).unwrap().is_empty(), "{number} is only announced");
+            assert!(decode(&[&bytes], &limits).unwrap().is_empty(), "{number} is within the limit");
         }
     }
 }
 
 #[test]
-fn room_is_made_for_what_arrives_and_not_for_what_is_announced() {
+fn the_buffer_grows_with_received_bytes_and_not_with_announced_lengths() {
     let limits = Limits::default();
     let mut decoder = RequestDecoder::default();
     let mut bytes = frame(Op::Set, &[0, 8 << 20]);
@@ -310,12 +305,12 @@ fn room_is_made_for_what_arrives_and_not_for_what_is_announced() {
     for piece in bytes.chunks(100) {
         assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
     }
-    let room = decoder.0.partial.as_ref().unwrap().bytes.capacity();
-    assert!(room <= 2 * bytes.len(), "room for {room} bytes after {}", bytes.len());
+    let capacity = decoder.0.partial.as_ref().unwrap().bytes.capacity();
+    assert!(capacity <= 2 * bytes.len(), "capacity of {capacity} bytes after {}", bytes.len());
 }
 
 #[test]
-fn a_value_of_known_length_gets_no_room_past_its_end() {
+fn a_frame_of_known_length_allocates_no_excess_capacity() {
     let limits = Limits::default();
     let mut decoder = RequestDecoder::default();
     let bytes = encoded(&Request::Set { key: b"k", value: (&[b'v'; 10_000][..]).into() });
@@ -326,40 +321,40 @@ fn a_value_of_known_length_gets_no_room_past_its_end() {
 }
 
 #[test]
-fn what_has_been_walked_through_is_not_walked_through_again() {
+fn list_items_are_parsed_once() {
     let keys: Vec<&[u8]> = vec![b"/key"; 1000];
     let bytes = encoded(&Request::Wait { keys: KeyList::new(&keys) });
     let half = bytes.len() / 2;
     let mut decoder = RequestDecoder::default();
     assert!(decoder.next(&mut &bytes[..half], &Limits::default()).unwrap().is_none());
 
-    // Were these lengths read a second time, the request would be refused.
+    // If the decoder parsed these lengths again, it would refuse the request.
     let partial = decoder.0.partial.as_mut().unwrap();
-    let walked = half - 100;
-    partial.bytes[9..walked].fill(0xff);
+    let parsed = half - 100;
+    partial.bytes[9..parsed].fill(0xff);
     let frame = decoder.next(&mut &bytes[half..], &Limits::default()).unwrap().unwrap();
-    assert_eq!(frame.into_owned()[walked..], bytes[walked..]);
+    assert_eq!(frame.into_owned()[parsed..], bytes[parsed..]);
 }
 
 #[test]
-fn no_more_room_is_set_aside_than_a_request_may_take_in_all() {
+fn the_buffer_never_exceeds_the_frame_limit() {
     let limits = Limits { frame_len: 5 * MIB, ..Limits::default() };
     let value = vec![b'v'; MIB - 1];
     let names: Vec<String> = (0..4).map(|n| format!("/{n}")).collect();
     let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &value[..])).collect();
     let list = encoded(&Request::MultiSet { pairs: PairList::new(&pairs) });
     let single = encoded(&Request::Set { key: b"/k", value: vec![b'v'; 4 * MIB][..].into() });
-    for (bytes, most) in [(list, limits.frame_len), (single.clone(), single.len())] {
+    for (bytes, limit) in [(list, limits.frame_len), (single.clone(), single.len())] {
         let mut decoder = RequestDecoder::default();
         for piece in bytes[..bytes.len() - 1].chunks(100_000) {
             assert!(decoder.next(&mut &*piece, &limits).unwrap().is_none());
-            assert!(decoder.held() <= most, "{:?} of {most}", decoder.held());
+            assert!(decoder.allocated() <= limit, "{:?} of {limit}", decoder.allocated());
         }
     }
 }
 
 #[test]
-fn a_frame_to_keep_reads_as_the_one_it_was_made_of() {
+fn an_owned_frame_decodes_to_the_same_request() {
     for request in every_request() {
         let bytes = encoded(&request);
         let frame = RequestDecoder::default().next(&mut &bytes[..], &Limits::default()).unwrap().unwrap();
@@ -409,7 +404,7 @@ fn every_reply_decodes_to_what_was_encoded() {
 }
 
 #[test]
-fn every_reply_survives_a_cut_at_every_place() {
+fn every_reply_decodes_when_split_at_any_byte() {
     for (kind, reply) in every_reply() {
         let bytes = encoded_reply(&reply);
         for cut in 0..bytes.len() {
@@ -424,7 +419,7 @@ fn every_reply_survives_a_cut_at_every_place() {
 }
 
 #[test]
-fn replies_one_after_the_other_are_told_apart_at_every_cut() {
+fn consecutive_replies_decode_for_every_piece_length() {
     let stream: Vec<u8> = every_reply().iter().flat_map(|(_, reply)| encoded_reply(reply)).collect();
     for len in 1..=stream.len() {
         let mut decoder = ReplyDecoder::default();
@@ -434,7 +429,7 @@ fn replies_one_after_the_other_are_told_apart_at_every_cut() {
             let decoded = loop {
                 match decoder.next(kind, &mut input, &Limits::default()).unwrap() {
                     Some(decoded) => break decoded,
-                    None => input = pieces.next().expect("there are bytes for every reply"),
+                    None => input = pieces.next().expect("the stream has bytes for every reply"),
                 }
             };
             assert_eq!(decoded, reply, "pieces of {len}");
@@ -443,7 +438,7 @@ fn replies_one_after_the_other_are_told_apart_at_every_cut() {
 }
 
 #[test]
-fn a_reply_byte_that_means_nothing_is_refused() {
+fn an_undefined_reply_byte_is_refused() {
     for found in 2..=255 {
         let refused = decode_reply(ReplyKind::Waited(Op::Barrier), &[found]);
         assert_eq!(refused, Err(WireError::BadReply { op: Op::Barrier, found: found.into() }));
@@ -455,7 +450,7 @@ fn a_reply_byte_that_means_nothing_is_refused() {
 #[test]
 fn a_reply_longer_than_the_limit_is_refused_by_its_length_alone() {
     let limit = Limits::default().reply_len;
-    for len in [64 << 20].into_iter().chain(ABSURD) {
+    for len in [64 << 20].into_iter().chain(HUGE_LENGTHS) {
         let prefix = |numbers: &[u64]| frame(Op::Get, numbers)[1..].to_vec();
         for (kind, bytes) in [
             (ReplyKind::Value, prefix(&[len])),
@@ -473,10 +468,10 @@ fn a_reply_longer_than_the_limit_is_refused_by_its_length_alone() {
 }
 
 #[test]
-fn a_reply_with_more_keys_than_fit_is_refused_by_their_count() {
+fn a_reply_with_more_keys_than_fit_is_refused_by_the_count_alone() {
     for count in [8 << 20, 1 << 40, 1 << 62] {
         let refused = decode_reply(ReplyKind::Keys, &u64::to_le_bytes(count)).unwrap_err();
-        assert!(matches!(refused, WireError::TooLong { what: "message", .. }), "{count}: {refused}");
+        assert!(matches!(refused, WireError::TooLong { what: "frame", .. }), "{count}: {refused}");
     }
 }
 
@@ -491,14 +486,11 @@ fn a_reply_with_a_negative_count_is_refused() {
 #[test]
 fn more_values_than_can_fit_are_refused_before_a_byte_arrives() {
     let refused = decode_reply(ReplyKind::Values(u64::MAX), &[]);
-    assert!(matches!(
-        refused,
-        Err(WireError::TooLong { what: "message", .. } | WireError::TooManyKeys { .. })
-    ));
+    assert!(matches!(refused, Err(WireError::TooLong { what: "frame", .. } | WireError::TooManyKeys { .. })));
 }
 
 #[test]
-fn room_is_not_made_for_what_a_reply_announces() {
+fn the_buffer_of_a_reply_grows_with_received_bytes() {
     let mut decoder = ReplyDecoder::default();
     let announced = u64::to_le_bytes(60 << 20);
     assert_eq!(decoder.next(ReplyKind::Value, &mut &announced[..], &Limits::default()), Ok(None));
@@ -507,7 +499,7 @@ fn room_is_not_made_for_what_a_reply_announces() {
 }
 
 #[test]
-fn an_empty_queue_answers_without_an_item_and_the_next_reply_follows() {
+fn the_reply_for_an_empty_queue_ends_after_the_count() {
     let mut bytes = encoded_reply(&Reply::Popped { before: 0, item: None });
     bytes.extend_from_slice(&encoded_reply(&Reply::Nonce(7)));
     let (mut decoder, mut input) = (ReplyDecoder::default(), &bytes[..]);

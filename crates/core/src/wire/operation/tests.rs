@@ -1,4 +1,4 @@
-//! The table of operations against the protocol's description.
+//! Tests of the table of operations against the description of the protocol.
 
 use super::*;
 use crate::wire::{KeyList, MAGIC, PairList, Payload, RequestDecoder};
@@ -10,7 +10,7 @@ fn codes_go_from_zero_to_eighteen() {
     assert_eq!(codes, Vec::from_iter(0..19));
 }
 
-/// Bytes written as the protocol's description writes them: hexadecimal, `02..` for a 64-bit 2.
+/// Parses bytes in the notation of the protocol's description: hexadecimal, with `02..` for a 64-bit 2.
 fn hex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in text.split_whitespace() {
@@ -24,11 +24,11 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_operation_travels_as_torch_writes_it() {
+fn every_request_encodes_to_the_bytes_of_torch() {
     let keys: [&[u8]; 2] = [b"/k", b"/n"];
     let keys = KeyList::new(&keys);
     let pairs: [(&[u8], &[u8]); 2] = [(b"/k", b"v"), (b"/n", b"")];
-    for (request, travels) in [
+    for (request, expected) in [
         (Request::Validate { magic: MAGIC }, "00 ce f7 85 3c"),
         (Request::Set { key: b"/k", value: b"v"[..].into() }, "01 02.. 2f 6b 01.. 76"),
         (
@@ -54,12 +54,12 @@ fn every_operation_travels_as_torch_writes_it() {
     ] {
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
-        assert_eq!(bytes, hex(travels), "{request:?}");
+        assert_eq!(bytes, hex(expected), "{request:?}");
     }
 }
 
-/// What `check` finds of the value in a SET that came in two pieces.
-fn set_in_pieces(value: &[u8], check: impl Fn(Payload<'_>)) {
+/// Decodes a SET that arrives in two pieces, and calls `check` with its value.
+fn decode_split_set(value: &[u8], check: impl Fn(Payload<'_>)) {
     let mut bytes = Vec::new();
     Request::Set { key: b"/k", value: value.into() }.encode(&mut bytes);
     let (first, second) = bytes.split_at(20);
@@ -71,17 +71,17 @@ fn set_in_pieces(value: &[u8], check: impl Fn(Payload<'_>)) {
 }
 
 #[test]
-fn a_large_value_that_came_in_pieces_is_kept_without_a_copy() {
-    set_in_pieces(&[b'v'; Value::SHARED_FROM], |payload| {
+fn a_large_value_of_a_split_request_is_stored_without_a_copy() {
+    decode_split_set(&[b'v'; Value::MIN_SHARED_BYTES], |payload| {
         assert_eq!(payload.to_value().as_ptr(), payload.bytes().as_ptr());
     });
 }
 
 #[test]
-fn a_small_value_does_not_keep_its_message_alive() {
-    set_in_pieces(&[b'v'; Value::SHARED_FROM - 1], |payload| {
-        let kept = payload.to_value();
-        assert_eq!(*kept, *payload.bytes());
-        assert_ne!(kept.as_ptr(), payload.bytes().as_ptr());
+fn a_small_value_is_copied_out_of_its_frame() {
+    decode_split_set(&[b'v'; Value::MIN_SHARED_BYTES - 1], |payload| {
+        let stored = payload.to_value();
+        assert_eq!(*stored, *payload.bytes());
+        assert_ne!(stored.as_ptr(), payload.bytes().as_ptr());
     });
 }

@@ -1,4 +1,4 @@
-//! What flags, variables and defaults come to, beside torchrun's facts.
+//! Tests of the plan, against the behavior of torchrun.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ struct Cli {
     run: RunArgs,
 }
 
-/// A folder with a script, a program and an interpreter.
+/// Creates a folder with a script, a program and an interpreter.
 fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for name in ["s.py", "python3", "tool"] {
@@ -27,28 +27,28 @@ fn folder() -> tempfile::TempDir {
     dir
 }
 
-fn with(line: &str, environment: &[(&str, &str)]) -> Result<Plan, Refused> {
+fn plan_for(line: &str, environment: &[(&str, &str)]) -> Result<Plan, Refusal> {
     let dir = folder();
     let here = dir.path().to_str().unwrap();
     let words: Vec<String> = line.split_whitespace().map(|word| word.replace("DIR", here)).collect();
     let line: Vec<OsString> = ["run".into()].into_iter().chain(words.iter().map(OsString::from)).collect();
-    let args = Cli::try_parse_from(&line).map_err(|error| Refused::usage(error.to_string()))?.run;
+    let args = Cli::try_parse_from(&line).map_err(|error| Refusal::usage(error.to_string()))?.run;
     let lookup = |name: &str| match environment.iter().find(|(n, _)| *n == name) {
         Some((_, value)) => Some(value.into()),
         None => (name == "PATH").then(|| dir.path().as_os_str().to_owned()),
     };
-    let defaults = Defaults(&lookup);
-    let plan = plan(&args, &line, &defaults)?;
-    crate::run::script::check(&plan.config, &defaults).map(|()| plan)
+    let environment = FlagEnvironment(&lookup);
+    let plan = plan(&args, &line, &environment)?;
+    crate::run::script::check(&plan.config, &environment).map(|()| plan)
 }
 
 fn config(line: &str) -> LaunchConfig {
-    with(line, &[]).unwrap().config
+    plan_for(line, &[]).unwrap().config
 }
 
-fn refused(line: &str) -> (u8, String) {
-    let refused = with(line, &[]).unwrap_err();
-    (refused.code, refused.text)
+fn refusal_of(line: &str) -> (u8, String) {
+    let refusal = plan_for(line, &[]).unwrap_err();
+    (refusal.code, refusal.text)
 }
 
 fn variable(config: &LaunchConfig, name: &str) -> Option<String> {
@@ -79,7 +79,7 @@ fn defaults_are_torchruns() {
 }
 
 #[test]
-fn flags_are_spelt_with_dashes_or_underscores_glued_bundled_or_shortened() {
+fn flags_are_accepted_with_dashes_or_underscores_joined_bundled_or_shortened() {
     for line in [
         "--nproc-per-node 2 -m -r 3 pkg",
         "--nproc_per_node=2 -mr3 pkg",
@@ -94,7 +94,7 @@ fn flags_are_spelt_with_dashes_or_underscores_glued_bundled_or_shortened() {
 }
 
 #[test]
-fn what_comes_after_the_script_is_the_scripts() {
+fn arguments_after_the_script_belong_to_the_script() {
     for (line, args) in [
         ("DIR/s.py --nnodes 9 -r", vec!["--nnodes", "9", "-r"]),
         ("DIR/s.py -- -x", vec!["-x"]),
@@ -107,8 +107,8 @@ fn what_comes_after_the_script_is_the_scripts() {
 }
 
 #[test]
-fn bad_usage_is_2_and_bad_values_are_1_as_torchrun_has_it() {
-    for (line, code, what) in [
+fn wrong_usage_exits_with_2_and_wrong_values_with_1_like_torchrun() {
+    for (line, code, part) in [
         ("", 2, "required"),
         ("--no-such-flag DIR/s.py", 2, "--no-such-flag"),
         ("--max-restarts x DIR/s.py", 2, "invalid int value"),
@@ -149,18 +149,18 @@ fn bad_usage_is_2_and_bad_values_are_1_as_torchrun_has_it() {
         ("--log-dir /dev/null --duplicate-stdout-filters a DIR/s.py", 1, "/dev/null"),
         ("DIR/absent.py", 1, "there is no script"),
         ("--no-python absent", 1, "there is no program \"absent\""),
-        ("--event-log-handler console --event-log x DIR/s.py", 2, "one place"),
+        ("--event-log-handler console --event-log x DIR/s.py", 2, "use one of them"),
     ] {
-        let (found, text) = refused(line);
-        assert!(found == code && text.contains(what), "{line}: {found}: {text}");
+        let (found, text) = refusal_of(line);
+        assert!(found == code && text.contains(part), "{line}: {found}: {text}");
     }
 }
 
 #[test]
 fn the_rendezvous_is_chosen_by_torchruns_rules() {
     let chosen = |line: &str| {
-        let made = config(line).rendezvous;
-        (made.backend, made.endpoint)
+        let parameters = config(line).rendezvous;
+        (parameters.backend, parameters.endpoint)
     };
     let pair = |backend: &str, endpoint: &str| (backend.to_owned(), endpoint.to_owned());
     assert_eq!(chosen("--standalone DIR/s.py"), pair("c10d", "localhost:0"));
@@ -172,19 +172,22 @@ fn the_rendezvous_is_chosen_by_torchruns_rules() {
     );
     assert_eq!(chosen("--rdzv-backend c10d --rdzv-endpoint h:1 DIR/s.py"), pair("c10d", "h:1"));
     assert_eq!(chosen("--rdzv-backend c10d DIR/s.py"), pair("c10d", ""));
-    let made =
+    let parameters =
         config("--nnodes 1:3 --rdzv-backend c10d --rdzv-conf join_timeout=5 --rdzv-id x DIR/s.py").rendezvous;
-    assert_eq!((made.min_nodes, made.max_nodes, made.run_id.as_str()), (1, 3, "x"));
-    assert_eq!(made.get_as_int("join_timeout").unwrap(), Some(5));
-    let made = config("--nnodes 2 --node-rank 1 DIR/s.py").rendezvous;
-    assert_eq!((made.get_as_int("rank").unwrap(), made.get_as_int("timeout").unwrap()), (Some(1), Some(900)));
-    assert_eq!(made.run_id, "none");
-    // Torchrun would draw a random one.
+    assert_eq!((parameters.min_nodes, parameters.max_nodes, parameters.run_id.as_str()), (1, 3, "x"));
+    assert_eq!(parameters.get_as_int("join_timeout").unwrap(), Some(5));
+    let parameters = config("--nnodes 2 --node-rank 1 DIR/s.py").rendezvous;
+    assert_eq!(
+        (parameters.get_as_int("rank").unwrap(), parameters.get_as_int("timeout").unwrap()),
+        (Some(1), Some(900))
+    );
+    assert_eq!(parameters.run_id, "none");
+    // Torchrun would use a random id.
     assert_eq!(config("--rdzv-id mine DIR/s.py").rendezvous.run_id, "mine");
 }
 
 #[test]
-fn variables_are_defaults() {
+fn environment_variables_are_defaults() {
     let environment = [
         ("PET_NPROC_PER_NODE", "3"),
         ("PET_MAX_RESTARTS", "2"),
@@ -198,7 +201,7 @@ fn variables_are_defaults() {
         ("TORCHELASTIC_HEALTH_CHECK_PORT", "8080"),
         ("TORCHELASTIC_ERROR_FILE", "/e.json"),
     ];
-    let config = with("tool", &environment).unwrap().config;
+    let config = plan_for("tool", &environment).unwrap().config;
     assert_eq!((config.nproc_per_node, config.max_restarts), (3, 2));
     assert_eq!(config.command.mode, CommandMode::Program);
     assert_eq!(config.logs.tee.of(0), Streams { stdout: true, stderr: false });
@@ -210,35 +213,52 @@ fn variables_are_defaults() {
     assert_eq!(variable(&config_of(&environment), "OMP_NUM_THREADS"), None);
     assert!(config.identical_workers);
     assert_eq!(config.watch.health_check, "127.0.0.1:8080".parse().ok());
-    let everywhere = with("--health-check :8081 tool", &environment).unwrap().config;
+    let everywhere = plan_for("--health-check :8081 tool", &environment).unwrap().config;
     assert_eq!(everywhere.watch.health_check, "[::]:8081".parse().ok());
     assert_eq!(config.error_file, Some("/e.json".into()));
-    let config = with("--max-restarts 5 --shutdown-timeout 1 tool", &environment).unwrap().config;
+    let config = plan_for("--max-restarts 5 --shutdown-timeout 1 tool", &environment).unwrap().config;
     assert_eq!((config.max_restarts, config.shutdown_grace), (5, Duration::from_secs(1)));
-    assert_eq!(with("tool", &[("PET_NODE_RANK", "x")]).unwrap_err().code, 2);
-    assert_eq!(with("tool", &[("PET_STANDALONE", "x")]).unwrap_err().code, 1);
-}
-
-fn config_of(environment: &[(&str, &str)]) -> LaunchConfig {
-    with("tool", environment).unwrap().config
+    assert_eq!(plan_for("tool", &[("PET_NODE_RANK", "x")]).unwrap_err().code, 2);
+    assert_eq!(plan_for("tool", &[("PET_STANDALONE", "x")]).unwrap_err().code, 1);
 }
 
 #[test]
-fn several_workers_get_one_thread_each_unless_told() {
-    let plan = with("--nproc-per-node 2 DIR/s.py", &[]).unwrap();
+fn every_variable_that_is_read_is_documented() {
+    let dir = folder();
+    let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    let lookup = |name: &str| {
+        read.borrow_mut().insert(name.to_owned());
+        (name == "PATH").then(|| dir.path().as_os_str().to_owned())
+    };
+    let environment = FlagEnvironment(&lookup);
+    let line: Vec<OsString> = ["run", "-m", "pkg"].map(OsString::from).into();
+    let args = Cli::try_parse_from(&line).unwrap().run;
+    let plan = plan(&args, &line, &environment).unwrap();
+    crate::run::script::check(&plan.config, &environment).unwrap();
+    crate::run::log_level(&args, &environment).unwrap();
+    crate::reference::environment::assert_documented("run", &read.into_inner());
+}
+
+fn config_of(environment: &[(&str, &str)]) -> LaunchConfig {
+    plan_for("tool", environment).unwrap().config
+}
+
+#[test]
+fn several_workers_get_one_thread_each_by_default() {
+    let plan = plan_for("--nproc-per-node 2 DIR/s.py", &[]).unwrap();
     assert_eq!(variable(&plan.config, "OMP_NUM_THREADS").unwrap(), "1");
     assert!(plan.warnings[0].contains("OMP_NUM_THREADS"));
 }
 
 #[test]
-fn a_relative_log_folder_is_found_from_elsewhere() {
+fn a_relative_log_folder_is_made_absolute() {
     let LogDir::At(dir) = config("--log-dir logs DIR/s.py").logs.dir else { panic!("no folder") };
     assert!(dir.is_absolute() && dir.ends_with("logs"), "{dir:?}");
     assert_eq!(config("--log-dir /dev/null DIR/s.py").logs.dir, LogDir::Nowhere);
 }
 
 #[test]
-fn each_workers_script_must_be_there_if_the_local_rank_is_in_its_name() {
-    let (_, text) = refused("--nproc-per-node 2 DIR/s${local_rank}.py");
+fn every_script_whose_name_has_a_local_rank_must_exist() {
+    let (_, text) = refusal_of("--nproc-per-node 2 DIR/s${local_rank}.py");
     assert!(text.contains("s0.py"), "{text}");
 }

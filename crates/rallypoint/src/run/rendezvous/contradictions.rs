@@ -1,49 +1,49 @@
-//! Flags about the rendezvous that contradict each other, or that have no effect on the rendezvous that is used.
+//! Finds flags of the rendezvous that contradict each other or have no effect.
 //!
-//! Torchrun ignores them. Here they are refused if they were typed; a variable causes a warning (`given.rs`). Some harmless
-//! combinations are common in launch scripts, so they cause a warning either way: `--node-rank`, and a master beside an
-//! endpoint, for a rendezvous that assigns ranks itself; and the address of the only node.
+//! Torchrun ignores such flags. Here they are refused on the command line, and cause a warning as variables
+//! (`flags.rs`). Three harmless combinations are common in launch scripts and always cause a warning: `--node-rank` and
+//! a master that differs from the endpoint with a backend that assigns ranks, and the address of the only node.
 
 use rallypoint_rendezvous::{ConfigValue, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint};
 
 use super::{Kind, RendezvousFlags};
-use crate::run::Refused;
-use crate::run::given::Given;
+use crate::flags::FlagValue;
+use crate::refusal::Refusal;
 
-/// The port of the `c10d` backend if the endpoint has none.
+/// The default port of the `c10d` backend.
 const C10D_PORT: u16 = 29400;
 
 impl RendezvousFlags {
-    pub(super) fn check_contradictions(&self, kind: Kind, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    pub(super) fn check_contradictions(&self, kind: Kind, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         match kind {
-            Kind::Alone if self.standalone => self.check_standalone(warnings),
-            Kind::Alone => self.check_one_node(warnings),
+            Kind::OneMachine if self.standalone => self.check_standalone(warnings),
+            Kind::OneMachine => self.check_one_node(warnings),
             Kind::Static => self.check_static(warnings),
             Kind::Dynamic => self.check_dynamic(warnings),
         }
     }
 
-    fn check_standalone(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    fn check_standalone(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         if self.max_nodes > 1 {
-            // Torchrun waits for nodes that can't reach it.
-            return Err(Refused::usage(format!(
-                "--standalone is a job on this machine alone, and {} asks for more nodes; leave one of them out",
+            // Torchrun would wait for nodes that can't reach it.
+            return Err(Refusal::usage(format!(
+                "--standalone runs on this machine only, but {} has more nodes; leave one of them out",
                 self.nnodes
             )));
         }
-        let mut refuse = |given: Option<&Given<String>>, why: &str| match given {
-            Some(given) => given.refuse(why, warnings),
+        let mut refuse = |flag_value: Option<&FlagValue<String>>, why: &str| match flag_value {
+            Some(flag_value) => flag_value.refuse(why, warnings),
             None => Ok(()),
         };
         refuse(
             self.backend.as_ref().filter(|backend| backend.value != "c10d"),
-            "--standalone meets with c10d; leave one of them out",
+            "--standalone uses c10d; leave one of them out",
         )?;
         refuse(
             self.endpoint.as_ref().filter(|endpoint| !is_any_port_here(&endpoint.value)),
-            "--standalone meets on a free port of this machine; without it there is --rdzv-backend c10d",
+            "--standalone uses a free port of this machine; for an endpoint, use --rdzv-backend c10d instead",
         )?;
-        let why = "--standalone meets on a free port of this machine";
+        let why = "--standalone uses a free port of this machine";
         refuse(self.remote_master_addr(), why)?;
         if let Some(port) = self.master_port.as_ref().filter(|port| port.value != 0) {
             port.refuse(why, warnings)?;
@@ -54,72 +54,74 @@ impl RendezvousFlags {
         }
     }
 
-    fn nonzero_rank(&self) -> Option<&Given<i64>> {
+    fn nonzero_rank(&self) -> Option<&FlagValue<i64>> {
         self.node_rank.as_ref().filter(|rank| rank.value != 0)
     }
 
-    fn remote_master_addr(&self) -> Option<&Given<String>> {
+    fn remote_master_addr(&self) -> Option<&FlagValue<String>> {
         self.master_addr.as_ref().filter(|addr| !is_loopback(&addr.value))
     }
 
-    /// Checks a job of one node for which no rendezvous flag is given, except perhaps its address.
-    fn check_one_node(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    /// Checks a job of one node without rendezvous flags, except perhaps its address.
+    fn check_one_node(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         if let Some(addr) = self.remote_master_addr() {
-            addr.warn("one node without --master-port meets on a free port of this machine", warnings);
+            addr.warn("one node without --master-port uses a free port of this machine", warnings);
         }
         // Two nodes that are started without --nnodes would do the same work twice.
         match self.nonzero_rank() {
             Some(rank) => {
-                rank.refuse("there is one node, whose rank is 0; --nnodes says how many there are", warnings)
+                rank.refuse("there is one node, whose rank is 0; --nnodes sets the number of nodes", warnings)
             }
             None => Ok(()),
         }
     }
 
-    fn check_static(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    fn check_static(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         if self.min_nodes != self.max_nodes {
             let why = format!(
-                "the static rendezvous has a fixed number of nodes; say --nnodes {}, or --rdzv-backend c10d for nodes that \
-                 come and go",
+                "the static rendezvous has a fixed number of nodes; use --nnodes {}, or --rdzv-backend c10d for an elastic \
+                 job",
                 self.max_nodes
             );
             self.nnodes.refuse(&why, warnings)?;
         }
         if let Some(endpoint) = &self.endpoint {
-            if parse_rendezvous_endpoint(&endpoint.value, 1).is_ok_and(|place| place.port == 0) {
-                return Err(Refused::value(format!(
-                    "{endpoint}: a static rendezvous needs a port that all nodes know; --standalone takes a free one"
+            if parse_rendezvous_endpoint(&endpoint.value, 1).is_ok_and(|parsed| parsed.port == 0) {
+                return Err(Refusal::value(format!(
+                    "{endpoint}: a static rendezvous needs a port that all nodes know; --standalone uses a free port"
                 )));
             }
-            let why = format!("{endpoint} says already where rank 0 is; name one place");
-            for master in self.master_beside(&endpoint.value) {
+            let why = format!("{endpoint} already is the address of rank 0; use one of them");
+            for master in self.conflicting_master(&endpoint.value) {
                 master.refuse(&why, warnings)?;
             }
         }
         let rank = self.conf_value("rank").map(|rank| rank.to_string());
         match rank {
-            Some(rank) if rank != self.rank().to_string() => Err(Refused::usage(format!(
-                "--rdzv-conf rank={rank} is not this node's rank, which is {}; say --node-rank {rank}, and that alone",
+            Some(rank) if rank != self.rank().to_string() => Err(Refusal::usage(format!(
+                "--rdzv-conf rank={rank} differs from the rank of this node, {}; use only --node-rank {rank}",
                 self.rank()
             ))),
             _ => Ok(()),
         }
     }
 
-    fn check_dynamic(&self, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    fn check_dynamic(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         let backend = self.backend_name();
         if let Some(rank) = self.nonzero_rank() {
-            let why = format!("{backend} gives ranks itself; --rdzv-backend static takes them");
+            let why = format!("{backend} assigns ranks; --rdzv-backend static uses --node-rank");
             rank.warn(&why, warnings);
         }
         match &self.endpoint {
             Some(endpoint) => {
-                let why = format!("{backend} meets at {endpoint}, and tells the workers where rank 0 is");
-                self.master_beside(&endpoint.value).iter().for_each(|master| master.warn(&why, warnings));
+                let why = format!("{backend} uses {endpoint}, and sets the master of the workers itself");
+                self.conflicting_master(&endpoint.value)
+                    .iter()
+                    .for_each(|master| master.warn(&why, warnings));
             }
             None => {
-                let why = format!("{backend} meets at --rdzv-endpoint HOST:PORT, which is missing");
-                for master in self.master_beside(&format!("localhost:{C10D_PORT}")) {
+                let why = format!("{backend} needs --rdzv-endpoint HOST:PORT instead");
+                for master in self.conflicting_master(&format!("localhost:{C10D_PORT}")) {
                     master.refuse(&why, warnings)?;
                 }
             }
@@ -127,7 +129,7 @@ impl RendezvousFlags {
         // Torchrun passes these to every backend.
         for (key, instead) in [
             ("timeout", "c10d has join_timeout (for nodes) and read_timeout (for the store)"),
-            ("rank", "c10d gives ranks itself"),
+            ("rank", "c10d assigns ranks"),
         ] {
             if let (Some(_), "c10d", Some(conf)) = (self.conf_value(key), backend, &self.conf) {
                 warnings.push(format!("{key} in {conf} has no effect: {instead}"));
@@ -136,30 +138,33 @@ impl RendezvousFlags {
         Ok(())
     }
 
-    /// Returns a value of `--rdzv-conf`. A text that can't be parsed is refused elsewhere.
+    /// Returns a value of `--rdzv-conf`. Text that can't be parsed is refused elsewhere.
     fn conf_value(&self, key: &str) -> Option<ConfigValue> {
         parse_rendezvous_config(&self.conf.as_ref()?.value).ok()?.remove(key)
     }
 
     /// Returns those of `--master-addr` and `--master-port` that differ from the endpoint.
-    fn master_beside(&self, endpoint: &str) -> Vec<Given<String>> {
-        // A text that is no endpoint is refused elsewhere.
-        let Ok(place) = parse_rendezvous_endpoint(endpoint, C10D_PORT) else { return Vec::new() };
-        let addr = self.master_addr.as_ref().filter(|addr| !is_same_host(&addr.value, &place.host));
-        let port = self.master_port.as_ref().filter(|port| port.value != i64::from(place.port));
-        let port =
-            port.map(|port| Given { value: port.value.to_string(), flag: port.flag, typed: port.typed });
+    fn conflicting_master(&self, endpoint: &str) -> Vec<FlagValue<String>> {
+        // An invalid endpoint is refused elsewhere.
+        let Ok(parsed) = parse_rendezvous_endpoint(endpoint, C10D_PORT) else { return Vec::new() };
+        let addr = self.master_addr.as_ref().filter(|addr| !is_same_host(&addr.value, &parsed.host));
+        let port = self.master_port.as_ref().filter(|port| port.value != i64::from(parsed.port));
+        let port = port.map(|port| FlagValue {
+            value: port.value.to_string(),
+            flag: port.flag,
+            is_typed: port.is_typed,
+        });
         addr.cloned().into_iter().chain(port).collect()
     }
 }
 
-/// Returns whether two names mean one machine, as far as the names show.
-fn is_same_host(one: &str, other: &str) -> bool {
+/// Returns whether two names are known to mean the same host.
+fn is_same_host(a: &str, b: &str) -> bool {
     let bare = |host: &str| host.trim_matches(['[', ']']).to_ascii_lowercase();
-    bare(one) == bare(other) || is_loopback(one) && is_loopback(other)
+    bare(a) == bare(b) || is_loopback(a) && is_loopback(b)
 }
 
 /// Returns whether this is the endpoint of `--standalone`.
 fn is_any_port_here(endpoint: &str) -> bool {
-    parse_rendezvous_endpoint(endpoint, 0).is_ok_and(|place| place.port == 0 && is_loopback(&place.host))
+    parse_rendezvous_endpoint(endpoint, 0).is_ok_and(|parsed| parsed.port == 0 && is_loopback(&parsed.host))
 }

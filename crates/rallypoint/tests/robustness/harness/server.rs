@@ -1,4 +1,4 @@
-//! The server as a user starts it, in a process of its own, gone with the test.
+//! The server as a process that ends with the test.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rallypoint_testkit::Guarded;
+use rallypoint_testkit::ChildGuard;
 
 use super::{Client, MIB, Process, eventually, probe};
 
-/// A running server. Dropping it kills it.
+/// A running server. It is killed on drop.
 pub(crate) struct Server {
-    child: Guarded,
+    child: ChildGuard,
     address: SocketAddr,
-    /// Where it answers health checks, if it does.
+    /// The address for health checks.
     health: Option<SocketAddr>,
     started: Instant,
-    /// Files and memory once it had answered its first client.
+    /// The number of files and the memory after the first client was answered.
     files: usize,
     memory: usize,
     log: PathBuf,
@@ -27,15 +27,15 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Server {
-        Server::with(&[])
+        Server::with_limits(&[])
     }
 
-    /// With limits of its own, as `--limit` takes them.
-    pub(crate) fn with(limits: &[&str]) -> Server {
+    /// Starts a server with these limits, as `--limit` takes them.
+    pub(crate) fn with_limits(limits: &[&str]) -> Server {
         Server::listening_on("127.0.0.1:0", limits)
     }
 
-    /// In a shell that allows it so many files, answering health checks.
+    /// Starts a server that may open this number of files, and answers health checks.
     pub(crate) fn with_files(files: usize, limits: &[&str]) -> Server {
         let mut shell = Command::new("sh");
         shell.args([
@@ -48,14 +48,16 @@ impl Server {
         Server::launch(shell, "127.0.0.1:0", limits)
     }
 
-    /// What a health check says.
+    /// Returns the reply to a health check.
     pub(crate) fn health(&self) -> serde_json::Value {
         let mut stream =
             TcpStream::connect(self.health.expect("an address")).expect("health checks are answered");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it takes a question");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .expect("the server accepts a request");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
+        stream.read_to_string(&mut answer).expect("the server replies");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
         assert!(head.starts_with("HTTP/1.1 200 OK"), "{answer}");
         serde_json::from_str(body).expect("JSON")
@@ -73,23 +75,23 @@ impl Server {
         for limit in limits {
             command.args(["--limit", limit]);
         }
-        Server::of(command)
+        Server::spawn(command)
     }
 
-    /// The server that this command runs.
-    pub(crate) fn of(mut command: Command) -> Server {
+    /// Starts the server that this command runs.
+    pub(crate) fn spawn(mut command: Command) -> Server {
         let folder = tempfile::tempdir().expect("a folder for the log");
         let log = folder.path().join("log");
         command.env_remove("RALLYPOINT_LOG").stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::create(&log).expect("the log file"));
-        let mut child = Guarded::spawn(&mut command);
+        let mut child = ChildGuard::spawn(&mut command);
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("a pipe");
+        let stdout = child.stdout.take().expect("stdout is a pipe");
         let mut stdout = BufReader::new(stdout);
-        // A test that runs a server in itself prints other lines before.
+        // A test that runs an embedded server prints other lines first.
         while !line.starts_with("listening on ") {
             line.clear();
-            if stdout.read_line(&mut line).expect("its output") == 0 {
+            if stdout.read_line(&mut line).expect("the output can be read") == 0 {
                 break;
             }
         }
@@ -98,14 +100,14 @@ impl Server {
             address.unwrap_or_else(|| panic!("{line:?}; {}", fs::read_to_string(&log).unwrap_or_default()));
         let health = command.get_args().any(|arg| arg == "--health-check").then(|| {
             line.clear();
-            stdout.read_line(&mut line).expect("its second line");
+            stdout.read_line(&mut line).expect("the second line can be read");
             let address =
                 line.trim().strip_prefix("health checks on http://").and_then(|at| at.strip_suffix('/'));
             address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
         });
         let (started, files, memory) = (Instant::now(), 0, 0);
         let mut server = Server { child, address, health, started, files, memory, log, _folder: folder };
-        // What it needs once, it has after the first client.
+        // After the first client the server has all files and memory that it needs once.
         let before = server.process().files();
         probe(server.local()).expect("a new server answers");
         eventually(Duration::from_secs(5), "the first client's file is closed", || {
@@ -115,12 +117,12 @@ impl Server {
         server
     }
 
-    /// Where to reach it.
+    /// Returns the address to connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where to reach it on this machine.
+    /// Returns the address on this machine.
     fn local(&self) -> SocketAddr {
         match self.address.ip().is_unspecified() {
             true => ([127, 0, 0, 1], self.address.port()).into(),
@@ -132,97 +134,99 @@ impl Server {
         Process(self.child.id())
     }
 
-    /// A connection without the handshake.
+    /// Connects without the handshake.
     pub(crate) fn dial(&self) -> Client {
         Client::dial(self.local())
     }
 
-    /// A connection with it.
+    /// Connects with the handshake.
     pub(crate) fn connect(&self) -> Client {
         Client::connect(self.local())
     }
 
-    /// Connections open, its own files apart.
+    /// Returns the number of open connections.
     pub(crate) fn connections(&self) -> usize {
         self.process().files().saturating_sub(self.files)
     }
 
-    /// Memory above what it needed at the start.
-    pub(crate) fn growth(&self) -> usize {
+    /// Returns the memory in addition to that at the start.
+    pub(crate) fn memory_growth(&self) -> usize {
         self.process().memory().saturating_sub(self.memory)
     }
 
-    /// Waits until it has nothing left to do: all that was sent has been read and handled.
+    /// Waits until the server is idle: everything that was sent has been read and handled.
     pub(crate) fn wait_until_idle(&self) {
         let mut before = self.process().cpu();
-        let mut slept = false;
-        eventually(Duration::from_secs(30), "the server has nothing left to do", || {
-            // What it computes is measured over this time.
+        let mut was_sleeping = false;
+        eventually(Duration::from_secs(30), "the server is idle", || {
+            // Processor time is measured over this interval.
             std::thread::sleep(Duration::from_millis(20));
             let now = self.process().cpu();
             let is_quiet = now - std::mem::replace(&mut before, now) < Duration::from_micros(500);
-            // Who has no processor computes nothing either, but does not sleep.
-            let sleeps = self.process().sleeps();
-            is_quiet && sleeps && std::mem::replace(&mut slept, sleeps)
+            // A process without a processor uses no processor time either, but does not sleep.
+            let is_sleeping = self.process().is_sleeping();
+            is_quiet && is_sleeping && std::mem::replace(&mut was_sleeping, is_sleeping)
         });
     }
 
-    /// The lines of its log about peers.
-    pub(crate) fn offences(&self) -> Vec<String> {
+    /// Returns the log lines about closed connections.
+    pub(crate) fn disconnects(&self) -> Vec<String> {
         self.log().into_iter().filter(|line| line.contains("closed ")).collect()
     }
 
-    /// Bytes of its log.
+    /// Returns the size of the log.
     pub(crate) fn log_len(&self) -> usize {
         fs::metadata(&self.log).expect("the log").len() as usize
     }
 
-    /// The lines of its log.
+    /// Returns the lines of the log.
     pub(crate) fn log(&self) -> Vec<String> {
         let log = fs::read(&self.log).expect("the log");
         String::from_utf8(log).expect("the log is text").lines().map(str::to_owned).collect()
     }
 
-    /// The first line about a peer, when it is there: a thread of its own writes the log.
-    pub(crate) fn first_offence(&self) -> String {
-        eventually(Duration::from_secs(5), "a line in the log", || !self.offences().is_empty());
-        self.offences().remove(0)
+    /// Waits for the first line about a closed connection. A thread of the server writes the log.
+    pub(crate) fn first_disconnect(&self) -> String {
+        eventually(Duration::from_secs(5), "a line about a closed connection", || {
+            !self.disconnects().is_empty()
+        });
+        self.disconnects().remove(0)
     }
 
-    /// Waits for exactly one line about a peer; which.
-    pub(crate) fn only_offence(&self) -> String {
-        self.first_offence();
-        let lines = self.offences();
+    /// Waits for the only line about a closed connection.
+    pub(crate) fn only_disconnect(&self) -> String {
+        self.first_disconnect();
+        let lines = self.disconnects();
         assert_eq!(lines.len(), 1, "{lines:#?}");
         lines[0].clone()
     }
 
-    /// What every row demands in the end, with nobody connected any more: it lives, serves at once, has given back
-    /// files and memory, and its log has not been flooded.
-    pub(crate) fn assert_unharmed(&mut self) {
-        self.assert_unharmed_holding(0);
+    /// Checks what all rows have in common, after all clients have disconnected: the server runs, answers within 5 ms,
+    /// has freed files and memory, and has not flooded its log.
+    pub(crate) fn assert_healthy(&mut self) {
+        self.assert_healthy_with_stored(0);
     }
 
-    /// The same, with so many bytes of keys and values that are meant to stay.
-    pub(crate) fn assert_unharmed_holding(&mut self, stored: usize) {
+    /// The same, with this number of bytes of keys and values that stay.
+    pub(crate) fn assert_healthy_with_stored(&mut self, stored: usize) {
         assert!(
-            self.child.try_wait().expect("our child").is_none(),
-            "the server is gone:\n{:#?}",
+            self.child.try_wait().expect("the child can be waited for").is_none(),
+            "the server has ended:\n{:#?}",
             self.log()
         );
-        let closed = Instant::now();
-        eventually(Duration::from_secs(5), "files are given back", || self.process().files() <= self.files);
-        // On a busy machine one probe may be unlucky; that all are is the server's doing.
+        eventually(Duration::from_secs(5), "files are closed", || self.process().files() <= self.files);
+        // On a busy machine a single probe may be late.
         eventually(Duration::from_secs(20), "a probe takes less than 5 ms", || {
-            probe(self.local()).expect("it serves") < Duration::from_millis(5)
+            probe(self.local()).expect("the server accepts connections") < Duration::from_millis(5)
         });
-        eventually(Duration::from_secs(2), "memory is given back", || self.growth() <= stored + 16 * MIB);
+        eventually(Duration::from_secs(2), "memory is freed", || self.memory_growth() <= stored + 16 * MIB);
         let log = self.log();
         for line in &log {
             assert!(line.len() <= 256, "a line of {} bytes: {line}", line.len());
         }
-        let seconds = closed.duration_since(self.started).as_secs() as usize;
-        let most = 10 * (seconds + 2);
-        assert!(log.len() <= most, "{} lines in {seconds} s", log.len());
+        // The time is read after the log, so that it covers every line of the log.
+        let seconds = self.started.elapsed().as_secs() as usize;
+        let max_lines = 10 * (seconds + 2);
+        assert!(log.len() <= max_lines, "{} lines in {seconds} s", log.len());
     }
 }

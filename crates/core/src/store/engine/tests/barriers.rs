@@ -1,96 +1,96 @@
-//! Barriers: rounds of distinct arrivals that are still there. Rows W08 and W09 of the robustness page.
+//! Tests of barriers: a round counts each connected client once.
 
 use super::*;
 
 #[test]
-fn a_barrier_lets_go_when_the_last_one_arrives() {
+fn the_last_arrival_releases_all_clients() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"b", 3));
-    store.tell(2, barrier(b"b", 3));
-    assert_eq!(store.ask(3, barrier(b"b", 3)), [stop(3), stop(1), stop(2)]);
+    store.run(1, barrier(b"b", 3));
+    store.run(2, barrier(b"b", 3));
+    assert_eq!(store.send(3, barrier(b"b", 3)), [stop(3), stop(1), stop(2)]);
 }
 
 #[test]
-fn a_barrier_of_one_is_passed_at_once() {
-    assert_eq!(Store::new().ask(1, barrier(b"b", 1)), [stop(1)]);
+fn a_barrier_with_world_size_1_does_not_block() {
+    assert_eq!(Store::new().send(1, barrier(b"b", 1)), [stop(1)]);
 }
 
 #[test]
-fn a_second_round_starts_from_nobody() {
+fn a_second_round_starts_empty() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"b", 2));
-    store.ask(2, barrier(b"b", 2));
-    store.tell(1, barrier(b"b", 2));
+    store.run(1, barrier(b"b", 2));
+    store.send(2, barrier(b"b", 2));
+    store.run(1, barrier(b"b", 2));
     assert!(store.is_blocked(1));
-    assert_eq!(store.ask(2, barrier(b"b", 2)), [stop(2), stop(1)]);
+    assert_eq!(store.send(2, barrier(b"b", 2)), [stop(2), stop(1)]);
 }
 
 #[test]
-fn one_who_times_out_and_comes_back_alone_does_not_pass() {
+fn a_client_that_cancels_and_arrives_again_counts_once() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"b", 2));
-    assert_eq!(store.ask(1, CANCEL), [canceled(1)]);
-    store.tell(1, barrier(b"b", 2));
+    store.run(1, barrier(b"b", 2));
+    assert_eq!(store.send(1, CANCEL), [canceled(1)]);
+    store.run(1, barrier(b"b", 2));
     assert!(store.is_blocked(1));
 }
 
 #[test]
-fn one_who_dies_is_not_counted() {
+fn a_disconnected_client_is_not_counted() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"b", 2));
-    store.leave(1);
-    store.tell(2, barrier(b"b", 2));
+    store.run(1, barrier(b"b", 2));
+    store.disconnect(1);
+    store.run(2, barrier(b"b", 2));
     assert!(store.is_blocked(2));
-    assert_eq!(store.ask(3, barrier(b"b", 2)), [stop(3), stop(2)]);
+    assert_eq!(store.send(3, barrier(b"b", 2)), [stop(3), stop(2)]);
 }
 
 #[test]
-fn one_who_leaves_leaves_the_others_waiting() {
+fn a_canceled_arrival_leaves_the_other_clients_blocked() {
     let mut store = Store::new();
     for client in [1, 2, 3] {
-        store.tell(client, barrier(b"b", 4));
+        store.run(client, barrier(b"b", 4));
     }
-    store.ask(2, CANCEL);
-    store.tell(4, barrier(b"b", 4));
+    store.send(2, CANCEL);
+    store.run(4, barrier(b"b", 4));
     assert_eq!(store.0.snapshot().blocked, 3);
-    let outputs = store.ask(2, barrier(b"b", 4));
+    let outputs = store.send(2, barrier(b"b", 4));
     for client in [1, 2, 3, 4] {
         assert!(outputs.contains(&stop(client)), "{client}: {outputs:?}");
     }
 }
 
 #[test]
-fn cancel_after_the_barrier_was_passed_answers_both() {
+fn a_cancel_after_the_release_gets_a_reply_of_its_own() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"b", 2));
-    let mut answers = store.ask(2, barrier(b"b", 2));
-    answers.extend(store.ask(1, CANCEL));
-    assert_eq!(answers, [stop(2), stop(1), canceled(1)]);
+    store.run(1, barrier(b"b", 2));
+    let mut replies = store.send(2, barrier(b"b", 2));
+    replies.extend(store.send(1, CANCEL));
+    assert_eq!(replies, [stop(2), stop(1), canceled(1)]);
 }
 
 #[test]
-fn different_world_sizes_of_one_key_do_not_mix() {
+fn barriers_with_different_world_sizes_are_independent() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"b", 2));
-    store.tell(2, barrier(b"b", 3));
-    store.tell(3, barrier(b"b", 3));
-    assert_eq!(store.ask(4, barrier(b"b", 2)), [stop(4), stop(1)]);
-    assert_eq!(store.ask(5, barrier(b"b", 3)), [stop(5), stop(2), stop(3)]);
+    store.run(1, barrier(b"b", 2));
+    store.run(2, barrier(b"b", 3));
+    store.run(3, barrier(b"b", 3));
+    assert_eq!(store.send(4, barrier(b"b", 2)), [stop(4), stop(1)]);
+    assert_eq!(store.send(5, barrier(b"b", 3)), [stop(5), stop(2), stop(3)]);
 }
 
 #[test]
-fn different_keys_do_not_mix() {
+fn barriers_with_different_keys_are_independent() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"a", 2));
-    store.tell(2, barrier(b"b", 2));
+    store.run(1, barrier(b"a", 2));
+    store.run(2, barrier(b"b", 2));
     assert!(store.is_blocked(1) && store.is_blocked(2));
 }
 
 #[test]
-fn a_world_size_below_one_is_refused_and_nobody_passes() {
+fn a_world_size_below_1_is_refused_and_releases_no_client() {
     for world_size in [0, -1, i64::MIN] {
         let mut store = Store::new();
-        store.tell(1, barrier(b"b", 2));
+        store.run(1, barrier(b"b", 2));
         let reason = Refusal::BadWorldSize { key: "b".into(), world_size };
         assert_eq!(store.refusal(2, barrier(b"b", world_size)), reason);
         assert!(store.is_blocked(1));
@@ -99,28 +99,28 @@ fn a_world_size_below_one_is_refused_and_nobody_passes() {
 }
 
 #[test]
-fn a_world_larger_than_can_ever_come_is_waited_for() {
+fn the_largest_world_size_is_accepted() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"b", i64::MAX));
+    store.run(1, barrier(b"b", i64::MAX));
     assert!(store.is_blocked(1));
 }
 
 #[test]
-fn writing_the_barriers_key_lets_nobody_go() {
+fn a_write_to_the_key_of_a_barrier_releases_no_client() {
     for request in [set(b"b", b""), push(b"b", b""), append(b"b", b""), multi_set(&[(b"b", b"")])] {
         let mut store = Store::new();
-        store.tell(1, barrier(b"b", 2));
-        store.tell(0, request);
+        store.run(1, barrier(b"b", 2));
+        store.run(0, request);
         assert!(store.is_blocked(1), "{request:?}");
     }
 }
 
 #[test]
-fn a_barrier_is_no_key() {
+fn a_barrier_is_not_a_key() {
     let mut store = Store::new();
-    store.tell(1, barrier(b"b", 2));
+    store.run(1, barrier(b"b", 2));
     assert_eq!(store.reply(0, check(&[b"b"])), Reply::Checked(false));
-    store.ask(2, barrier(b"b", 2));
+    store.send(2, barrier(b"b", 2));
     assert_eq!(store.reply(0, check(&[b"b"])), Reply::Checked(false));
-    assert_eq!(store.figures(), [0; 5]);
+    assert_eq!(store.counts(), [0; 5]);
 }

@@ -1,4 +1,4 @@
-//! One fact each about nodes whose workers run once, or that have none.
+//! Orders to nodes whose workers run once, and to nodes without workers.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn node(number: i64) -> NodeDesc {
     NodeDesc::new("host", number, 0)
 }
 
-/// A node of a round of three, with this many workers.
+/// Returns a node with this number of workers in a round of three nodes.
 fn running(workers: u32) -> Supervisor {
     let mut supervisor = Supervisor::new(Policy {
         workers,
@@ -27,7 +27,7 @@ fn running(workers: u32) -> Supervisor {
         runs_once: true,
     });
     let nodes = (0..3).map(node).collect();
-    supervisor.handle_event(Event::Formed { restarts: 0, nodes, are_all_ours: true });
+    supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours: true });
     let orders = orders(&mut supervisor, 0);
     assert_eq!(orders, [Order::Join(Reason::FirstStart), Order::Start { restarts: 0 }]);
     supervisor
@@ -37,104 +37,112 @@ fn orders(supervisor: &mut Supervisor, seconds: u64) -> Vec<Order> {
     std::iter::from_fn(|| supervisor.poll_order(at(seconds))).collect()
 }
 
-fn tell(supervisor: &mut Supervisor, events: &[Event]) -> Vec<Order> {
+fn handle(supervisor: &mut Supervisor, events: &[Event]) -> Vec<Order> {
     events.iter().for_each(|event| supervisor.handle_event(event.clone()));
     orders(supervisor, 0)
 }
 
-fn see(supervisor: &mut Supervisor, seconds: u64, seen: &Membership, reports: Reports) -> Vec<Order> {
+fn observe(supervisor: &mut Supervisor, seconds: u64, seen: &Membership, reports: Reports) -> Vec<Order> {
     supervisor.handle_membership(seen, Some(&reports), at(seconds));
     orders(supervisor, seconds)
 }
 
-/// All three nodes are in the round, and a fourth waits.
-fn newcomer() -> Membership {
+/// All three nodes are in the round, and a fourth node waits.
+fn with_new_node() -> Membership {
     let members = vec![node(0), node(1), node(2)];
     Membership { round: Some(0), members, waiting: vec![node(3)], ..Membership::default() }
 }
 
-fn one_lost() -> Membership {
+fn with_lost_node() -> Membership {
     let lost = Lost { nodes: vec![node(2)], cause: LossCause::Left };
-    Membership { members: vec![node(0), node(1)], waiting: vec![], lost: Some(lost), ..newcomer() }
+    Membership { members: vec![node(0), node(1)], waiting: vec![], lost: Some(lost), ..with_new_node() }
 }
 
-fn end(verdict: Verdict, parting: Parting) -> Order {
-    Order::End { verdict, parting }
+fn end(verdict: Verdict, on_end: OnEnd) -> Order {
+    Order::End { verdict, on_end }
 }
 
 const WORKER: Target = Target::Worker(LocalRank(0));
 
 #[test]
-fn a_worker_gets_every_signal_and_its_failure_leaves_the_rendezvous_open() {
+fn a_worker_gets_every_signal_and_its_failure_does_not_close_the_rendezvous() {
     let mut node = running(1);
     for signal in [Signal::TERM, Signal(1), Signal::TERM] {
-        assert_eq!(tell(&mut node, &[Event::Signalled(signal)]), [Order::Send(WORKER, signal)]);
+        assert_eq!(handle(&mut node, &[Event::Signaled(signal)]), [Order::Send(WORKER, signal)]);
     }
     let killed = Event::Exited(LocalRank(0), Exit::Signal(Signal::TERM));
-    let expected = [Order::ReportFailed, end(Verdict::Failed, Parting::Leave)];
-    assert_eq!(tell(&mut node, &[killed, Event::Alone]), expected);
+    let expected = [Order::PublishNodeFailed, end(Verdict::Failed, OnEnd::Leave)];
+    assert_eq!(handle(&mut node, &[killed, Event::AllProcessesExited]), expected);
 }
 
 #[test]
-fn a_worker_outlives_newcomers_losses_failures_of_peers_and_the_store() {
+fn a_worker_continues_despite_new_nodes_lost_nodes_failed_peers_and_a_lost_store() {
     let mut node = running(1);
-    assert_eq!(see(&mut node, 1, &newcomer(), Reports::default()), [Order::ReportWaiting(1)]);
-    assert_eq!(see(&mut node, 2, &newcomer(), Reports::default()), []);
-    assert_eq!(see(&mut node, 3, &one_lost(), Reports::default()), [Order::ReportLost]);
-    assert_eq!(see(&mut node, 4, &one_lost(), Reports::default()), []);
-    assert_eq!(tell(&mut node, &[Event::PeerRestarts, Event::PeerFailed, Event::StoreLost]), []);
-    let closed = Membership { is_closed: true, ..one_lost() };
-    assert_eq!(see(&mut node, 5, &closed, Reports::default()), []);
+    assert_eq!(observe(&mut node, 1, &with_new_node(), Reports::default()), [Order::ReportWaiting(1)]);
+    assert_eq!(observe(&mut node, 2, &with_new_node(), Reports::default()), []);
+    assert_eq!(observe(&mut node, 3, &with_lost_node(), Reports::default()), [Order::ReportLost]);
+    assert_eq!(observe(&mut node, 4, &with_lost_node(), Reports::default()), []);
+    assert_eq!(handle(&mut node, &[Event::PeerRestarts, Event::PeerFailed, Event::StoreLost]), []);
+    let closed = Membership { is_closed: true, ..with_lost_node() };
+    assert_eq!(observe(&mut node, 5, &closed, Reports::default()), []);
     assert!(node.is_running());
 }
 
 #[test]
-fn a_round_that_the_others_start_over_is_left_while_the_worker_ends() {
+fn a_node_leaves_a_round_that_is_over_while_its_worker_stops() {
     let mut node = running(1);
-    let over = Membership { is_round_over: true, ..newcomer() };
-    let told = [Order::ReportFailed, Order::Leave, Order::Send(WORKER, Signal::TERM)];
-    assert_eq!(see(&mut node, 0, &over, Reports::default()), told);
-    let ended = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::Alone];
-    assert_eq!(tell(&mut node, &ended), [end(Verdict::RoundOver, Parting::Nothing)]);
+    let over = Membership { is_round_over: true, ..with_new_node() };
+    let told = [Order::PublishNodeFailed, Order::Leave, Order::Send(WORKER, Signal::TERM)];
+    assert_eq!(observe(&mut node, 0, &over, Reports::default()), told);
+    let ended = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::AllProcessesExited];
+    assert_eq!(handle(&mut node, &ended), [end(Verdict::RoundOver, OnEnd::Nothing)]);
 }
 
 #[test]
-fn a_node_that_has_finished_waits_for_all_nodes_that_are_not_lost() {
+fn a_finished_node_waits_for_all_nodes_that_are_not_lost() {
     let mut node = running(1);
-    let finished = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::Alone];
-    assert_eq!(tell(&mut node, &finished), [Order::Finish]);
+    let finished = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::AllProcessesExited];
+    assert_eq!(handle(&mut node, &finished), [Order::Finish]);
     let one = Reports { finished: 1, ours_finished: 1, lost_finished: 0 };
-    assert_eq!(see(&mut node, 1, &one_lost(), one), [Order::ReportLost]);
-    assert_eq!(see(&mut node, 2, &one_lost(), one), [], "the other node works");
+    assert_eq!(observe(&mut node, 1, &with_lost_node(), one), [Order::ReportLost]);
+    assert_eq!(observe(&mut node, 2, &with_lost_node(), one), [], "the workers of the other node run");
     let two = Reports { finished: 2, ours_finished: 2, ..one };
-    let expected = [end(Verdict::Succeeded, Parting::Leave)];
-    assert_eq!(see(&mut node, 3, &one_lost(), two), expected);
+    let expected = [end(Verdict::Succeeded, OnEnd::Leave)];
+    assert_eq!(observe(&mut node, 3, &with_lost_node(), two), expected);
 }
 
 #[test]
-fn a_node_without_workers_joins_again_unless_another_would_lose_its_workers() {
+fn a_node_without_workers_rejoins_unless_another_node_would_lose_its_workers() {
     let mut idle = running(0);
-    assert_eq!(see(&mut idle, 1, &newcomer(), Reports::default()), [], "the others may be about to report");
+    assert_eq!(
+        observe(&mut idle, 1, &with_new_node(), Reports::default()),
+        [],
+        "other nodes may be about to report their workers"
+    );
     idle.handle_event(Event::WorkingNodes(vec![node(2)]));
-    assert_eq!(see(&mut idle, 4, &newcomer(), Reports::default()), [Order::ReportWaiting(1)]);
-    let lost = Membership { waiting: vec![node(3)], ..one_lost() };
+    assert_eq!(observe(&mut idle, 4, &with_new_node(), Reports::default()), [Order::ReportWaiting(1)]);
+    let lost = Membership { waiting: vec![node(3)], ..with_lost_node() };
     let expected = [Order::ReportLost, Order::Join(Reason::NodesWaiting(1))];
-    assert_eq!(see(&mut idle, 5, &lost, Reports::default()), expected);
+    assert_eq!(observe(&mut idle, 5, &lost, Reports::default()), expected);
 
     let mut idle = running(0);
     let expected = [Order::Join(Reason::NodesWaiting(1))];
-    assert_eq!(see(&mut idle, 3, &newcomer(), Reports::default()), expected, "no node has reported");
+    assert_eq!(
+        observe(&mut idle, 3, &with_new_node(), Reports::default()),
+        expected,
+        "no node has reported workers"
+    );
     let mut idle = running(0);
-    let dropped = Membership { is_dropped: true, ..newcomer() };
-    assert_eq!(see(&mut idle, 0, &dropped, Reports::default()), [Order::Join(Reason::Dropped)]);
+    let dropped = Membership { is_dropped: true, ..with_new_node() };
+    assert_eq!(observe(&mut idle, 0, &dropped, Reports::default()), [Order::Join(Reason::Dropped)]);
 }
 
 #[test]
-fn a_node_without_workers_stays_until_a_signal_or_the_end_of_the_job() {
-    let signalled = Verdict::Signalled(Signal::TERM);
-    assert_eq!(tell(&mut running(0), &[Event::Signalled(Signal::TERM)]), [end(signalled, Parting::Leave)]);
-    let closed = Membership { is_closed: true, ..newcomer() };
-    let expected = [end(Verdict::Spare, Parting::Nothing)];
-    assert_eq!(see(&mut running(0), 0, &closed, Reports::default()), expected);
-    assert_eq!(tell(&mut running(0), &[Event::StoreLost]), [end(Verdict::Error, Parting::Nothing)]);
+fn a_node_without_workers_stays_until_a_signal_or_until_the_job_ends() {
+    let signalled = Verdict::Signaled(Signal::TERM);
+    assert_eq!(handle(&mut running(0), &[Event::Signaled(Signal::TERM)]), [end(signalled, OnEnd::Leave)]);
+    let closed = Membership { is_closed: true, ..with_new_node() };
+    let expected = [end(Verdict::Spare, OnEnd::Nothing)];
+    assert_eq!(observe(&mut running(0), 0, &closed, Reports::default()), expected);
+    assert_eq!(handle(&mut running(0), &[Event::StoreLost]), [end(Verdict::Error, OnEnd::Nothing)]);
 }

@@ -1,12 +1,12 @@
-//! Flags that can't be honoured beside each other: refused by name if they were typed, warned of if a variable says so or
-//! if scripts in common use have both.
+//! Contradictory flags are refused by name. Contradictory variables, and combinations that are common in launch
+//! scripts, cause a warning.
 
 use super::*;
 
-/// What is said about a line that is accepted.
-fn warned(line: &str, environment: &[(&str, &str)]) -> Vec<String> {
+/// Returns the warnings for a command line that is accepted.
+fn warnings_for(line: &str, environment: &[(&str, &str)]) -> Vec<String> {
     let warnings =
-        with(line, environment).unwrap_or_else(|refused| panic!("{line}: {}", refused.text)).warnings;
+        plan_for(line, environment).unwrap_or_else(|refusal| panic!("{line}: {}", refusal.text)).warnings;
     warnings.into_iter().filter(|warning| !warning.contains("OMP_NUM_THREADS")).collect()
 }
 
@@ -47,16 +47,16 @@ fn a_flag_that_would_be_ignored_is_refused_by_name() {
         ("--log-dir /dev/null --tee 0:1", "--tee 0:1", "--log-dir /dev/null"),
         ("--event-log x --event-log-handler null", "--event-log", "--event-log-handler null"),
     ] {
-        let (code, text) = refused(&format!("{line} DIR/s.py"));
+        let (code, text) = refusal_of(&format!("{line} DIR/s.py"));
         assert!(code == 2 && text.contains(flag) && text.contains(other), "{line}: {code}: {text}");
         assert_eq!(text.lines().count(), 1, "{line}: {text}");
     }
-    let (code, text) = refused("--rdzv-endpoint localhost:0 DIR/s.py");
+    let (code, text) = refusal_of("--rdzv-endpoint localhost:0 DIR/s.py");
     assert!(code == 1 && text.contains("--rdzv-endpoint localhost:0"), "{text}");
 }
 
 #[test]
-fn what_says_the_same_twice_is_no_contradiction() {
+fn redundant_flags_are_accepted() {
     for line in [
         "--standalone --nnodes 1 --nproc-per-node 2",
         "--standalone --nnodes 1:1 --rdzv-backend c10d --rdzv-endpoint localhost:0 --node-rank 0",
@@ -71,12 +71,12 @@ fn what_says_the_same_twice_is_no_contradiction() {
         "--log-dir /dev/null -r 0 -t 0:0",
         "-t 1 --duplicate-stdout-filters a",
     ] {
-        assert_eq!(warned(&format!("{line} DIR/s.py"), &[]), [] as [String; 0], "{line}");
+        assert_eq!(warnings_for(&format!("{line} DIR/s.py"), &[]), [] as [String; 0], "{line}");
     }
 }
 
 #[test]
-fn what_launch_scripts_have_and_torchrun_takes_is_taken_with_a_warning() {
+fn combinations_common_in_launch_scripts_cause_a_warning() {
     for (line, flag) in [
         ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 --node-rank 1", "--node-rank 1"),
         ("--rdzv-backend c10d --rdzv-endpoint h:1 --master-addr 10.0.0.1", "--master-addr 10.0.0.1"),
@@ -86,13 +86,13 @@ fn what_launch_scripts_have_and_torchrun_takes_is_taken_with_a_warning() {
         ("--nnodes 1 --node-rank 0 --master-addr node0", "--master-addr node0"),
         ("--duplicate-stderr-filters a -t 1", "--duplicate-stderr-filters"),
     ] {
-        let warnings = warned(&format!("{line} DIR/s.py"), &[]);
+        let warnings = warnings_for(&format!("{line} DIR/s.py"), &[]);
         assert!(warnings.len() == 1 && warnings[0].starts_with(flag), "{line}: {warnings:?}");
     }
 }
 
 #[test]
-fn what_variables_say_gives_way_to_what_was_typed_with_a_warning() {
+fn typed_flags_win_over_contradicting_variables_with_a_warning() {
     for (line, name, value) in [
         ("--standalone", "PET_RDZV_BACKEND", "static"),
         ("--standalone", "PET_RDZV_ENDPOINT", "node0:29400"),
@@ -107,14 +107,17 @@ fn what_variables_say_gives_way_to_what_was_typed_with_a_warning() {
         ("--log-dir /dev/null", "PET_TEE", "3"),
         ("", "PET_START_METHOD", "fork"),
     ] {
-        let warnings = warned(&format!("{line} DIR/s.py"), &[(name, value)]);
-        let said = format!("{name}={value} has no effect");
-        assert!(warnings.len() == 1 && warnings[0].starts_with(&said), "{line} {name}={value}: {warnings:?}");
+        let warnings = warnings_for(&format!("{line} DIR/s.py"), &[(name, value)]);
+        let expected = format!("{name}={value} has no effect");
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with(&expected),
+            "{line} {name}={value}: {warnings:?}"
+        );
     }
-    // What was typed is not ignored for a variable either.
-    let refused = |line: &str, variable| with(line, &[variable]).unwrap_err();
-    let said = refused("--rdzv-endpoint h:1 DIR/s.py", ("PET_STANDALONE", "1"));
-    assert!(said.code == 2 && said.text.starts_with("--rdzv-endpoint h:1 "), "{}", said.text);
-    let said = refused("--standalone DIR/s.py", ("PET_NNODES", "2"));
-    assert!(said.code == 2 && said.text.contains("PET_NNODES=2"), "{}", said.text);
+    // A flag on the command line wins over a variable here, too.
+    let refusal_with = |line: &str, variable| plan_for(line, &[variable]).unwrap_err();
+    let refusal = refusal_with("--rdzv-endpoint h:1 DIR/s.py", ("PET_STANDALONE", "1"));
+    assert!(refusal.code == 2 && refusal.text.starts_with("--rdzv-endpoint h:1 "), "{}", refusal.text);
+    let refusal = refusal_with("--standalone DIR/s.py", ("PET_NNODES", "2"));
+    assert!(refusal.code == 2 && refusal.text.contains("PET_NNODES=2"), "{}", refusal.text);
 }

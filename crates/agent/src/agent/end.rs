@@ -1,0 +1,211 @@
+//! The end of a run: closes or leaves the rendezvous, and reports the outcome.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use rallypoint_core::supervise::{OnEnd, Signal, Verdict};
+use rallypoint_rendezvous::RendezvousHandler;
+use serde_json::{Value, json};
+
+use super::Agent;
+use crate::announcements;
+use crate::error::AgentError;
+use crate::events::WorkerEvent;
+use crate::outcome::Outcome;
+use crate::report::{self, Exit, Failure};
+
+/// How long closing or leaving the rendezvous may take, independent of `close_timeout`. The workers have ended, and a
+/// lost store must not delay the agent.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long the host of the store stays after it has closed the rendezvous while other nodes wait. Waiting nodes poll
+/// once per second.
+const LINGER_GRACE: Duration = Duration::from_millis(1500);
+
+/// How long the agent waits for a reader of its output that reads nothing. After that, the rest of the output is
+/// discarded.
+const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(300);
+/// The same timeout after a signal.
+const SIGNALED_OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Agent {
+    pub(super) fn end(mut self, verdict: Verdict, on_end: OnEnd) -> Outcome {
+        self.observer.ended();
+        self.stop_finishing();
+        self.calls.drain(..).for_each(|call| drop(call.join()));
+        let peer_failure = self.peer_failure.take().or_else(|| self.read_final_failure(verdict));
+        let suspects = match (verdict, &peer_failure) {
+            (Verdict::FailedElsewhere, None) => self.suspects(),
+            _ => Vec::new(),
+        };
+        self.close_or_leave(verdict, on_end);
+        self.flush_output();
+        let first_failure = match verdict {
+            Verdict::FailedElsewhere => peer_failure,
+            Verdict::Failed => self.failures.iter().min_by_key(|failure| failure.timestamp).cloned(),
+            _ => None,
+        };
+        if verdict == Verdict::Spare && self.starts == 0 {
+            tracing::warn!(
+                "this node ran no workers: the job {:?} ended while it was a spare",
+                self.config.rendezvous.run_id
+            );
+        }
+        let unknown = || AgentError::Config("the agent ended without a reason; please report this".into());
+        let error = (verdict == Verdict::Error).then(|| self.error.take().unwrap_or_else(unknown));
+        self.record_end(verdict, error.as_ref());
+        self.logs.check_disk();
+        let log_errors =
+            [self.logs.error(), self.events.error()].into_iter().flatten().map(String::from).collect();
+        let formation = self.formation.as_ref();
+        Outcome {
+            verdict,
+            error,
+            first_failure,
+            suspects,
+            last_exit: self.last_exit.map(report::Exit::from),
+            restarts: self.supervisor.restarts(),
+            starts: self.starts,
+            group: formation.map(|formation| (formation.round.rank, formation.round.world_size)),
+            world: formation.map(|formation| (formation.ranks.first, formation.ranks.world_size)),
+            failures: std::mem::take(&mut self.failures),
+            log_errors,
+            ran: self.start.elapsed(),
+        }
+    }
+
+    /// Waits until all output of the workers is shown, so that a slow reader loses nothing. If a signal was or is
+    /// received, the wait for a reader that reads nothing is shorter.
+    fn flush_output(&mut self) {
+        let stall_timeout = if self.signaled { SIGNALED_OUTPUT_STALL_TIMEOUT } else { OUTPUT_STALL_TIMEOUT };
+        let mut is_signaled = false;
+        let should_stop = || {
+            is_signaled = is_signaled || !self.signals.take(Instant::now()).is_empty();
+            is_signaled
+        };
+        if !self.logs.finish(stall_timeout, should_stop) {
+            let folder =
+                self.logs.folder().path().map(|path| format!("; all lines are in {}", path.display()));
+            let folder = folder.unwrap_or_default();
+            tracing::warn!(
+                "some lines of the workers were not shown, because the output of the agent was not read{folder}"
+            );
+        }
+    }
+
+    /// Returns the failure that ended the job on another node, if that node has announced it.
+    fn read_final_failure(&self, verdict: Verdict) -> Option<Failure> {
+        let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
+        announcements::final_failure(&*watching.announcements_store)
+    }
+
+    /// Returns the nodes that may have ended the job without a reason. That is the node that closed the rendezvous, if
+    /// its name is in the state. Otherwise it is every torch node of the round, because our nodes announce a failure
+    /// before they close the rendezvous.
+    fn suspects(&self) -> Vec<String> {
+        if let Some(node) = self.membership.as_ref().and_then(|membership| membership.closed_by.clone()) {
+            return vec![node];
+        }
+        let Some(formation) = &self.formation else { return Vec::new() };
+        let nodes = (0..).zip(&formation.round.participants);
+        let torch_nodes = nodes.filter(|(rank, _)| formation.torch_nodes.contains(rank));
+        torch_nodes.map(|(rank, node)| format!("node {rank} ({}, pid {})", node.addr, node.pid)).collect()
+    }
+
+    /// Closes or leaves the rendezvous, for at most `CLOSE_TIMEOUT`.
+    fn close_or_leave(&mut self, verdict: Verdict, on_end: OnEnd) {
+        let Some(handler) = self.handler().cloned() else { return };
+        let round = self.formation.as_ref().map(|formation| formation.round.clone());
+        let announcements_store =
+            self.watching.as_ref().map(|watching| Arc::clone(&watching.announcements_store));
+        self.watching = None;
+        let nodes = round.as_ref().map_or(1, |round| round.world_size);
+        // The system chose the port, so no other node knows it, and the store is lost when this node exits.
+        let is_private = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
+        // The last node to finish has closed the rendezvous. The host of the store exits last and closes it again to be
+        // sure.
+        let is_closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();
+        let (done, is_done) = channel::<()>();
+        std::thread::spawn(move || {
+            match on_end {
+                OnEnd::Close if !is_private && !is_closed => match handler.set_closed() {
+                    Ok(()) if handler.hosts_store() && has_waiting_nodes(&*handler) => {
+                        std::thread::sleep(LINGER_GRACE);
+                    }
+                    Ok(()) => {}
+                    Err(error) => tracing::warn!("could not close the rendezvous: {error}"),
+                },
+                OnEnd::Leave if !is_private => {
+                    if let Err(error) = handler.leave() {
+                        tracing::warn!("could not leave the rendezvous: {error}");
+                    }
+                }
+                // Waiting nodes poll once per second whether the rendezvous is closed.
+                OnEnd::Nothing if verdict == Verdict::Spare && handler.hosts_store() => {
+                    std::thread::sleep(LINGER_GRACE);
+                }
+                _ => {}
+            }
+            if let (Verdict::Failed | Verdict::FailedElsewhere, Some(announcements_store), true) =
+                (verdict, announcements_store, handler.hosts_store())
+            {
+                // One of the nodes has announced the failure and does not acknowledge it.
+                announcements::await_acknowledgments(&*announcements_store, nodes - 1);
+            }
+            drop(handler);
+            drop(done);
+        });
+        let _ = is_done.recv_timeout(CLOSE_TIMEOUT);
+    }
+
+    fn record_end(&mut self, verdict: Verdict, error: Option<&AgentError>) {
+        let state = match verdict {
+            Verdict::Succeeded => "SUCCEEDED",
+            Verdict::Failed | Verdict::FailedElsewhere | Verdict::Unhealthy => "FAILED",
+            Verdict::Spare | Verdict::RoundOver => return self.events.record_agent("SUCCEEDED", None),
+            Verdict::Signaled(Signal(signal)) => {
+                let pid = std::process::id();
+                let error = format!("SignalException: Process {pid} got signal: {signal}");
+                return self.events.record_agent("FAILED", Some(&error));
+            }
+            Verdict::Error => {
+                let error = error.map(|error| error.to_string());
+                return self.events.record_agent("FAILED", error.as_deref());
+            }
+        };
+        for local_rank in 0..self.config.nproc_per_node {
+            let failure = self.failures.iter().find(|failure| failure.local_rank == local_rank);
+            let state = if state == "FAILED" && failure.is_none() { "TERMINATED" } else { state };
+            let raw_error = failure.map(raw_error);
+            let worker = WorkerEvent {
+                local_rank,
+                pid: self.pids.get(local_rank as usize).copied().unwrap_or(0),
+                exit_code: failure.map(|failure| failure.exit.as_python()),
+                raw_error: raw_error.as_deref(),
+            };
+            self.events.record_worker(state, worker);
+        }
+        self.events.record_agent("SUCCEEDED", None);
+    }
+}
+
+/// Returns whether nodes are on the wait list or are spares.
+fn has_waiting_nodes(handler: &dyn RendezvousHandler) -> bool {
+    handler
+        .membership()
+        .is_ok_and(|membership| !membership.waiting.is_empty() || !membership.spares.is_empty())
+}
+
+/// Returns the content of a worker's error file, or what torch reports instead if there is none.
+fn raw_error(failure: &Failure) -> String {
+    let file = failure.error_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    let json = file.and_then(|text| serde_json::from_str::<Value>(&text).ok());
+    let raw = json.unwrap_or_else(|| match failure.exit {
+        Exit::Signal(_) => json!({"message": "<NONE>"}),
+        Exit::Code(_) => json!({
+            "message": "<NONE>",
+            "errorTraits": {"category": "system_terminated_error", "retryability": "False"},
+        }),
+    });
+    raw.to_string()
+}

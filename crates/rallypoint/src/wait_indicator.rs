@@ -1,0 +1,66 @@
+//! Shows on a terminal what a command waits for, if that takes longer than a second. Nothing is shown without a
+//! terminal.
+
+use std::io::IsTerminal;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::live_line;
+
+/// A live line that is shown after `SHOW_GRACE` and cleared when it is dropped.
+pub(crate) struct WaitIndicator(Option<(Sender<String>, JoinHandle<()>)>);
+
+/// Time before a wait is shown.
+const SHOW_GRACE: Duration = Duration::from_secs(1);
+/// Interval for drawing the live line.
+const TICK_INTERVAL: Duration = Duration::from_millis(100);
+
+impl WaitIndicator {
+    pub(crate) fn show(text: String) -> WaitIndicator {
+        if !std::io::stderr().is_terminal() {
+            return WaitIndicator(None);
+        }
+        let mut text = crate::output::escape_control(text.as_bytes(), &[]);
+        let (updates, updated) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let (start, mut pause) = (Instant::now(), SHOW_GRACE);
+            loop {
+                match updated.recv_timeout(pause) {
+                    Ok(update) => text = update,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                pause = SHOW_GRACE.saturating_sub(start.elapsed());
+                if pause.is_zero() {
+                    pause = TICK_INTERVAL;
+                    live_line::show(format!("{text} ({}s)", start.elapsed().as_secs()), None);
+                }
+            }
+            live_line::clear();
+        });
+        WaitIndicator(Some((updates, thread)))
+    }
+
+    /// Returns whether there is a terminal.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Replaces the text.
+    pub(crate) fn update(&self, text: String) {
+        if let Some((updates, _)) = &self.0 {
+            // The thread ends only after the sender is dropped.
+            let _ = updates.send(crate::output::escape_control(text.as_bytes(), &[]));
+        }
+    }
+}
+
+impl Drop for WaitIndicator {
+    fn drop(&mut self) {
+        if let Some((updates, thread)) = self.0.take() {
+            drop(updates);
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! No process of a job remains, whichever process is killed, and whenever.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rallypoint_testkit::{eventually_or, scaled};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::agent_process::{Agent, kill_together, marked_processes, process_lines, random};
+
+/// Makes a worker start three processes: one in its session, one in another session, and an orphan.
+const SPAWN_CHILDREN: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
+
+/// Time after which no process may be left. The processes would run for 600 s.
+pub(crate) const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+fn start(workers: &str, script: &str) -> Agent {
+    let arguments = ["--standalone", "--nproc-per-node", workers, "--no-python", "sh", "-c", script];
+    Agent::start_with(&arguments, &[("RALLYPOINT_LOG", Path::new("error"))])
+}
+
+pub(crate) fn assert_no_process_left(mark: &str, what: &str) {
+    eventually_or(
+        CLEANUP_TIMEOUT,
+        || format!("{what}: still there: {:#?}", process_lines(mark)),
+        || process_lines(mark).is_empty(),
+    );
+}
+
+/// Returns the ids of the outer process and of the agent.
+fn both_pids(agent: &Agent) -> [Pid; 2] {
+    [agent.pid(), agent.agent_pid().unwrap()]
+}
+
+#[test]
+fn no_process_remains_whenever_the_outer_process_or_the_agent_is_killed() {
+    for round in 0..scaled(24, 200) {
+        let mut agent = start("2", SPAWN_CHILDREN);
+        let pause = match round % 4 {
+            // After all workers have started.
+            0 => {
+                agent.wait_for_lines("ready", 2);
+                0
+            }
+            // During the start.
+            _ => random() % 30_000,
+        };
+        // The delay is part of the fault.
+        std::thread::sleep(Duration::from_micros(pause));
+        let (victim, process) = match random() % 2 {
+            0 => (agent.agent_pid(), "the agent"),
+            _ => (None, "the outer process"),
+        };
+        let _ = kill_process(victim.unwrap_or(agent.pid()), Signal::KILL);
+        let mark = agent.mark();
+        agent.wait();
+        assert_no_process_left(&mark, &format!("round {round}: {process} was killed after {pause} µs"));
+    }
+}
+
+/// Returns the name that `pkill` and `killall` compare.
+fn name(pid: Pid) -> String {
+    let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// Kills the processes of a job that `is_victim` selects. The outer process must be among them, and the agent must not.
+fn kill_matching(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
+    let agent = start("2", &format!(": a_word_of_the_script; {SPAWN_CHILDREN}"));
+    agent.wait_for_lines("ready", 2);
+    let marked_processes = marked_processes(&agent.mark()).into_iter();
+    let victims: Vec<Pid> =
+        marked_processes.filter(|(pid, line)| is_victim(*pid, line)).map(|(pid, _)| pid).collect();
+    let [outer, agent_pid] = both_pids(&agent);
+    assert!(victims.contains(&outer), "{what}: {:#?}", process_lines(&agent.mark()));
+    assert!(!victims.contains(&agent_pid), "{what}: {:#?}", process_lines(&agent.mark()));
+    kill_together(&victims);
+    assert_no_process_left(&agent.mark(), what);
+}
+
+/// The same as `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint`.
+#[test]
+fn no_process_remains_after_pkill_by_name_or_command_line() {
+    kill_matching("the script in the command line", |_, line| line.contains("a_word_of_the_script"));
+    kill_matching("the program in the command line", |_, line| line.contains("rallypoint"));
+    kill_matching("the program's name", |pid, _| name(pid).contains("rallypoint"));
+}
+
+#[test]
+fn workers_die_when_both_processes_are_killed_together() {
+    let agent = start("3", "echo ready; exec sleep 600");
+    agent.wait_for_lines("ready", 3);
+    kill_together(&both_pids(&agent));
+    assert_no_process_left(&agent.mark(), "both were killed");
+}
+
+#[test]
+fn an_unhandled_signal_ends_the_agent_and_all_of_its_processes() {
+    let mut agent = start("2", SPAWN_CHILDREN);
+    agent.wait_for_lines("ready", 2);
+    agent.signal(Signal::USR1);
+    let status = std::os::unix::process::ExitStatusExt::signal(&agent.wait());
+    assert_eq!(status, Some(Signal::USR1.as_raw()));
+    assert_no_process_left(&agent.mark(), "SIGUSR1");
+}
+
+#[test]
+fn a_parent_that_ignores_sigchld_still_gets_the_exit_code() {
+    let script = r#"trap '' CHLD; exec "$0" run --standalone --no-python sh -c 'exit 3'"#;
+    let ended = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_rallypoint")])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(1) && stderr.contains("exitcode  : 3"), "{stderr}");
+    assert!(!stderr.contains("cannot start"), "{stderr}");
+}
+
+#[test]
+fn processes_that_a_worker_started_end_with_a_successful_job() {
+    let agent = start("2", "(setsid sleep 600 &) ; sleep 600 & exit 0");
+    let mark = agent.mark();
+    let ended = agent.ended();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
+    assert_eq!(process_lines(&mark), [] as [String; 0]);
+}
+
+#[test]
+fn processes_that_a_failed_worker_started_end_before_the_restart() {
+    let script = r#"
+        [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && { cat "$PIDFILE" | xargs -n 1 ps -o pid= -p; exit 0; }
+        setsid sleep 600 & echo $! > "$PIDFILE"; exit 1
+    "#;
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = ["--standalone", "--max-restarts", "1", "--no-python", "sh", "-c", script];
+    let agent = Agent::start_with(&arguments, &[("PIDFILE", &dir.path().join("pid"))]);
+    let ended = agent.ended();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
+    assert_eq!(ended.out.trim(), "", "a process of the first start still runs");
+}
+
+#[test]
+fn processes_that_a_shell_started_before_it_executed_the_agent_are_not_killed() {
+    let script = r#"sleep 600 >/dev/null 2>&1 & echo $!; exec "$0" run --standalone --no-python sh -c '(setsid sleep 600 &); exit 0'"#;
+    let mark = format!("{:016x}", random());
+    let shell = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_rallypoint")])
+        .env(crate::agent_process::MARK, &mark)
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&shell.stderr);
+    assert!(shell.status.success(), "{err}");
+    let pid = String::from_utf8(shell.stdout).unwrap().trim().parse().unwrap();
+    let lines = process_lines(&mark);
+    let shell_child = rustix::process::Pid::from_raw(pid).unwrap();
+    let lives = kill_process(shell_child, Signal::KILL).is_ok();
+    assert!(lives, "it was killed: {err}");
+    assert_eq!(lines.len(), 1, "and nothing else is left: {lines:?}");
+}

@@ -1,0 +1,57 @@
+//! The timeouts of a node after its store was lost, and a node whose log has no reader.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rallypoint_testkit::{ChildGuard, reserve_port};
+use rustix::process::Signal;
+
+use crate::node::{Node, command, server};
+
+#[test]
+fn the_next_round_after_a_lost_store_has_the_full_join_timeout() {
+    let port = reserve_port();
+    let mut host = Node::at(port, "3", &[]);
+    host.wait_for_log("1 of at least 3 nodes are here");
+    let mut waiting = Node::at(port, "3", &["--rdzv-conf", "join_timeout=60,read_timeout=2"]);
+    waiting.wait_for_log("2 of at least 3 nodes are here");
+    let waited = Instant::now();
+    // Part of the join timeout passes before the store is lost.
+    std::thread::sleep(Duration::from_secs(4));
+    host.signal(Signal::KILL);
+    let less = waiting.wait_for_log("gives up in");
+    let left = 60 - waited.elapsed().as_secs();
+    // The number of seconds was rounded up.
+    assert!((30..=left + 1).any(|seconds| less.contains(&format!("gives up in {seconds} s"))), "{less}");
+    let others = [0, 1].map(|_| Node::at(port, "3", &[]));
+    assert_eq!(waiting.joined()["world_size"], 3);
+    for other in others {
+        other.signal(Signal::TERM);
+        other.ended();
+    }
+    // The node rejoins when another node waits, and not before.
+    let _newcomer = Node::at(port, "3", &[]);
+    let again = waiting.wait_for_log("gives up in");
+    assert!(again.contains("gives up in 60 s") || again.contains("gives up in 59 s"), "{again}");
+}
+
+#[test]
+fn a_node_whose_log_has_no_reader_stays_in_its_round_and_leaves_on_a_signal() {
+    let server = server();
+    let endpoint = format!("127.0.0.1:{}", server.port());
+    let (unread, mut full) = std::io::pipe().unwrap();
+    full.write_all(&[b'x'; 65_536]).unwrap();
+    let conf = "keep_alive_interval=1,keep_alive_max_attempt=3";
+    let arguments = ["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2", "--rdzv-conf", conf];
+    let mut silent = ChildGuard::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
+    // Longer than the time after which a node without heartbeats is dropped.
+    std::thread::sleep(Duration::from_secs(5));
+    let other = Node::start(&server, "2", &["--rdzv-conf", conf]);
+    assert_eq!(other.joined()["world_size"], 2);
+    silent.signal(Signal::TERM);
+    let newcomer = Node::start(&server, "2", &["--rdzv-conf", conf]);
+    assert_eq!(newcomer.joined()["round"], 1, "the new node replaces the one that left");
+    assert_eq!(silent.ended().code(), Some(0));
+    drop(unread);
+}

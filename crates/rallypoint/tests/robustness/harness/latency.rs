@@ -1,0 +1,143 @@
+//! Latencies of uninvolved clients while other clients attack the server.
+//!
+//! A busy machine delays all clients. So each measurement has a control: the same clients on an idle server at the same
+//! time. Only the difference counts.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rallypoint_core::wire::{Reply, Request};
+
+use super::{Client, Server};
+
+/// Connects, pings, sets and gets a value. Returns the time for all of it.
+pub(crate) fn probe(address: SocketAddr) -> io::Result<Duration> {
+    let start = Instant::now();
+    let mut client = Client::try_connect(address)?;
+    let value = start.elapsed().as_nanos().to_le_bytes();
+    let key = b"/health";
+    client.try_send(&super::message(Request::Set { key, value: value[..].into() }))?;
+    let reply = client.try_request(Request::Get { key })?;
+    let took = start.elapsed();
+    match reply {
+        Reply::Value(got) if *got == value => Ok(took),
+        // Another probe may have set its value in between.
+        Reply::Value(got) if got.len() == value.len() => Ok(took),
+        other => Err(io::Error::other(format!("{other:?}"))),
+    }
+}
+
+/// A client that sends requests continuously, on a thread of its own.
+pub(crate) struct LatencyProbe {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Duration>>,
+}
+
+impl LatencyProbe {
+    /// Sends about 1,000 pings per second over one connection.
+    pub(crate) fn ping_continuously(address: SocketAddr) -> LatencyProbe {
+        let mut client = Client::connect(address);
+        LatencyProbe::spawn(Duration::from_millis(1), move || {
+            let start = Instant::now();
+            client.ping();
+            start.elapsed()
+        })
+    }
+
+    /// Makes about 100 connections per second.
+    pub(crate) fn connect_continuously(address: SocketAddr) -> LatencyProbe {
+        LatencyProbe::spawn(Duration::from_millis(10), move || probe(address).expect("a probe is served"))
+    }
+
+    /// Calls `ask` every `every`.
+    fn spawn(every: Duration, mut ask: impl FnMut() -> Duration + Send + 'static) -> LatencyProbe {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut times = Vec::new();
+            loop {
+                times.push(ask());
+                if stopped.load(Ordering::Relaxed) {
+                    return times;
+                }
+                std::thread::sleep(every);
+            }
+        });
+        LatencyProbe { stop, thread }
+    }
+
+    /// Returns the latencies, sorted. Panics if a request was not answered.
+    pub(crate) fn finish(self) -> Vec<Duration> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut times = self.thread.join().expect("every request was answered");
+        times.sort();
+        times
+    }
+}
+
+/// Returns the latency that this percentage of all requests does not exceed.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}
+
+/// The latencies of the probes of one server.
+#[derive(Debug)]
+struct Latencies {
+    pings: Vec<Duration>,
+    visits: Vec<Duration>,
+}
+
+impl Latencies {
+    /// Returns whether the latencies exceed those of an idle server by less than `bound`: the percentile of the pings,
+    /// and the median of the connections.
+    fn is_within(&self, bound: Duration, idle: &Latencies, percent: usize) -> bool {
+        percentile(&self.pings, percent) < bound + percentile(&idle.pings, percent)
+            && percentile(&self.visits, 50)
+                < bound.max(Duration::from_millis(5)) + percentile(&idle.visits, 50)
+    }
+
+    fn summary(&self) -> String {
+        let [ping, slow_ping] = [50, 99].map(|percent| percentile(&self.pings, percent));
+        let visit = percentile(&self.visits, 50);
+        format!("{} pings, median {ping:?}, p99 {slow_ping:?}; visits, median {visit:?}", self.pings.len())
+    }
+}
+
+/// Runs `attack` while probes measure latencies. The 99th percentile of pings and the median of connections may exceed
+/// those of an idle server by `bound`. One of several runs must pass.
+pub(crate) fn assert_latency_unaffected(server: &Server, bound: Duration, mut attack: impl FnMut()) {
+    const RUNS: usize = 6;
+    let idle = Server::start();
+    let mut seen = String::new();
+    for _ in 0..RUNS {
+        let watch = |server: &Server| {
+            (
+                LatencyProbe::ping_continuously(server.address()),
+                LatencyProbe::connect_continuously(server.address()),
+            )
+        };
+        let (start, cpu_wait) = (Instant::now(), server.process().cpu_wait());
+        let both = [watch(server), watch(&idle)];
+        attack();
+        let [attacked, control] =
+            both.map(|(pings, visits)| Latencies { pings: pings.finish(), visits: visits.finish() });
+        // If other programs use the processor, nearly all replies are late.
+        let cpu_wait = (server.process().cpu_wait() - cpu_wait).as_secs_f64() / start.elapsed().as_secs_f64();
+        let percent = if cpu_wait > 0.1 { 50 } else { 99 };
+        let allowed = bound.div_f64(1.0 - cpu_wait.min(0.9));
+        seen += &format!(
+            "\n  attacked: {}\n  idle:     {}\n  without a processor for {:.0} % of the time",
+            attacked.summary(),
+            control.summary(),
+            cpu_wait * 100.0
+        );
+        if attacked.is_within(allowed, &control, percent) {
+            return println!("undisturbed:{seen}");
+        }
+    }
+    panic!("bystanders waited more than {bound:?} longer than elsewhere:{seen}");
+}
