@@ -127,7 +127,7 @@ class Running:
 class Terminals:
     """The terminals of one page. They share a folder and have `rallypoint`, `torchrun` and this Python on the PATH."""
 
-    def __init__(self, folder, **variables):
+    def __init__(self, folder):
         self.folder = folder
         paths = [programs(folder / "bin"), pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(CHANGES_A_JOB)}
@@ -137,27 +137,27 @@ class Terminals:
             "PYTHONWARNINGS": "ignore",
             # Torch's client looks up the name of the address it connects to; a lost packet there costs five seconds by default.
             "RES_OPTIONS": "timeout:1 attempts:1",
-            **variables,
         }
         self.running = {}
         self.servers = []
         self.started = []
 
     def run(self, block):
-        """Starts a block, and waits for its end if it runs in terminal 1."""
+        """Starts a block, and waits for its end unless its comment names a terminal."""
         if block.file:
             (self.folder / block.file).write_text(block.text)
             return
-        if block.terminal in self.running:
-            self.running.pop(block.terminal).finish(self.running.values())
+        terminal = block.terminal or 1
+        if not block.server and terminal in self.running:
+            self.running.pop(terminal).finish(self.running.values())
         started = Running(block, self.commands(block), self.folder, self.environment)
         self.started.append(started)
         if block.server:
             self.servers.append(started)
             started.await_output()
         else:
-            self.running[block.terminal] = started
-            if block.terminal == 1:
+            self.running[terminal] = started
+            if not block.terminal:
                 started.finish(self.running.values())
 
     def commands(self, block):
@@ -168,14 +168,14 @@ class Terminals:
             path.write_text(text)
             text = f"python {path}"
         else:
-            # A comment that names an exit code says how the command before it ends.
+            # A comment that ends with an exit code says how the command before it ends.
             text = re.sub(
-                r"^(?P<command>\S.*?) +#.*\bexit code (?P<code>\d+).*$",
+                r"^(?P<command>\S.*?) +#.*\bexit code (?P<code>\d+)$",
                 r"\g<command> && code=0 || code=$?; [ $code = \g<code> ]",
                 text,
                 flags=re.MULTILINE,
             )
-        names = [f"server-{block.line}"] if block.server else [f"{block.terminal}-{node}" for node in range(block.nodes)]
+        names = [f"server-{block.line}"] if block.server else [f"{block.terminal or 1}-{node}" for node in range(block.nodes)]
         return [SCRIPT.format(state=self.folder / f"state-{name}", text=text) for name in names]
 
     def finish(self):
