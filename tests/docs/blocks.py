@@ -9,12 +9,13 @@ A comment stands directly above its block, and may have several parts, separated
 | none | the block runs in terminal 1, and the next block waits for its end |
 | `terminal N` | the block runs in terminal N, and the next block of another terminal doesn't wait for it |
 | `server` | the block runs in a terminal of its own until the end of the page, where Ctrl-C stops it; the next block waits for its output |
+| `hosts` | the block needs several hosts, and is only checked |
 | `nodes N` | the block runs in N terminals at the same time |
 | `exit N` | the block ends with this exit code, not with 0 |
 | `file NAME` | the block is the content of a file, and does not run |
 | `not run: REASON` | the block is only checked: the syntax, and the flags of `rallypoint` command lines |
 
-A `text` or `json` block after a block that runs is its output: each line must have been printed, in any order, and `…` is any text.
+A block that ends with `rallypoint serve …` is a server without a comment. A `text` or `json` block after a block that runs is its output: each line must have been printed, in any order, and `…` is any text.
 """
 
 import dataclasses
@@ -22,8 +23,11 @@ import re
 import textwrap
 
 PART = re.compile(
-    r"terminal (?P<terminal>\d+)|(?P<server>server)|nodes (?P<nodes>\d+)|exit (?P<exit>\d+)|file (?P<file>\S+)|not run: (?P<reason>.+)"
+    r"terminal (?P<terminal>\d+)|(?P<server>server)|nodes (?P<nodes>\d+)|exit (?P<exit>\d+)|file (?P<file>\S+)"
+    r"|(?P<reason>hosts)|not run: (?P<why>.+)"
 )
+
+SERVES = re.compile(r"^rallypoint serve(?!.*--(?:help|list-limits)).*\s*\Z", re.MULTILINE)
 
 RUN = {"sh", "python"}
 OUTPUT = {"text", "json"}
@@ -38,7 +42,7 @@ class Block:
     line: int
     language: str
     text: str
-    terminal: int = 1
+    terminal: int | None = None
     server: bool = False
     nodes: int = 1
     exit: int = 0
@@ -46,6 +50,11 @@ class Block:
     reason: str | None = None
     output: list[str] = dataclasses.field(default_factory=list)
     """The lines of the block of output that follows it."""
+
+    def __post_init__(self):
+        if SERVES.search(self.text) and not self.reason:
+            self.server = True
+            self.output = ["listening on …"]
 
     @property
     def runs(self):
@@ -77,10 +86,11 @@ def read(page):
 def parts(comment, line):
     """Returns the fields that a comment sets."""
     fields = {}
-    for part in re.split(r", (?=terminal |server|nodes |exit |file |not run:)", comment) if comment else []:
+    for part in re.split(r", (?=terminal |server|nodes |exit |file |hosts|not run:)", comment) if comment else []:
         match = PART.fullmatch(part)
         if not match:
             raise ValueError(f"line {line}: unknown part {part!r} of a test comment")
         (name, value), *_ = ((name, value) for name, value in match.groupdict().items() if value)
+        name = "reason" if name == "why" else name
         fields[name] = int(value) if value.isdecimal() else True if name == "server" else value
     return fields

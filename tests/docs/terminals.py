@@ -19,6 +19,9 @@ STOP_TIMEOUT = 20
 CHANGES_A_JOB = ("RALLYPOINT_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "VIRTUAL_ENV", "CONDA_PREFIX")
 """Beginnings of variables that a page doesn't inherit."""
 
+CHANGES_THE_MACHINE = ("apt-get", "cargo", "docker", "pip", "podman", "sudo", "systemctl", "uv", "uvx")
+"""Programs that a page can't run."""
+
 SCRIPT = """\
 set -euo pipefail
 if [ -e {state} ]; then . {state}; cd "$PWD"; fi
@@ -124,13 +127,9 @@ class Running:
 class Terminals:
     """The terminals of one page. They share a folder and have `rallypoint`, `torchrun` and this Python on the PATH."""
 
-    def __init__(self, folder, **variables):
+    def __init__(self, folder):
         self.folder = folder
-        (folder / "bin").mkdir()
-        torchrun = folder / "bin" / "torchrun"
-        torchrun.write_text('#!/bin/sh\nexec python -m torch.distributed.run "$@"\n')
-        torchrun.chmod(0o755)
-        paths = [torchrun.parent, pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
+        paths = [programs(folder / "bin"), pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(CHANGES_A_JOB)}
         self.environment = inherited | {
             "PATH": os.pathsep.join(map(str, paths)),
@@ -138,27 +137,27 @@ class Terminals:
             "PYTHONWARNINGS": "ignore",
             # Torch's client looks up the name of the address it connects to; a lost packet there costs five seconds by default.
             "RES_OPTIONS": "timeout:1 attempts:1",
-            **variables,
         }
         self.running = {}
         self.servers = []
         self.started = []
 
     def run(self, block):
-        """Starts a block, and waits for its end if it runs in terminal 1."""
+        """Starts a block, and waits for its end unless its comment names a terminal."""
         if block.file:
             (self.folder / block.file).write_text(block.text)
             return
-        if block.terminal in self.running:
-            self.running.pop(block.terminal).finish(self.running.values())
+        terminal = block.terminal or 1
+        if not block.server and terminal in self.running:
+            self.running.pop(terminal).finish(self.running.values())
         started = Running(block, self.commands(block), self.folder, self.environment)
         self.started.append(started)
         if block.server:
             self.servers.append(started)
             started.await_output()
         else:
-            self.running[block.terminal] = started
-            if block.terminal == 1:
+            self.running[terminal] = started
+            if not block.terminal:
                 started.finish(self.running.values())
 
     def commands(self, block):
@@ -169,14 +168,14 @@ class Terminals:
             path.write_text(text)
             text = f"python {path}"
         else:
-            # A comment that names an exit code says how the command before it ends.
+            # A comment that ends with an exit code says how the command before it ends.
             text = re.sub(
-                r"^(?P<command>\S.*?) +#.*\bexit code (?P<code>\d+).*$",
+                r"^(?P<command>\S.*?) +#.*\bexit code (?P<code>\d+)$",
                 r"\g<command> && code=0 || code=$?; [ $code = \g<code> ]",
                 text,
                 flags=re.MULTILINE,
             )
-        names = [f"server-{block.line}"] if block.server else [f"{block.terminal}-{node}" for node in range(block.nodes)]
+        names = [f"server-{block.line}"] if block.server else [f"{block.terminal or 1}-{node}" for node in range(block.nodes)]
         return [SCRIPT.format(state=self.folder / f"state-{name}", text=text) for name in names]
 
     def finish(self):
@@ -189,6 +188,17 @@ class Terminals:
     def kill(self):
         for started in self.started:
             started.kill()
+
+
+def programs(folder):
+    """Returns a folder with a `torchrun` of this Python, and with programs that refuse to change the machine."""
+    refuse = "echo 'a page must not run this; write `not run: REASON` above the block' >&2; exit 1"
+    scripts = dict.fromkeys(CHANGES_THE_MACHINE, refuse) | {"torchrun": 'exec python -m torch.distributed.run "$@"'}
+    folder.mkdir()
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return folder
 
 
 def pattern(line):

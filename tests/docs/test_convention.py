@@ -21,7 +21,7 @@ GOOD = {
     "output is compared only with the block before it": [("text", "anything")],
     "a Python block prints its comments": [("python", "print(1 + 1)  # 2")],
     "a block may fail on purpose": [("sh", "exit 3", "exit 3")],
-    "a command may fail on purpose": [("sh", "sh -c 'exit 3'   # exit code 3\ntrue")],
+    "a command may fail on purpose": [("sh", "sh -c 'exit 3'   # exit code 3\ntrue   # exit code 3 if not true")],
     "a file is written and not run": [("python", "import missing", "file train.py"), ("sh", "grep -q missing train.py")],
     "terminals run at the same time": [
         ("sh", "until [ -e two ]; do sleep 0.01; done", "terminal 2"),
@@ -29,10 +29,15 @@ GOOD = {
     ],
     "nodes run at the same time": [("sh", "touch $$; until [ $(ls -d [0-9]* | wc -l) = 2 ]; do sleep 0.01; done", "nodes 2")],
     "a server runs until the end": [
-        ("sh", "rallypoint serve --listen 0.0.0.0:29400", "server"),
-        ("text", "listening on 0.0.0.0:29400"),
+        ("sh", "rallypoint serve --listen 0.0.0.0:29400"),
         ("sh", "rallypoint store --endpoint node0:29400 ping"),
     ],
+    "any other server has a comment": [("python", "import time\nprint('ready', flush=True)\ntime.sleep(600)", "server"), ("text", "ready")],
+    "also terminal 1 may run at the same time": [
+        ("sh", "until [ -e two ]; do sleep 0.01; done", "terminal 1"),
+        ("sh", "touch two", "terminal 2"),
+    ],
+    "a job of several hosts is only checked": [("sh", "rallypoint run --nnodes 2 --rdzv-endpoint node0:29400 train.py", "hosts")],
     "output of another terminal may depend on a later block": [
         ("sh", "until [ -e two ]; do sleep 0.01; done; echo done", "terminal 2"),
         ("text", "done"),
@@ -52,6 +57,7 @@ BAD = [
     ("exit code 7, not 0", [("sh", "exit 7", "terminal 2"), ("sh", "sleep 60")]),
     ("the server ended before the page did", [("sh", "true", "server"), ("sh", "sleep 0.5")]),
     ("unexpected argument '--nosuch'", [("sh", "rallypoint run --nosuch 2 train.py", "not run: needs two hosts")]),
+    ("a page must not run this", [("sh", "pip install rallypoint")]),
     ("unknown part 'background'", [("sh", "true", "background")]),
     ("unknown language 'bash'", [("bash", "true")]),
     ("no code block directly below", [("sh", "true\n```\n\n<!-- test: server -->\n\nText.\n\n```sh\ntrue")]),

@@ -42,12 +42,11 @@ def test_blocks_run(page, tmp_path):
 def run(text, folder):
     """Runs the blocks of a page, given its text."""
     documented = sorted(set(PORT.findall(text)))
-    with free_ports(len(documented) + 1) as (master_port, *ports):
+    with free_ports(len(documented)) as ports:
         replaced = dict(zip(documented, ports, strict=True))
         text = PORT.sub(lambda match: replaced[match[0]], HOST.sub("127.0.0.1", text))
         shutil.copytree(ROOT / "examples", folder / "examples")
-        # The port of a job whose command line names none.
-        terminals = Terminals(folder, PET_MASTER_PORT=master_port)
+        terminals = Terminals(folder)
         try:
             for block in read(text):
                 check(block)
