@@ -4,6 +4,8 @@ On one machine, with three restarts:
 
     rallypoint run --nproc-per-node 2 --max-restarts 3 examples/elastic_ddp.py --checkpoint /tmp/model.pt
 
+With `--crash-at 50`, rank 1 kills itself after step 50, and all workers restart from the checkpoint of that step.
+
 On one to four machines that share the folder of the checkpoint, run the same command on each:
 
     rallypoint run --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint node0:29400 \
@@ -15,6 +17,7 @@ checkpoint. node0 hosts the store; to be able to lose node0 too, run `rallypoint
 
 import argparse
 import os
+import signal
 import time
 
 import torch
@@ -59,6 +62,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=10, help="steps between two checkpoints")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step")
+    parser.add_argument("--crash-at", type=int, default=-1, help="step after which rank 1 kills itself, at the first start only")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -67,6 +71,7 @@ def main():
     model = torch.nn.Linear(FEATURES, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     first_step = load(options.checkpoint, model, optimizer)
+    crashes = rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     replicated = DistributedDataParallel(model)
     if rank == 0:
         print(f"world of {world_size}, from step {first_step}", flush=True)
@@ -84,6 +89,8 @@ def main():
                 print(f"step {step + 1} of {options.steps}: loss {loss.item():.6f}", flush=True)
             # No worker may continue before the checkpoint is written.
             dist.barrier()
+        if crashes and step + 1 == options.crash_at:
+            os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
         print(f"done after {options.steps} steps with loss {loss.item() if first_step < options.steps else 0:.6f}", flush=True)
     dist.destroy_process_group()

@@ -521,7 +521,7 @@ fn the_last_lines_of_a_burst_are_not_lost_when_workers_end() {
 fn the_quick_start_shows_a_failure_and_a_restart_within_5_s() {
     let workspace = Workspace::new();
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_rallypoint"));
-    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/meet.sh");
+    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/recovery.sh");
     let mut path = binary.parent().unwrap().as_os_str().to_owned();
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap());
@@ -535,7 +535,7 @@ fn the_quick_start_shows_a_failure_and_a_restart_within_5_s() {
         let prefix = format!("[default{rank}]:");
         let lines: Vec<_> = out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect();
         assert!(lines[0].starts_with(&format!("start 1: rank {rank} of 3, process ")), "{out}");
-        assert_eq!(lines.iter().filter(|line| **line == "all 3 are here").count(), 2, "{out}");
+        assert_eq!(lines.iter().filter(|line| **line == "all 3 workers have arrived").count(), 2, "{out}");
         assert_eq!(lines.last(), Some(&"done"), "{out}");
     }
     assert!(stderr.contains("exitcode: -9"), "{stderr}");
