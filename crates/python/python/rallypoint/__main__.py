@@ -1,4 +1,4 @@
-"""`python -m rallypoint`: the `rallypoint` command that came with the package."""
+"""`python -m rallypoint`: the `rallypoint` command, which the distribution `rallypoint-cli` installs."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ def main() -> None:
     """Becomes the command."""
     found = command()
     if found is None:
-        sys.exit("rallypoint: the command is not with this Python's scripts; install the package again")
+        sys.exit("rallypoint: this Python has no 'rallypoint' command\nhint: pip install rallypoint-cli")
     if sys.argv[1:2] == ["run"] and sys.executable and not os.environ.get("PYTHON_EXEC"):
         # The workers run in the Python that was asked for, whatever environment is activated.
         os.environ["PYTHON_EXEC"] = sys.executable
