@@ -19,17 +19,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="session")
-def wheel():
-    """The wheel that `scripts/python-venv` built and installed."""
-    named = os.environ.get("RALLYPOINT_WHEEL")
+def wheels():
+    """The folder with the wheels that `scripts/python-venv` built and installed."""
+    named = os.environ.get("RALLYPOINT_WHEELS")
     if not named:
-        pytest.skip("RALLYPOINT_WHEEL is not set; scripts/test sets it")
-    return pathlib.Path(named)
+        pytest.skip("RALLYPOINT_WHEELS does not name a folder; scripts/test sets it")
+    return pathlib.Path(named).resolve()
 
 
 @pytest.fixture(scope="session")
-def run_isolated(wheel, tmp_path_factory):
-    """Runs a command in an environment that has only the wheel, with a PATH without Rust."""
+def run_isolated(wheels, tmp_path_factory):
+    """Runs a command in an environment that has only the two wheels, with a PATH without Rust."""
     folder = tmp_path_factory.mktemp("alone")
     venv.create(folder, with_pip=True)
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
@@ -40,18 +40,23 @@ def run_isolated(wheel, tmp_path_factory):
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run("python", "-m", "pip", "install", "--no-index", "--disable-pip-version-check", "--quiet", str(wheel))
+    offline = ("--no-index", "--find-links", str(wheels), "--disable-pip-version-check", "--quiet")
+    run("python", "-m", "pip", "install", *offline, "rallypoint", "rallypoint-cli")
     return run
 
 
-def test_one_wheel_serves_all_pythons_and_contains_the_command_and_the_stubs(wheel):
-    assert re.fullmatch(r"rallypoint-[\d.]+-cp310-abi3-\w+\.whl", wheel.name)
-    names = zipfile.ZipFile(wheel).namelist()
-    assert any(re.fullmatch(r"rallypoint-[\d.]+\.data/scripts/rallypoint", name) for name in names)
+def test_one_wheel_has_the_stores_for_all_pythons_and_the_other_has_the_command(wheels):
+    [package] = wheels.glob("rallypoint-*.whl")
+    assert re.fullmatch(r"rallypoint-[\d.]+-cp310-abi3-\w+\.whl", package.name)
+    names = zipfile.ZipFile(package).namelist()
     for name in ["__init__.py", "__init__.pyi", "_rallypoint.pyi", "py.typed", "_rallypoint.abi3.so"]:
         assert f"rallypoint/{name}" in names
-    metadata = next(zipfile.ZipFile(wheel).read(name).decode() for name in names if name.endswith("/METADATA"))
-    assert "Requires-Dist" not in metadata and "Requires-Python: >=3.10" in metadata
+    metadata = next(zipfile.ZipFile(package).read(name).decode() for name in names if name.endswith("/METADATA"))
+    assert "Requires-Python: >=3.10" in metadata
+    [command] = wheels.glob("rallypoint_cli-*.whl")
+    assert re.fullmatch(r"rallypoint_cli-[\d.]+-py3-none-\w+\.whl", command.name)
+    names = zipfile.ZipFile(command).namelist()
+    assert any(re.fullmatch(r"rallypoint_cli-[\d.]+\.data/scripts/rallypoint", name) for name in names)
 
 
 def test_the_wheel_works_without_rust_and_torch(run_isolated):
@@ -106,14 +111,16 @@ def link_dependencies(target):
 
 
 @pytest.mark.timeout(900)
-def test_the_source_distribution_installs_without_the_repository(wheel, tmp_path):
-    build = [sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT]
-    subprocess.run(build, check=True, capture_output=True, timeout=100)
-    [sdist] = tmp_path.glob("rallypoint-*.tar.gz")
+def test_the_source_distributions_install_without_the_repository(wheels, tmp_path):
+    for project in ROOT, ROOT / "crates/rallypoint":
+        build = [sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", tmp_path, project]
+        subprocess.run(build, check=True, capture_output=True, timeout=100)
+    sdists = list(tmp_path.glob("rallypoint*.tar.gz"))
+    assert len(sdists) == 2
     venv.create(tmp_path / "venv", with_pip=True)
-    target = link_dependencies(wheel.parent.parent)
-    settings = {"CARGO_TARGET_DIR": str(target), "CARGO_INCREMENTAL": "0", "CARGO_PROFILE_DEV_DEBUG": "0", "RALLYPOINT_PROFILE": "dev"}
-    install = [tmp_path / "venv/bin/pip", "install", "-v", "--disable-pip-version-check", sdist]
+    target = link_dependencies(wheels.parent)
+    settings = {"CARGO_TARGET_DIR": str(target), "CARGO_INCREMENTAL": "0", "CARGO_PROFILE_DEV_DEBUG": "0", "MATURIN_PEP517_ARGS": "--profile dev"}
+    install = [tmp_path / "venv/bin/pip", "install", "-v", "--disable-pip-version-check", *sdists]
     try:
         done = subprocess.run(install, env=os.environ | settings, cwd=tmp_path, capture_output=True, text=True)
     finally:

@@ -78,8 +78,24 @@ _os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, afte
 def _import_submodule(name):
     name = f"{__name__}.{name}"
     with _import_lock:
-        __import__(name)
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}._rallypoint":
+                raise
+            raise ImportError(_missing_extension(), name=error.name) from None
     return _sys.modules[name]
+
+
+def _missing_extension():
+    # Python ignores an extension module that was built for another ABI, so the package is found and its module is not.
+    threads = "free-threaded " if "t" in _sys.abiflags else ""
+    python = f"{threads}{_sys.implementation.name} {_sys.version_info.major}.{_sys.version_info.minor}"
+    return (
+        f"rallypoint has no extension module for {python} in {_os.path.dirname(__file__)}\n"
+        "hint: install rallypoint with the pip of this Python; it has wheels for CPython 3.10 and newer, and for free-threaded "
+        "CPython 3.14 and newer"
+    )
 
 
 def __dir__():

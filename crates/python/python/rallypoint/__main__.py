@@ -1,4 +1,4 @@
-"""`python -m rallypoint`: runs the `rallypoint` command that is installed with the package."""
+"""`python -m rallypoint`: runs the `rallypoint` command, which the distribution `rallypoint-cli` installs."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ def main() -> None:
     """Replaces this process with the command."""
     command = find_command()
     if command is None:
-        sys.exit("rallypoint: the command is not among this Python's scripts\nhint: reinstall the package")
+        sys.exit("rallypoint: this Python has no 'rallypoint' command\nhint: pip install rallypoint-cli")
     if sys.argv[1:2] == ["run"] and sys.executable and not os.environ.get("PYTHON_EXEC"):
         # Run the workers with this Python, even if another environment is activated.
         os.environ["PYTHON_EXEC"] = sys.executable

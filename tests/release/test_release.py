@@ -1,0 +1,141 @@
+"""What `scripts/release` builds installs offline, without Rust, on every supported Python."""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tarfile
+import time
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+STORE = """
+import rallypoint, sys, threading
+server = rallypoint.TCPStore("localhost", 0, is_master=True)
+client = rallypoint.TCPStore("localhost", server.port)
+client.set("greeting", "hello")
+assert server.get("greeting") == b"hello"
+threads = [threading.Thread(target=lambda: [client.add("n", 1) for _ in range(50)]) for _ in range(4)]
+[each.start() for each in threads], [each.join() for each in threads]
+assert server.add("n", 0) == 200
+print(rallypoint.__version__, getattr(sys, "_is_gil_enabled", lambda: True)())
+"""
+
+
+def test_the_checksums_cover_every_file(release):
+    lines = (release / "SHA256SUMS").read_text().splitlines()
+    listed = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    assert listed == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in release.iterdir() if path.name != "SHA256SUMS"
+    }
+
+
+def test_the_release_has_every_artifact(release, version):
+    names = {path.name for path in release.iterdir()}
+    platform = "manylinux2014_x86_64.manylinux_2_17_x86_64"
+    assert names >= {
+        f"rallypoint-{version}-cp310-abi3-{platform}.whl",
+        f"rallypoint-{version}-cp314-cp314t-{platform}.whl",
+        f"rallypoint-{version}-cp315-abi3.abi3t-{platform}.whl",
+        f"rallypoint_cli-{version}-py3-none-{platform}.whl",
+        f"rallypoint-{version}.tar.gz",
+        f"rallypoint_cli-{version}.tar.gz",
+        f"rallypoint-{version}-x86_64-unknown-linux-gnu",
+        f"rallypoint-{version}.cdx.json",
+        f"rallypoint-cli-{version}.cdx.json",
+        "SHA256SUMS",
+    }
+
+
+def test_the_package_depends_on_the_command_of_its_version(release, version):
+    for wheel in release.glob("rallypoint-*.whl"):
+        archive = zipfile.ZipFile(wheel)
+        metadata = archive.read(f"rallypoint-{version}.dist-info/METADATA").decode()
+        assert f"Requires-Dist: rallypoint-cli=={version}" in metadata
+        assert "Requires-Python: >=3.10" in metadata
+    with tarfile.open(release / f"rallypoint-{version}.tar.gz") as sdist:
+        assert f"Requires-Dist: rallypoint-cli=={version}" in sdist.extractfile(f"rallypoint-{version}/PKG-INFO").read().decode()
+
+
+def test_a_machine_without_rust_installs_offline_and_runs_the_quick_start_within_a_minute(release, version, environment):
+    start = time.monotonic()
+    new = environment()
+    new.install(release, "rallypoint")
+    assert new.run("rallypoint", "--version").stdout == f"rallypoint {version}\n"
+    worker = new.folder / "worker.py"
+    worker.write_text(
+        f"#!{new.folder}/bin/python\n"
+        "import os, rallypoint\n"
+        "store = rallypoint.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
+        "store.set(f'rank{os.environ[\"RANK\"]}', 'here')\n"
+        "store.wait(['rank0', 'rank1'])\n"
+        "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+    )
+    worker.chmod(0o755)
+    for how in ["--no-python", str(worker)], [str(worker)]:
+        told = new.run("rallypoint", "run", "--standalone", "--nproc-per-node", "2", *how).stdout
+        assert sorted(re.findall(r"rank \d of 2", told)) == ["rank 0 of 2", "rank 1 of 2"]
+    assert new.run("python", "-c", STORE).stdout == f"{version} True\n"
+    assert time.monotonic() - start < 60
+
+
+def test_the_command_installs_alone(release, version, environment):
+    new = environment()
+    new.install(release, "rallypoint-cli")
+    assert new.run("rallypoint", "--version").stdout == f"rallypoint {version}\n"
+    assert "No module named 'rallypoint'" in new.run("python", "-c", "import rallypoint", check=False).stderr
+
+
+def test_the_single_file_is_the_command(release, version):
+    command = release / f"rallypoint-{version}-{os.uname().machine}-unknown-linux-gnu"
+    assert command.stat().st_size <= 15 << 20
+    assert subprocess.run([command, "--version"], capture_output=True, text=True, check=True).stdout == f"rallypoint {version}\n"
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13", "3.14", "3.15", "3.14t", "3.15t"])
+def test_the_package_works_on_every_supported_python(release, version, environment, python):
+    new = environment(python)
+    new.install(release, "rallypoint")
+    # Importing the package on a free-threaded Python doesn't enable the interpreter's lock.
+    assert new.run("python", "-c", STORE).stdout == f"{version} {not python.endswith('t')}\n"
+    assert new.run("python", "-m", "rallypoint", "--version").stdout == f"rallypoint {version}\n"
+
+
+def test_a_python_without_an_extension_module_gets_the_command_and_an_error_that_says_why(release, version, environment, tmp_path):
+    new = environment("3.13t")
+    new.install(release, "rallypoint-cli")
+    assert new.run("rallypoint", "--version").stdout == f"rallypoint {version}\n"
+    assert new.install(release, "rallypoint", check=False).returncode != 0
+    [wheel] = release.glob(f"rallypoint-{version}-cp310-abi3-*_{os.uname().machine}.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "unpacked")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path / 'unpacked')!r}); import rallypoint; rallypoint.TCPStore"
+    told = new.run("python", "-c", script, check=False).stderr
+    assert "ImportError: rallypoint has no extension module for free-threaded cpython 3.13" in told
+
+
+def test_the_sbom_lists_every_crate_that_is_linked(release, version):
+    for name, part in ("rallypoint", "pyo3"), ("rallypoint-cli", "clap"):
+        bom = json.loads((release / f"{name}-{version}.cdx.json").read_text())
+        assert bom["bomFormat"] == "CycloneDX"
+        crates = {each["name"]: each for each in bom["components"]}
+        assert {part, "rallypoint-core", "rallypoint-store", "mio"} <= crates.keys()
+        assert "proptest" not in crates and "rallypoint-testkit" not in crates
+        assert crates["mio"]["purl"].startswith("pkg:cargo/mio@") and crates["mio"]["licenses"]
+        assert str(ROOT) not in json.dumps(bom)
+
+
+def test_a_build_in_another_folder_gives_equal_files(release, tmp_path_factory):
+    """Clones the repository and builds the clone with a target folder and a cargo home of its own path."""
+    folder = tmp_path_factory.mktemp("another")
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder / "clone"], check=True)
+    if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout:
+        pytest.skip("the working tree has uncommitted changes, which a clone doesn't have")
+    settings = os.environ | {"CARGO_TARGET_DIR": str(folder / "target")}
+    built = subprocess.run([folder / "clone/scripts/release", folder / "out"], env=settings, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert (folder / "out/SHA256SUMS").read_text() == (release / "SHA256SUMS").read_text()
