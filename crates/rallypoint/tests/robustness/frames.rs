@@ -232,16 +232,16 @@ fn c11_a_half_closed_connection_gets_all_of_a_large_reply() {
 fn c12_unusual_but_legal_requests_get_exact_replies() {
     let mut server = Server::start();
     let mut client = server.connect();
-    let nobody = KeyList::new(&[]);
+    let no_keys = KeyList::new(&[]);
     let mut answers = |request: Request<'_>, answer: &[u8]| {
         client.send_request(request);
         client.send_request(Request::Ping { nonce: 0xAABB_CCDD });
         let expected = [answer, &0xAABB_CCDDu32.to_le_bytes()].concat();
         assert_eq!(client.bytes(expected.len()), expected, "{request:?}");
     };
-    answers(Request::Wait { keys: nobody }, &[0]);
-    answers(Request::Check { keys: nobody }, &[0]);
-    answers(Request::MultiGet { keys: nobody }, &[]);
+    answers(Request::Wait { keys: no_keys }, &[0]);
+    answers(Request::Check { keys: no_keys }, &[0]);
+    answers(Request::MultiGet { keys: no_keys }, &[]);
     answers(Request::MultiSet { pairs: PairList::new(&[]) }, &[]);
     answers(Request::CancelWait, &[1]);
     let mut keys = 1;
