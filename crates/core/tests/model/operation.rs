@@ -90,6 +90,15 @@ impl Operation {
         })
     }
 
+    /// Returns the number of bytes after which the server executes or refuses the operation. It refuses VALIDATE and unknown
+    /// operations at their first byte.
+    pub(crate) fn decided_len(&self) -> usize {
+        match self {
+            Operation::Garbage(garbage) if matches!(garbage[0], 0 | 0x13..) => 1,
+            _ => self.encode().len(),
+        }
+    }
+
     /// Returns the encoded request, or the garbage.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -125,8 +125,9 @@ impl Scenario {
         let mut ends = Vec::new();
         let mut end = bytes.len() - (whole.len() - sent) - partial_len;
         for operation in &operations {
+            let start = end;
             end += operation.encode().len();
-            ends.push(end - sent);
+            ends.push(start + operation.decided_len() - sent);
         }
         let (mut delivered, mut arrived) = (0, 0);
         for piece in self.pieces(&bytes, &turn.cuts) {
