@@ -48,8 +48,8 @@ fn describe_state(run_id: &str, state: &State, now: WallTime) -> String {
 
 /// Returns how far `time` is from `now`. Other nodes' clocks may differ from ours, so a heartbeat can be in the future.
 fn difference(time: WallTime, now: WallTime) -> String {
-    let seconds = (time.micros() - now.micros()) as f64 / 1e6;
-    if seconds > 0.0 { format!("in {seconds:.1} s") } else { format!("{:.1} s ago", -seconds) }
+    let seconds = (now.micros() - time.micros()) as f64 / 1e6;
+    if seconds < 0.0 { format!("in {:.1} s", -seconds) } else { format!("{seconds:.1} s ago") }
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ fn a_node_that_closes_the_rendezvous_because_its_workers_cannot_start_is_named_b
     assert_eq!(first_node.status.code(), Some(1), "{}", first_node.err);
     let culprit = "the job was ended by another node, 127.0.0.1 (pid ";
     assert!(
-        first_node.err.contains(culprit) && first_node.err.contains(", which did not tell why"),
+        first_node.err.contains(culprit) && first_node.err.contains(", which did not report why"),
         "{}",
         first_node.err
     );
@@ -222,7 +222,7 @@ fn a_finished_node_succeeds_only_after_a_dead_node_was_replaced() {
     second.wait_for_lines("ranks", 1);
     eventually("the first node has finished", || first.err().contains("workers of this node have finished"));
     kill_node(&second);
-    eventually("the first node waits again", || first.err().contains("starting over: 1 node left or died"));
+    eventually("the first node waits again", || first.err().contains("restarting the workers: 1 node left or died"));
     let third = start_node(&port, "2", &[], &format!("{PRINT_RANKS} exit 0"));
     let (first, third) = (first.ended(), third.ended());
     assert_eq!((first.status.code(), third.status.code()), (Some(0), Some(0)), "{}{}", first.err, third.err);

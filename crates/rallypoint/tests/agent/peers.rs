@@ -235,7 +235,7 @@ fn a_dropped_node_does_not_count_itself_as_waiting() {
     kill_process(agent, Signal::CONT).unwrap();
     stopped.wait_for_lines("/2 ", 2);
     assert!(stopped.err().contains("the other nodes have dropped this one"), "{}", stopped.err());
-    assert!(!stopped.err().contains("1 node waits to be let in"), "{}", stopped.err());
+    assert!(!stopped.err().contains("1 node waits to join"), "{}", stopped.err());
     kill_together(&[agent]);
 }
 

@@ -75,7 +75,7 @@ fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
     node.joined();
     let good = store.get(KEY).unwrap();
     store.set(KEY, b"!!!").unwrap();
-    node.wait_for_log("waiting for it to be put right");
+    node.wait_for_log("waiting until it is repaired");
     store.set(KEY, &good).unwrap();
     // A changed value shows that the node has read the state again.
     eventually("the node sends heartbeats", || store.get(KEY).unwrap() != good);

@@ -238,7 +238,7 @@ fn a_spare_replaces_a_killed_node_within_the_default_times_and_the_log_names_the
     let [_, first, second] = nodes;
     let (first, second) = (first.ended().1, second.ended().1);
     for log in [&first, &second] {
-        let line = format!("gone from round 0: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
+        let line = format!("lost from round 0: 127.0.0.1 (pid {pid}): no heartbeat for 15 s");
         assert!(log.contains(&line), "{log}");
     }
     let logs = spare.ended().1 + &first + &second;
@@ -256,11 +256,11 @@ fn a_node_that_times_out_during_a_round_reports_the_round() {
     let late = Node::start(&server, "1:2", &["--rdzv-conf", "join_timeout=2"]);
     let (code, log) = late.ended();
     let line = format!(
-        "round 0 is under way with 1 node, and no node started over within 2 s (join_timeout): 127.0.0.1 (pid {})",
+        "round 0 is under way with 1 node and did not re-form within 2 s (join_timeout): 127.0.0.1 (pid {})",
         working.child.id()
     );
     assert_eq!(code, 4, "{log}");
-    assert!(log.contains(&line) && log.contains("start one of them again"), "{log}");
+    assert!(log.contains(&line) && log.contains("restart one of them"), "{log}");
     assert!(!log.contains("at least"), "no node is missing: {log}");
 }
 

@@ -103,7 +103,7 @@ fn a_command_keeps_running_while_a_node_waits_for_the_next_round() {
     node.joined();
     assert_eq!(node.line(), "ready");
     let late = Node::start(&server, "1:2", &[]);
-    node.wait_for_log("nodes wait for the next round (1 now); this node goes on until its command has ended");
+    node.wait_for_log("nodes wait for the next round (1 now); this node stays until its command has exited");
     command.release();
     assert_eq!(node.ended().0, 0);
     assert_eq!(late.ended().0, 3, "the job ended before the node could join");
@@ -117,7 +117,7 @@ fn start_three_nodes(server: &TcpStoreServer, command: &GatedCommand) -> [Node; 
     working.joined();
     assert_eq!(working.line(), "ready");
     let late = Node::start(server, "2:3", &SHORT_LAST_CALL);
-    plain.wait_for_log("it begins when those with a command end or start over");
+    plain.wait_for_log("it begins when the nodes with a command exit or rejoin");
     [working, plain, late]
 }
 

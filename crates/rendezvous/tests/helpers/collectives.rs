@@ -104,7 +104,7 @@ fn an_incomplete_exchange_names_the_missing_ranks_in_time() {
     }
     local_ranks(&[0], |store, rank| {
         let error = fails_in_time(SHORT_TIMEOUT, || synchronize(store, b"x", rank, 3, "k", SHORT_TIMEOUT));
-        assert!(error.to_string().contains("1 of 3 ranks came, missing: 1, 2"), "{error}");
+        assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 1, 2"), "{error}");
     });
 }
 
@@ -124,7 +124,7 @@ fn an_exchange_of_many_ranks_names_exactly_the_missing_ones() {
         let error = fails_within(SHORT_TIMEOUT, ARRIVAL_TIMEOUT, || {
             synchronize(store, b"x", rank, MANY_RANKS, "k", SHORT_TIMEOUT)
         });
-        assert!(error.to_string().contains("19993 of 20000 ranks came, missing: 0, 299, 300,"), "{error}");
+        assert!(error.to_string().contains("19993 of 20000 ranks arrived, missing: 0, 299, 300,"), "{error}");
         assert_eq!(missing::<()>(Err(error)), absent);
     });
 }
@@ -190,7 +190,7 @@ fn a_barrier_of_our_ranks_needs_no_time_for_tracing() {
     local_ranks(&[1], |store, rank| {
         let at = Barrier::new("b", 3).timeout(SHORT_TIMEOUT).rank(rank);
         let error = fails_in_time(SHORT_TIMEOUT, || barrier(store, &at));
-        assert!(error.to_string().contains("1 of 3 ranks came, missing: 0, 2"), "{error}");
+        assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 0, 2"), "{error}");
     });
 }
 
