@@ -1,4 +1,5 @@
-//! The checks of the fuzz targets: for any bytes, no panic, the same result for every split, and lossless encoding.
+//! The checks of the fuzz targets. For any input, the code must not panic, must give the same result for every split of
+//! the input, and must encode without loss.
 //!
 //! The fuzz targets call these functions with the bytes of a fuzzer. The tests of the core call them with the seed
 //! corpus. A function panics if its check fails.
@@ -19,7 +20,7 @@ use loopback::Loopback;
 /// The piece lengths of the splits. Pieces of 7 and 64 bytes end within lengths and strings.
 const PIECES: [usize; 4] = [1, 7, 64, usize::MAX];
 
-/// Returns limits that short inputs reach.
+/// Returns limits so low that short inputs reach them.
 fn limits() -> Limits {
     let mut limits = Limits::default();
     (limits.key_len, limits.value_len, limits.keys_per_request, limits.frame_len) = (64, 256, 32, 1024);
@@ -28,7 +29,8 @@ fn limits() -> Limits {
     limits
 }
 
-/// Calls `read` with several splits of the data. Returns the result, which must be the same for every split.
+/// Calls `read` with several splits of the data. Returns its result, and panics if the result is not the same for every
+/// split.
 fn for_every_split<T: PartialEq + std::fmt::Debug>(
     data: &[u8],
     read: impl Fn(&mut dyn Iterator<Item = &[u8]>) -> T,
@@ -50,8 +52,7 @@ pub fn request_decoder(data: &[u8]) {
     }
 }
 
-/// Removes the details of `TooLong`, which depend on the split: the operand that is found to be too long, and its
-/// length.
+/// Removes the details of `TooLong` that depend on the split: which operand was found to be too long, and its length.
 fn without_detail(error: WireError) -> WireError {
     match error {
         WireError::TooLong { .. } => WireError::TooLong { what: "frame", key: None, len: 0, limit: 0 },
@@ -59,7 +60,7 @@ fn without_detail(error: WireError) -> WireError {
     }
 }
 
-/// Decodes requests. Returns them encoded again, and the error at their end.
+/// Decodes requests. Returns them encoded again, and the error that ended the decoding, if any.
 fn requests(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<Vec<u8>>, Option<WireError>) {
     let mut decoder = RequestDecoder::default();
     let (mut frames, mut received, mut decoded) = (Vec::new(), 0, 0);
@@ -109,8 +110,8 @@ fn server(limits: &Limits) -> Loopback {
 
 /// Checks the hub with several connections.
 ///
-/// The data is a sequence of commands of two bytes: a connection sends the bytes that follow, ends its stream, fails or
-/// changes its receive window, or time passes.
+/// The data is a sequence of commands of two bytes. A command makes a connection send the bytes that follow, end its
+/// stream, fail, or change its receive window, or it advances the time.
 pub fn hub(data: &[u8]) {
     const CONNECTIONS: usize = 4;
     let mut net = server(&limits());
@@ -173,7 +174,7 @@ pub fn reply_decoder(data: &[u8]) {
     }
 }
 
-/// Decodes replies. Returns them encoded again, and the error at their end.
+/// Decodes replies. Returns them encoded again, and the error that ended the decoding, if any.
 fn replies(
     kind: ReplyKind,
     pieces: &mut dyn Iterator<Item = &[u8]>,
@@ -184,7 +185,7 @@ fn replies(
     for mut input in pieces {
         loop {
             match decoder.next(kind, &mut input, limits) {
-                // A list of 0 values takes no bytes, so the loop would never end.
+                // A list of 0 values takes no bytes, so the loop would never end without this return.
                 Ok(Some(_)) if kind == ReplyKind::Values(0) => return (read, None),
                 Ok(Some(reply)) => reply.encode(&mut read),
                 Ok(None) => break,
@@ -213,7 +214,7 @@ pub fn record_reader(data: &[u8]) {
     assert!(damage.is_some() || user_keys(&table).count() <= data.len());
 }
 
-/// Parses records. Returns them, the end of the last one, and the damage behind it.
+/// Parses records. Returns them, the end of the last one, and the damage after it, if any.
 fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, usize, Option<String>) {
     let (mut records, mut bytes, mut position) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {

@@ -13,10 +13,11 @@ use crate::keys::Keys;
 use crate::latencies::Latencies;
 use crate::monitor::Progress;
 
-/// Number of keys that each client of `cancel` waits for.
+/// The number of keys that each client of the `cancel` workload waits for.
 const KEYS_PER_WAIT: usize = 64;
 
-/// Returns the exchange of a client's step, given the client, the step and the last number that the client received.
+/// Returns the exchange for a client's next step, or `None` after the last step. The arguments are the client, the
+/// step, and the last number that the client received.
 type Steps = Box<dyn Fn(usize, usize, i64) -> Option<Rc<Exchange>>>;
 
 /// A collective workload while it runs.
@@ -36,7 +37,7 @@ impl Collective {
         Collective { steps, clients, started: now, ended: now, latencies: Latencies::default() }
     }
 
-    /// Makes each client wait for absent keys of its own. The server sends no replies.
+    /// Makes each client wait for absent keys of its own. The server sends no replies to these requests.
     pub(crate) fn wait_for_absent_keys(clients: usize, names: &Keys) -> Collective {
         let prefix = names.prefix().to_owned();
         Collective::new(
@@ -51,14 +52,14 @@ impl Collective {
         )
     }
 
-    /// Makes each client cancel its wait.
+    /// Makes each client cancel its WAIT.
     pub(crate) fn cancel(clients: usize) -> Collective {
         let cancel = Rc::new(Exchange::new("cancel_wait").with_reply(Request::CancelWait, &Reply::Canceled));
         Collective::new(clients, Box::new(move |_, step, _| (step == 0).then(|| Rc::clone(&cancel))))
     }
 
-    /// Makes each client set its key and get the keys of all clients. Torch's client does the same: it waits for the
-    /// keys, then requests their values.
+    /// Makes each client set its key and get the values of all clients' keys. Like torch's client, it waits for the
+    /// keys and then requests their values.
     pub(crate) fn bootstrap(clients: usize, names: &Keys, value: &[u8]) -> Collective {
         let keys = names.names(0, clients);
         let list: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();

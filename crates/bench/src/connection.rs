@@ -1,4 +1,4 @@
-//! One client connection. It carries one exchange at a time and never blocks.
+//! One client connection. It runs one exchange at a time and never blocks.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ pub(crate) struct Connection {
     is_busy: bool,
     sent: usize,
     received: usize,
-    /// The last 8 bytes of a reply that consists of numbers.
+    /// The last number of a reply that consists of numbers, as bytes.
     number: [u8; 8],
     started: Instant,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Completion {
 }
 
 impl Connection {
-    /// Starts to connect. `first` is sent once the connection is established.
+    /// Starts to connect. [`Connection::send`] sends `first` when the connection is established.
     pub(crate) fn open(
         address: SocketAddr,
         registry: &Registry,
@@ -72,7 +72,7 @@ impl Connection {
         self.started = now;
     }
 
-    /// Sends what is left of the request. Returns the completion if the exchange is finished.
+    /// Sends the rest of the request. Returns the completion if this finishes the exchange.
     pub(crate) fn send(&mut self) -> Result<Option<Completion>, ConnectionError> {
         while self.is_busy && self.sent < self.exchange.request.len() {
             match self.stream.write(&self.exchange.request[self.sent..]) {
@@ -85,13 +85,13 @@ impl Connection {
         Ok(self.completion())
     }
 
-    /// Reads the reply. Returns the completion if the exchange is finished.
+    /// Reads the available bytes of the reply. Returns the completion if this finishes the exchange.
     pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<Option<Completion>, ConnectionError> {
         loop {
             let len = match self.stream.read(scratch) {
                 Ok(0) => return Err(ConnectionError::Closed { during: self.exchange.name }),
                 Ok(len) => len,
-                // The connection is not established yet, or everything was read.
+                // The connection is not established yet, or all available bytes were read.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected) =>
                 {
@@ -101,7 +101,7 @@ impl Connection {
                 Err(source) => return Err(ConnectionError::Failed { during: self.exchange.name, source }),
             };
             self.check(&scratch[..len])?;
-            // Nothing follows a complete reply, and a short read means that everything was read.
+            // No bytes follow a complete reply, and a short read means that all available bytes were read.
             let completion = self.completion();
             if completion.is_some() || len < scratch.len() {
                 return Ok(completion);
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Compares received bytes with the expected ones.
+    /// Checks that received bytes are equal to the expected bytes.
     fn check(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let during = self.exchange.name;
         let left = if self.is_busy { self.exchange.reply.len() - self.received } else { 0 };

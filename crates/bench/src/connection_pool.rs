@@ -1,6 +1,7 @@
-//! Many connections on one thread. The pool reports each finished exchange to a load, which returns the next one.
+//! Many connections on one thread. The pool reports each finished exchange to a [`Load`], which returns the next
+//! exchange.
 //!
-//! A connection that fails is counted, and the others continue.
+//! If a connection fails, the pool counts it and continues with the others.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use crate::exchange::Exchange;
 use crate::latencies::Latencies;
 use crate::monitor::{Monitor, Progress};
 
-/// Size of the read buffer. A larger reply takes several reads.
+/// The size of the read buffer. A longer reply takes several reads.
 const READ_BYTES: usize = 256 * 1024;
 
 /// A source of exchanges for connections.
@@ -38,8 +39,8 @@ pub(crate) struct ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// Opens `count` connections, at most `max_connecting` of them at a time. Records how long each took from the first
-    /// packet to the reply to its PING.
+    /// Opens `count` connections, at most `max_connecting` of them at a time. Records in `ready` the time of each
+    /// connection from the start of connecting to the reply to its PING.
     pub(crate) fn open(
         address: SocketAddr,
         count: usize,
@@ -70,8 +71,8 @@ impl ConnectionPool {
                     Ok(connection) => {
                         pool.connections[index] = Some(connection);
                         connecting += 1;
-                        // On one machine the connection is established by now. Otherwise this step finds that it is
-                        // not.
+                        // A connection to the same machine is usually established by now, so this step sends the
+                        // handshake. For other connections the step does nothing.
                         connecting -= pool.step(index, false, &mut handshakes);
                     }
                 }
@@ -99,13 +100,14 @@ impl ConnectionPool {
         self.check_errors(monitor)
     }
 
-    /// Waits for sockets and serves them. Returns the number of connections that have finished.
+    /// Waits for events on the sockets and advances their connections. Returns the number of connections that have
+    /// finished or failed.
     fn poll_once(&mut self, monitor: &mut Monitor, load: &mut impl Load) -> Result<usize, BenchError> {
         match self.poll.poll(&mut self.events, Some(monitor.poll_timeout())) {
             Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return Err(error.into()),
             _ => {}
         }
-        // Taken out, because the loop changes the connections.
+        // The events are moved out of the pool, because the loop borrows the pool mutably.
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         let mut finished = 0;
         for event in &events {
@@ -117,7 +119,8 @@ impl ConnectionPool {
         Ok(finished)
     }
 
-    /// Advances one connection as far as possible. Returns 1 if it was busy and has finished.
+    /// Advances one connection as far as possible without blocking. Returns 1 if the connection was busy and has
+    /// finished or failed, else 0.
     fn step(&mut self, index: usize, mut readable: bool, load: &mut impl Load) -> usize {
         let Some(connection) = &mut self.connections[index] else { return 0 };
         let was_busy = connection.is_busy();

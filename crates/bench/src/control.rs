@@ -1,5 +1,5 @@
-//! The control connection of a run. It finds the server, sets keys before a workload and deletes them afterwards. It
-//! blocks with a deadline, and nothing is measured on it.
+//! The control connection of a run. It finds the server, sets keys before a workload, and deletes them afterwards. Its
+//! requests block up to a timeout and are not measured.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,13 +12,14 @@ use crate::error::{BenchError, ConnectionError};
 use crate::exchange::{Exchange, Expected};
 use crate::keys::Keys;
 
-/// Keys that are set or deleted before the run waits for an acknowledgement.
+/// The number of keys that are set or deleted before the run waits for the replies.
 const KEYS_PER_BATCH: usize = 1000;
-/// A server is idle if it answers this number of PINGs in a row within this interval each.
+/// The maximum latency of a PING to an idle server, and the pause between two PINGs.
 const IDLE_PING_INTERVAL: Duration = Duration::from_millis(2);
+/// The number of consecutive PINGs to which an idle server replies within [`IDLE_PING_INTERVAL`] each.
 const IDLE_PINGS: usize = 5;
 
-/// A blocking connection.
+/// A blocking connection to the server.
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: TcpStream,
@@ -27,7 +28,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Connects to the first address of the host that answers as a store does.
+    /// Connects to the first address of the host that replies to the handshake as a store does.
     pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
         let started = Instant::now();
         let addresses = endpoint.resolve_within(timeout)?;
@@ -42,7 +43,8 @@ impl Control {
     ) -> Result<Control, BenchError> {
         let (mut tried, mut not_a_store) = (Vec::new(), None);
         for (address, more) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
-            // An address that does not answer leaves the other addresses their share of the timeout.
+            // Each address gets an equal share of the remaining timeout, so that an address that does not answer leaves
+            // time for the others.
             let share = timeout.saturating_sub(started.elapsed()) / more;
             let share = share.max(Duration::from_millis(1));
             match TcpStream::connect_timeout(address, share) {
@@ -84,7 +86,7 @@ impl Control {
         Ok(())
     }
 
-    /// Deletes these keys, whether they are present or not.
+    /// Deletes the first `count` keys of a run, whether they are present or not.
     pub(crate) fn delete(&mut self, keys: &Keys, count: usize) -> Result<(), ConnectionError> {
         for keys in keys.names(0, count).chunks(KEYS_PER_BATCH) {
             let mut chunk = Exchange::new("delete_key");
@@ -96,7 +98,8 @@ impl Control {
         Ok(())
     }
 
-    /// Waits until the server has processed the requests of all connections.
+    /// Waits until the server is idle, which means that it has processed the requests of all connections. Returns
+    /// without an error if the timeout passes before that.
     pub(crate) fn await_idle(&mut self) -> Result<(), ConnectionError> {
         let ping = Exchange::new("ping").ping();
         let started = Instant::now();
@@ -126,7 +129,8 @@ impl Control {
         let mut reply = vec![0; exchange.reply.len()];
         let mut received = 0;
         while received < reply.len() {
-            // This also ends the wait for a peer that sends one byte at a time.
+            // The read timeout restarts with each read. This check also ends the wait for a peer that sends one byte at
+            // a time.
             if started.elapsed() > self.timeout {
                 return Err(ConnectionError::Timeout { during, waited: started.elapsed() });
             }
@@ -168,7 +172,8 @@ mod tests {
         Control::connect_to_any(&Endpoint::new("somewhere", 1), addresses, TIMEOUT, Instant::now())
     }
 
-    /// Returns an address that refuses connections, one that accepts them silently, and one of another kind of server.
+    /// Returns the addresses of a closed port, of a listener that sends nothing, and of another kind of server. The
+    /// first result keeps the listener open.
     fn non_stores() -> (TcpListener, [SocketAddr; 3]) {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rallypoint_core::counted;
 use rallypoint_store::StoreError;
 
-/// Why a workload, or the whole run, ended early.
+/// The reason for which a workload, or the whole run, ended early.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message of each variant says what it means")]
 #[non_exhaustive]
@@ -52,7 +52,7 @@ pub enum ConnectionError {
 }
 
 impl BenchError {
-    /// Returns what the user can do about the error.
+    /// Returns a hint that tells the user what to do about the error.
     pub fn hint(&self) -> &'static str {
         match self {
             BenchError::Usage(_) => "see `rallypoint bench --help`",

@@ -1,7 +1,7 @@
-//! Requests and the expected replies, encoded before the clock starts.
+//! Requests and their expected replies, encoded before a measurement starts.
 //!
-//! Nothing is parsed during a measurement: received bytes are compared with the expected ones. The load generator uses
-//! little processor time, and wrong replies are still detected.
+//! During a measurement, received bytes are compared with the expected bytes and not parsed. The load generator
+//! therefore uses little processor time, and still detects wrong replies.
 
 use rallypoint_core::Value;
 use rallypoint_core::wire::{MAGIC, Reply, Request};
@@ -13,16 +13,16 @@ pub(crate) struct Exchange {
     pub(crate) name: &'static str,
     pub(crate) request: Vec<u8>,
     pub(crate) reply: Expected,
-    /// The number of requests that count. A PING that only acknowledges other requests does not count.
+    /// The number of requests in the batch. A PING that only acknowledges other requests does not count.
     pub(crate) requests: u64,
 }
 
-/// The expected reply.
+/// The expected replies to a batch.
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// Exactly these bytes. If there are none, the exchange ends when the request is sent.
+    /// Exactly these bytes. If there are none, the exchange ends when its requests are sent.
     Exactly(Vec<u8>),
-    /// This number of integers with any values.
+    /// This number of 64-bit integers with any values.
     Numbers(usize),
 }
 
@@ -64,13 +64,13 @@ impl Exchange {
         self.without_reply(request)
     }
 
-    /// Adds a request whose reply is any integer. All requests of such a batch have such replies.
+    /// Adds a request whose reply is any integer. All other requests of the batch must have such replies, too.
     pub(crate) fn with_number_reply(mut self, request: Request<'_>) -> Exchange {
         self.reply = Expected::Numbers(self.reply.len() / 8 + 1);
         self.without_reply(request)
     }
 
-    /// Adds a PING. The server answers it after it has carried out the requests before it.
+    /// Adds a PING. The server replies to it after it has executed the requests before it.
     pub(crate) fn ping(mut self) -> Exchange {
         const NONCE: u32 = 0x0072_7062;
         let requests = self.requests;
@@ -80,7 +80,7 @@ impl Exchange {
     }
 }
 
-/// Returns the reply that carries this value.
+/// Returns the reply to a GET of a key with this value.
 pub(crate) fn value_reply(value: &[u8]) -> Reply {
     Reply::Value(Value::copied(value))
 }

@@ -1,4 +1,4 @@
-//! The keys of a run. No other run or job uses them, so a run can measure the server of a live job.
+//! The keys of a run. No other run or job uses them, so a run can measure a server that is in use.
 
 /// The keys of one run, by number.
 #[derive(Debug)]
@@ -7,7 +7,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Returns keys that no other run uses. Torch's clients put the leading slash before every key.
+    /// Returns the keys of the run with this random number. They start with a slash, because torch's clients put one
+    /// before every key.
     pub(crate) fn of_run(run: u32) -> Keys {
         Keys { prefix: format!("/rallypoint-bench/{run:08x}/") }
     }

@@ -1,11 +1,11 @@
-//! A histogram of latencies. Bucket widths grow with the latency, and single measurements are not kept.
+//! A histogram of latencies. The width of a bucket grows with the latency. Individual measurements are not stored.
 
 use std::time::Duration;
 
-/// Buckets for each doubling of the latency, so that adjacent buckets differ by at most 1.6 %.
+/// The number of buckets for each doubling of the latency. With 64 buckets, adjacent buckets differ by at most 1.6 %.
 const BUCKETS_PER_DOUBLING: u64 = 64;
 
-/// Latencies, counted in buckets. Uses a few KiB for any number of measurements.
+/// Latencies, counted in buckets. The counts need a few KiB, whatever the number of measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
     counts: Vec<u64>,
@@ -28,7 +28,8 @@ impl Latencies {
         self.total
     }
 
-    /// Returns the latency that this share of all measurements, from 0 to 1, does not exceed.
+    /// Returns the latency that a share of all measurements, from 0 to 1, does not exceed. Returns `None` without
+    /// measurements.
     pub(crate) fn percentile(&self, share: f64) -> Option<Duration> {
         let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;

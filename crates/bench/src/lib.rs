@@ -24,16 +24,16 @@ pub use run::Bench;
 pub use steady::Until;
 pub use workload::{DEFAULT_WORKLOADS, Workload};
 
-/// Options of a run.
+/// Options of a benchmark run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The server.
+    /// The address of the server.
     pub endpoint: Endpoint,
     /// The number of connections of steady workloads.
     pub connections: usize,
-    /// The amount of load of each steady workload.
+    /// When each steady workload ends.
     pub until: Until,
-    /// The size of the values.
+    /// The length of the values in bytes.
     pub value_bytes: usize,
     /// The number of keys that the requests use.
     pub keys: usize,

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::error::BenchError;
 
-/// Interval for checking the timeout and the interruption.
+/// The interval for checking whether the workload has timed out or was interrupted.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Ends a workload at its timeout or when the user interrupts it.
@@ -32,7 +32,7 @@ pub(crate) struct Progress {
 }
 
 impl Monitor {
-    /// Starts the clock of a workload. The progress bar is shown on terminals only.
+    /// Starts the timeout of a workload. The progress bar is shown only if stderr is a terminal.
     pub(crate) fn start(name: String, timeout: Duration, interrupted: Arc<AtomicBool>) -> Monitor {
         let now = Instant::now();
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -45,7 +45,7 @@ impl Monitor {
         Monitor { name, timeout, started: now, last_check: now, interrupted, bar }
     }
 
-    /// Returns how long the next poll may block.
+    /// Returns the maximum time for which the next poll may block.
     pub(crate) fn poll_timeout(&self) -> Duration {
         CHECK_INTERVAL.min(self.remaining())
     }
@@ -55,7 +55,8 @@ impl Monitor {
         self.timeout.saturating_sub(self.started.elapsed())
     }
 
-    /// Fails if the workload is interrupted or has timed out. Calls `done` at most once per `CHECK_INTERVAL`.
+    /// Fails if the user has interrupted the workload or if it has timed out. Otherwise updates the progress bar. Calls
+    /// `done` at most once per `CHECK_INTERVAL`.
     pub(crate) fn check(&mut self, done: impl FnOnce() -> Progress) -> Result<(), BenchError> {
         let now = Instant::now();
         if now.duration_since(self.last_check) < CHECK_INTERVAL

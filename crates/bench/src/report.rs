@@ -1,4 +1,4 @@
-//! The results: a table for users, JSON for programs.
+//! The results of a run, as a table for users and as JSON for programs.
 
 use std::time::Duration;
 
@@ -6,46 +6,46 @@ use serde::Serialize;
 
 use crate::latencies::Latencies;
 
-/// The result of one workload. The field names are those of the JSON.
+/// The result of one workload. The JSON output uses these field names.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The name of the workload.
     pub workload: String,
     /// The number of connections.
     pub connections: usize,
-    /// The number of requests that a connection sends together.
+    /// The number of requests that a connection has in flight at the same time.
     pub in_flight: usize,
-    /// The size of the values.
+    /// The length of the values in bytes.
     pub value_bytes: usize,
-    /// The number of answered requests.
+    /// The number of completed requests, or of clients that finished a collective workload.
     pub operations: u64,
-    /// The duration of the load.
+    /// The duration of the load in seconds.
     pub seconds: f64,
-    /// The throughput.
+    /// The number of `operations` per second.
     pub operations_per_second: f64,
-    /// The median latency.
+    /// The median latency in microseconds.
     pub p50_microseconds: Option<f64>,
-    /// The 99th percentile of the latencies.
+    /// The 99th percentile of the latencies, in microseconds.
     pub p99_microseconds: Option<f64>,
     /// The number of lost connections, or 1 if the workload failed for another reason.
     pub errors: u64,
-    /// The first error.
+    /// The error that ended the workload early, or the first error of a connection.
     pub error: Option<String>,
 }
 
 /// The results of a run, for JSON.
 #[derive(Debug, Serialize)]
 pub struct Report<'a> {
-    /// The server.
+    /// The address of the server.
     pub endpoint: &'a str,
     /// One outcome for each workload and number of requests in flight.
     pub results: &'a [Outcome],
-    /// Why there are no results.
+    /// The error that ended the run, if any.
     pub error: Option<String>,
 }
 
 impl Outcome {
-    /// Sets the figures of a measurement.
+    /// Sets the fields for the throughput and the latencies.
     pub(crate) fn set_measurements(&mut self, elapsed: Duration, latencies: &Latencies) {
         let micros = |share| latencies.percentile(share).map(|time| time.as_nanos() as f64 / 1000.0);
         self.operations = latencies.total();

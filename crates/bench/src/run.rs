@@ -18,9 +18,9 @@ use crate::report::Outcome;
 use crate::steady::{Batches, SteadyLoad};
 use crate::workload::{Kind, SizeUnit, Workload};
 
-/// Connections that are established at the same time, if opening them is not measured.
+/// The maximum number of connections that the run opens at the same time, if opening them is not measured.
 const MAX_CONNECTING: usize = 256;
-/// Files that the process needs in addition to the connections.
+/// The number of file descriptors that the process needs in addition to the connections.
 const OTHER_FILES: usize = 16;
 
 /// A run against one server.
@@ -33,7 +33,8 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Connects to the server. The run ends within 100 ms after `interrupted` becomes true.
+    /// Connects to the server. A workload ends within 100 ms after `interrupted` becomes true, and then deletes its
+    /// keys.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl Bench {
             }
             _ => self.run_steady(workload, in_flight, outcome, &mut created_keys),
         };
-        // The keys are deleted after a failure, too.
+        // Delete the keys after a failure, too.
         let deleted = self.clean_up(created_keys);
         match result {
             Err(BenchError::Interrupted { .. }) => {
@@ -185,7 +186,7 @@ impl Bench {
         ended
     }
 
-    /// Deletes the keys of this run. Connects again if the control connection was lost.
+    /// Deletes the keys that a workload created. Connects again if the control connection was lost.
     fn clean_up(&mut self, created_keys: usize) -> Result<(), BenchError> {
         if created_keys == 0 || self.control.delete(&self.keys, created_keys).is_ok() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Steady workloads: every connection sends a batch, waits for the replies and sends the next batch, until the end.
+//! Steady workloads: every connection sends a batch, waits for the replies, and sends the next batch, until the
+//! workload ends.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -27,13 +28,13 @@ pub enum Until {
 #[derive(Debug)]
 pub(crate) struct Batches {
     pub(crate) batches: Vec<Rc<Exchange>>,
-    /// The number of keys.
+    /// The number of keys that the batches use.
     pub(crate) keys: usize,
-    /// The value that all keys have at the start, if they must be present.
+    /// The value that all keys get before the workload starts, if the keys must be present.
     pub(crate) preset: Option<Vec<u8>>,
 }
 
-/// Limit for the size of all batches together. Workloads with large values use fewer keys.
+/// The maximum length of all batches together, in bytes. To stay below it, workloads with large values use fewer keys.
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
 impl Batches {
@@ -81,7 +82,7 @@ fn with_request(exchange: Exchange, kind: Kind, keys: &[Vec<u8>], value: &[u8]) 
         Kind::Set => exchange.without_reply(Request::Set { key, value: value.into() }),
         Kind::Check => exchange.with_reply(Request::Check { keys: list }, &Reply::Checked(true)),
         Kind::Wait => exchange.with_reply(Request::Wait { keys: list }, &Reply::Stop),
-        // Stores the same value again, so that every request succeeds.
+        // The request stores the same value again, so that every compare-and-set succeeds.
         Kind::CompareSet => exchange.with_reply(
             Request::CompareSet { key, expected: value.into(), desired: value.into() },
             &value_reply(value),
@@ -113,7 +114,8 @@ pub(crate) struct SteadyLoad {
 }
 
 impl SteadyLoad {
-    /// Starts a workload. Each connection starts with another batch, so that they don't all use the same key.
+    /// Starts a workload. Each connection starts with a different batch, so that the connections do not all use the
+    /// same key.
     pub(crate) fn new(batches: &Batches, connections: usize, until: Until) -> SteadyLoad {
         let now = Instant::now();
         SteadyLoad {

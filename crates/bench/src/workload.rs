@@ -1,4 +1,4 @@
-//! The workloads by name and size.
+//! The workloads, which users select by name and size.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Barrier,
 }
 
-/// The unit of the number after a name.
+/// The unit of the size that follows the name of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SizeUnit {
     Nothing,
@@ -37,7 +37,7 @@ pub(crate) enum SizeUnit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     pub(crate) kind: Kind,
-    /// The size after the name, or the default of the kind.
+    /// The size that follows the name, or the default size of the kind.
     pub(crate) size: Option<usize>,
 }
 
@@ -59,18 +59,18 @@ const WORKLOADS: [Row; 12] = [
     ("barrier", Kind::Barrier, SizeUnit::Clients, Some(10_000)),
 ];
 
-/// The default workloads. They are light enough for a server that is in use.
+/// The default workloads. Their load is low enough for a server that is in use.
 pub const DEFAULT_WORKLOADS: &str = "add,get,set,check,wait,compare_set";
 
 const ALL: &str = "add,get,set,check,wait,compare_set,multi_get-10000,wait-10000,check-10000,multi_set-10000,cancel-2000,\
                    connect-10000,bootstrap-1024,barrier-10000,get-8MiB,set-8MiB";
 
-/// The largest number of keys in one request, and the largest value, that torch's server accepts.
+/// The maximum number of keys in one request, and the maximum length of a value, that torch's libuv server accepts.
 const MAX_KEYS: usize = 131_072;
 const MAX_VALUE_BYTES: usize = 8 << 20;
 
 impl Workload {
-    /// Returns whether the workload has a size. A connection sends such requests one at a time.
+    /// Returns whether the workload has a size. A connection sends the requests of such a workload one at a time.
     pub fn is_large(self) -> bool {
         self.size.is_some()
     }

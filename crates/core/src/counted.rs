@@ -6,7 +6,7 @@ pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the first 16 names, separated by commas, and the number of the remaining ones.
+/// Returns the first 16 names, separated by commas, followed by the number of names after them, if there are any.
 pub fn first_few(names: impl IntoIterator<Item = impl ToString>) -> String {
     let mut names = names.into_iter();
     let first: Vec<_> = names.by_ref().take(16).map(|name| name.to_string()).collect();

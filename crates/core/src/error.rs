@@ -1,11 +1,12 @@
 //! Protocol violations of a peer, and requests that the engine refuses.
 //!
-//! After either error, the server closes the connection, and the request has changed nothing. The text names the cause,
-//! and the limit if a limit was exceeded.
+//! After either error, the server closes the connection, and the request has not changed any stored data. The message
+//! names the cause, and the limit if a limit was exceeded.
 
 use crate::wire::Op;
 
-/// Bytes that violate the protocol. The connection they arrived on cannot be used again.
+/// Bytes that violate the protocol or exceed a limit of the decoder. The connection on which they arrived cannot be
+/// used again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -37,13 +38,13 @@ pub enum WireError {
         what: &'static str,
         /// The key of a value in a request, as [`printable`] text. `None` for keys, frames and replies.
         key: Option<String>,
-        /// The announced length of a key or value, or the minimum length of a frame.
+        /// The announced length of a key or value, or a lower bound for the length of a frame.
         len: u64,
         /// [`key_len`](crate::Limits::key_len), [`value_len`](crate::Limits::value_len),
         /// [`frame_len`](crate::Limits::frame_len) or [`reply_len`](crate::Limits::reply_len).
         limit: usize,
     },
-    /// A list with more keys than the limit.
+    /// A list that announces more keys than the limit allows.
     #[error("{count} keys in one request, limit {limit}")]
     TooManyKeys {
         /// The announced count.
@@ -65,18 +66,18 @@ pub enum WireError {
         /// The byte or count in the reply.
         found: i64,
     },
-    /// A reply to PING with a different number: the replies are out of step, or the peer is not a store server.
+    /// A reply to PING whose nonce differs from the nonce in the request. Usually the peer is not a store server.
     #[error("answered like {}", describe_peer(found.to_le_bytes()))]
     WrongNonce {
-        /// The number in the reply.
+        /// The nonce in the reply.
         found: u32,
     },
 }
 
-/// Describes a peer that is not a store server by the first four bytes of its reply.
+/// Returns a description of a peer that is not a store server, from the first four bytes of its reply.
 fn describe_peer(reply: [u8; 4]) -> String {
     match &reply {
-        // A status line, or the page of an HTTP/0.9 reply.
+        // The start of an HTTP status line, or of the HTML page in an HTTP/0.9 reply.
         b"HTTP" | [b'<', ..] => "an HTTP server".into(),
         // A TLS alert or handshake record.
         [0x15 | 0x16, 3, 0..=4, _] => "a TLS server".into(),
@@ -85,8 +86,8 @@ fn describe_peer(reply: [u8; 4]) -> String {
     }
 }
 
-/// A well-formed request that the engine refuses. The request has changed nothing, and the server closes the
-/// connection.
+/// A well-formed request that the engine refuses. The request has not changed any stored data, and the server closes
+/// the connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -115,7 +116,7 @@ pub enum Refusal {
         key: String,
         /// The unit of `needed` and `limit`, such as `bytes in the store`.
         what: &'static str,
-        /// The total after the request.
+        /// The total that the request would lead to.
         needed: usize,
         /// The limit.
         limit: usize,
@@ -128,7 +129,7 @@ pub enum Refusal {
         /// The world size in the request.
         world_size: i64,
     },
-    /// A write to a reserved key, or of a value that the server does not accept under this key.
+    /// A write to a reserved key, or a write of a value that the [`WriteGuard`](crate::store::WriteGuard) rejects.
     #[error("{op} of {key}: {why}")]
     Guarded {
         /// The operation.
@@ -138,8 +139,8 @@ pub enum Refusal {
         /// The reason.
         why: String,
     },
-    /// A request of a client that is blocked in an earlier one. The session defers such requests, so only a caller that
-    /// uses the engine without a session can cause this.
+    /// A request of a client that is blocked in an earlier request. The hub defers such requests, so only a caller that
+    /// uses the engine without the hub can cause this error.
     #[error("{op} while blocked in an earlier request")]
     Blocked {
         /// The operation of the request.
@@ -151,10 +152,10 @@ fn for_key(key: &Option<String>) -> String {
     key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default()
 }
 
-/// Returns a key as text for messages.
+/// Returns a key or value as text for messages.
 ///
-/// UTF-8 without control characters is returned as it is. Other bytes are escaped. The text is truncated after 80
-/// bytes.
+/// A key of up to 80 bytes is returned unchanged if it is UTF-8 without control characters. Otherwise the first 80
+/// bytes are escaped, and the length of a longer key is appended.
 pub fn printable(key: &[u8]) -> String {
     const MAX_PRINTED_BYTES: usize = 80;
     let is_cut = key.len() > MAX_PRINTED_BYTES;

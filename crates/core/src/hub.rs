@@ -1,9 +1,9 @@
 //! A store server without IO: connections, fair turns, limits and deadlines around the engine.
 //!
-//! A driver owns the sockets and the clock. It reports events to the hub (`handle_…`), with the time since its own
-//! start. It calls [`Hub::poll_action`] and carries out the actions until the method returns `None`. Then the driver
-//! waits for events on its sockets for up to [`Hub::poll_timeout`]. The same sequence of calls gives the same results,
-//! so tests and the fuzzer run the hub in memory.
+//! A driver owns the sockets and the clock. It reports events with the `handle_…` methods. The `now` of all methods is
+//! the time since the start of the driver. The driver calls [`Hub::poll_action`] and carries out the actions until the
+//! method returns `None`. Then it waits for events on its sockets for up to [`Hub::poll_timeout`]. The same sequence of
+//! calls gives the same results, so tests and the fuzzer run the hub in memory.
 //!
 //! # Examples
 //!
@@ -82,7 +82,8 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// The interval between two checks of all deadlines.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The id of a connection. The generation distinguishes connections that use the same index one after the other.
+/// The id of a connection. An index is reused after its connection is closed. The generation distinguishes connections
+/// with the same index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId {
     index: u32,
@@ -119,7 +120,7 @@ pub enum Action {
     },
     /// Send the bytes that [`Hub::transmit`] returns, and report the result with [`Hub::handle_sent`].
     Send(ConnectionId),
-    /// Close the connection. The hub has removed it.
+    /// Close the connection. The hub has already removed it.
     Close(ConnectionId),
 }
 
@@ -132,7 +133,8 @@ pub enum Event {
         peer: SocketAddr,
         /// The reason.
         reason: CloseReason,
-        /// The number of such events that [`Limits::log_lines_per_second`] has suppressed since the last one.
+        /// The number of such events that [`Limits::log_lines_per_second`] has suppressed since the previous `Closed`
+        /// event.
         suppressed: u64,
     },
     /// The hub deleted the keys of an idle job.
@@ -148,8 +150,8 @@ pub struct HubOptions {
     pub seed: u64,
     /// The identity of the server, which clients read under [`SERVER_KEY`](crate::store::SERVER_KEY).
     pub identity: Vec<u8>,
-    /// The time without a connection and without a request after which a job is idle and its keys are deleted. `None`
-    /// disables the deletion.
+    /// The time after which the keys of a job without connections and without requests are deleted. `None` disables the
+    /// deletion.
     pub expire_idle_jobs: Option<Duration>,
 }
 
@@ -159,17 +161,19 @@ pub struct Hub<L = ()> {
     engine: Engine<L>,
     connections: Slab<Connection>,
     generation: u32,
-    /// Connections to read, or with deferred requests.
+    /// Connections to read from, and connections with deferred requests to handle.
     read_queue: VecDeque<usize>,
-    /// Connections with an upload to read, by the number of its admission. Each pass takes the oldest one.
+    /// Connections with an upload to read, each with the number of its admission. Each pass reads the upload that was
+    /// admitted first.
     upload_queue: BTreeSet<(u64, usize)>,
-    /// Connections with replies to send, or to close.
+    /// Connections with replies to send, and connections to close.
     send_queue: VecDeque<usize>,
-    /// The number of entries of `read_queue` that the current pass has left. `None` between passes.
+    /// The number of connections in `read_queue` that have not had their turn in the current pass. `None` between
+    /// passes.
     pass: Option<usize>,
     /// The numbers of reads and of bytes read since replies were last sent.
     batch: (usize, usize),
-    /// Connections that may have a running deadline. [`Hub::sweep`] removes the others.
+    /// Connections that may have a running deadline. [`Hub::sweep`] removes connections without one.
     watched: BTreeSet<usize>,
     uploads: Uploads,
     input_bytes: usize,
@@ -177,9 +181,9 @@ pub struct Hub<L = ()> {
     jobs: Option<Jobs>,
     offences: Offences,
     events: VecDeque<Event>,
-    /// The start of the current second of the log, and the number of lines in it.
+    /// The start of the current one-second window of the log, and the number of lines in the window.
     log_window: (Duration, u32),
-    /// The number of lines that were suppressed since the last one.
+    /// The number of log lines that were suppressed since the last line.
     suppressed: u64,
     stats: ServerStats,
     last_sweep: Duration,
@@ -188,7 +192,7 @@ pub struct Hub<L = ()> {
 }
 
 impl<L: EffectLog> Hub<L> {
-    /// Creates a server without connections. Its engine records its effects in `log`.
+    /// Creates a server without connections, whose engine records its effects in `log`.
     pub fn new(options: HubOptions, log: L) -> Hub<L> {
         let limits = options.limits;
         let engine = EngineOptions {
@@ -207,7 +211,8 @@ impl<L: EffectLog> Hub<L> {
             pass: None,
             batch: (0, 0),
             watched: BTreeSet::new(),
-            // Small incomplete requests and deferred requests use the rest of `input_total`.
+            // Uploads share three quarters of `input_total`. The rest is for small incomplete requests and deferred
+            // requests.
             uploads: Uploads::new(limits.input_total / 4 * 3),
             input_bytes: 0,
             output_bytes: 0,
@@ -242,12 +247,12 @@ impl<L: EffectLog> Hub<L> {
         let id = ConnectionId { index: slot.key() as u32, generation: self.generation };
         slot.insert(Connection::new(id, peer, now));
         self.watched.insert(id.index());
-        // The handshake has usually arrived with the connection.
+        // Read immediately, because the handshake has usually arrived by now.
         self.queue_read(id.index());
         Some(id)
     }
 
-    /// Handles a connection that the driver refused because the process may open no more files.
+    /// Handles a connection that the driver refused because the process cannot open more files.
     pub fn handle_out_of_files(&mut self, peer: SocketAddr, error: &str, now: Duration) {
         self.now = now;
         self.report(peer, CloseReason::OutOfFiles { error: error.into() });
@@ -273,7 +278,8 @@ impl<L: EffectLog> Hub<L> {
     pub fn handle_bytes(&mut self, id: ConnectionId, bytes: &[u8], is_drained: bool, now: Duration) {
         self.now = now;
         let Some(connection) = self.find_open(id) else { return };
-        // If the end of the stream was announced before, no further event announces it.
+        // If an event has announced the end of the stream, no further event follows, so the hub must read again to
+        // reach the end.
         connection.unread = !is_drained || connection.end_announced;
         self.batch.1 += bytes.len();
         self.process_input(id.index(), bytes);
@@ -290,7 +296,7 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Handles a connection that failed in a read or a send.
+    /// Handles a connection whose read or send failed.
     pub fn handle_failure(&mut self, id: ConnectionId, now: Duration) {
         self.now = now;
         if let Some(connection) = self.find(id) {
@@ -322,8 +328,8 @@ impl<L: EffectLog> Hub<L> {
         if was_congested && unsent <= output_pause {
             self.queue_read(id.index());
         }
-        // Counting visits all unsent values. A send that leaves some of them only lowers the count, so the next sweep
-        // can recount.
+        // Counting visits all unsent values. A partial send only lowers the count, so the recount can wait for the next
+        // sweep.
         if unsent == 0 || self.connections[id.index()].output_bytes == 0 {
             self.count_output(id.index());
         }
@@ -333,7 +339,7 @@ impl<L: EffectLog> Hub<L> {
         self.close_if_finished(id.index());
     }
 
-    /// Checks the deadlines, at most once per 50 ms.
+    /// Checks all deadlines if the last check was at least 50 ms ago.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
         if now.saturating_sub(self.last_sweep) >= SWEEP_INTERVAL {
@@ -347,8 +353,8 @@ impl<L: EffectLog> Hub<L> {
     /// Returns the next action. Returns `None` at the end of a pass. The driver then polls its sockets before it calls
     /// this method again.
     ///
-    /// In a pass each readable connection has one turn. Of the connections with an upload, only the oldest one has a
-    /// turn.
+    /// In a pass, each readable connection has one turn. Of the connections with an upload, only the one whose upload
+    /// was admitted first has a turn.
     #[inline]
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
         self.now = now;
@@ -397,8 +403,8 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Returns the time after which the driver calls [`Hub::handle_timeout`] and [`Hub::poll_action`], even without an
-    /// event. Returns `None` if only an event can change the hub.
+    /// Returns the time after which the driver must call [`Hub::handle_timeout`] and [`Hub::poll_action`], even without
+    /// an event. Returns `None` if only an event can change the hub.
     pub fn poll_timeout(&self, now: Duration) -> Option<Duration> {
         let is_idle = self.watched.is_empty() && self.jobs.as_ref().is_none_or(Jobs::is_empty);
         match self.read_queue.is_empty() && self.upload_queue.is_empty() {
@@ -444,7 +450,8 @@ impl<L: EffectLog> Hub<L> {
         assert_eq!(sum(waiting), self.uploads.waiting());
         for (_, connection) in &self.connections {
             let session = &connection.session;
-            // A request is known to be too long only with the last byte of the length that exceeds the limit.
+            // The decoder detects that a request is too long only when all 8 bytes of the length that exceeds the limit
+            // have arrived.
             let max = self.limits.frame_len + size_of::<u64>() - 1;
             let len = session.buffered_bytes() - session.backlog_bytes();
             assert!(len <= max, "{len} bytes of one request");
@@ -486,7 +493,8 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Handles the deferred requests of a connection, and returns its next read.
+    /// Handles the deferred requests of a connection. Returns its next read, or `None` if the hub does not read from it
+    /// now.
     fn take_turn(&mut self, index: usize) -> Option<Action> {
         let connection = self.connections.get_mut(index)?;
         connection.in_read_queue = false;
@@ -503,7 +511,7 @@ impl<L: EffectLog> Hub<L> {
         Some(Action::Read { id: connection.id, len: if is_upload { UPLOAD_READ_BYTES } else { READ_BYTES } })
     }
 
-    /// Handles bytes of a connection.
+    /// Handles the requests in `input`, which are the next bytes of a connection.
     fn process_input(&mut self, index: usize, mut input: &[u8]) {
         loop {
             let connection = &mut self.connections[index];
@@ -528,10 +536,10 @@ impl<L: EffectLog> Hub<L> {
         self.count_input(index);
     }
 
-    /// Handles the next request of a connection, which may be incomplete, deferred or invalid. Returns the bytes behind
-    /// the request, or `None` if it is incomplete.
+    /// Handles the next request of a connection, which may be incomplete, deferred or invalid. Returns the bytes after
+    /// the request, or `None` if the request is incomplete.
     ///
-    /// Never inline, so that the loop over complete requests stays small.
+    /// The method is never inlined, so that the loop over complete requests stays small.
     #[inline(never)]
     fn handle_next<'a>(&mut self, index: usize, mut input: &'a [u8]) -> Option<&'a [u8]> {
         let connection = &mut self.connections[index];
@@ -544,7 +552,7 @@ impl<L: EffectLog> Hub<L> {
 
     /// Handles a request of a connection.
     ///
-    /// Always inline, so that a decoded request stays in registers.
+    /// The method is always inlined, so that a decoded request stays in registers.
     #[inline(always)]
     fn handle_request(&mut self, index: usize, request: Request<'_>) {
         if let Some(jobs) = &mut self.jobs {
@@ -554,7 +562,7 @@ impl<L: EffectLog> Hub<L> {
             Ok(Outcome::NoReply) => {}
             Ok(Outcome::Reply(reply)) => {
                 let connection = &mut self.connections[index];
-                // If the client was blocked, the request is the CANCEL_WAIT that ends its WAIT.
+                // If the client was blocked, the request is the CANCEL_WAIT that ends its WAIT or BARRIER.
                 connection.blocked = false;
                 connection.outbox.push(reply);
             }
@@ -564,7 +572,7 @@ impl<L: EffectLog> Hub<L> {
         self.wake_clients();
     }
 
-    /// Wakes the clients whose blocked requests have ended.
+    /// Wakes all connections whose WAIT or BARRIER has ended.
     #[inline]
     fn wake_clients(&mut self) {
         while let Some(client) = self.engine.poll_woken() {
@@ -572,7 +580,8 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Replies to the blocked request of a connection, and queues the requests behind it.
+    /// Replies to the blocked request of a connection. If the connection has deferred requests or unread bytes, queues
+    /// it for another turn.
     fn wake(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         connection.blocked = false;
@@ -586,12 +595,13 @@ impl<L: EffectLog> Hub<L> {
 
     // ---- totals of input and output ----
 
-    /// Counts the buffered bytes of a connection's requests, starts its upload if there is one, and admits uploads.
+    /// Counts the buffered bytes of a connection's requests. Starts an upload if the incomplete request is large, and
+    /// admits uploads if the budget suffices.
     fn count_input(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let input_bytes = connection.session.buffered_bytes();
         if input_bytes == 0 && connection.input_bytes == 0 && connection.receiving.is_none() {
-            // Fast path of nearly every turn.
+            // Nearly every turn ends here.
             return;
         }
         self.input_bytes = self.input_bytes + input_bytes - connection.input_bytes;
@@ -627,7 +637,7 @@ impl<L: EffectLog> Hub<L> {
         self.close_for(index, CloseReason::TooMuchInput { total, limit, buffered });
     }
 
-    /// Counts the memory of a connection's unsent replies.
+    /// Counts the memory of a connection's unsent replies. Closes a connection if the total exceeds `output_total`.
     fn count_output(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let output_bytes = if connection.outbox.unsent() > 0 { connection.outbox.memory_bytes() } else { 0 };
@@ -639,7 +649,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Closes the connection that has read none of its replies for the longest time. A connection with less than
-    /// [`READ_BYTES`] of unsent replies is closed only if no other connection has more.
+    /// [`READ_BYTES`] of unsent replies is closed only if no connection has more than that.
     fn close_oldest_output(&mut self) {
         let open = self.connections.iter().filter(|(_, c)| !c.closing && c.output_bytes > 0);
         let oldest = open.min_by_key(|(_, c)| (c.output_bytes < READ_BYTES, c.stalled));
@@ -666,7 +676,7 @@ impl<L: EffectLog> Hub<L> {
         self.close(index);
     }
 
-    /// Counts a refused or closed connection, and logs it unless the log has reached its limit for this second.
+    /// Counts a refused or closed connection, and logs it unless the log has reached `log_lines_per_second`.
     fn report(&mut self, peer: SocketAddr, reason: CloseReason) {
         self.stats.count(&reason);
         if self.now.saturating_sub(self.log_window.0) >= Duration::from_secs(1) {
@@ -681,7 +691,8 @@ impl<L: EffectLog> Hub<L> {
         self.events.push_back(Event::Closed { peer, reason, suppressed });
     }
 
-    /// Closes a connection. The hub still sends its unsent replies until the connection is no longer writable.
+    /// Closes a connection. Before that, the hub sends the unsent replies, until all are sent or the connection is no
+    /// longer writable.
     fn close(&mut self, index: usize) {
         self.queue_send(index);
         let connection = &mut self.connections[index];

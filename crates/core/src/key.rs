@@ -1,5 +1,4 @@
-//! Keys of the store. Nearly all keys are short, and a short key is stored inline: reading it follows no pointer, and
-//! dropping it frees no allocation.
+//! Keys of the store. A key of up to 46 bytes is stored inline, without an allocation. Nearly all keys are that short.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -9,8 +8,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Key(Repr);
 
-/// The length of the longest inline key. It makes a [`Key`] 48 bytes long, so that a key and its value fit into one
-/// cache line of 64 bytes.
+/// The length of the longest inline key, in bytes. With this length a [`Key`] takes 48 bytes, so that a key and its
+/// [`Value`](crate::Value) of 16 bytes fit into one cache line of 64 bytes.
 const INLINE_LEN: usize = 46;
 
 #[derive(Clone)]
@@ -36,8 +35,8 @@ impl From<&[u8]> for Key {
 impl Key {
     /// Returns whether the bytes of this key are `key`.
     ///
-    /// Keys of 16 to 46 bytes are compared in chunks of 16 bytes. A call of the generic slice comparison would cost
-    /// more than the comparison itself.
+    /// Keys of 16 to 46 bytes are compared in chunks of 16 bytes, because a call of the generic slice comparison would
+    /// take longer than the comparison itself.
     #[inline]
     pub(crate) fn equals(&self, key: &[u8]) -> bool {
         let own = &**self;

@@ -1,4 +1,4 @@
-//! All limits, with their reasons and the corresponding limits of torch.
+//! All limits, with their meanings and the corresponding limits of torch.
 //!
 //! The limits are grouped by the code that enforces them: the server, the client, FileStore's reader, and the codec of
 //! the rendezvous state.
@@ -113,7 +113,8 @@ server {
     pub latched_bytes: usize = 256 * MIB, with_unit;
 
     // ---- connections: enforced by the hub ----
-    // Before VALIDATE the hub accepts only its 5 bytes and sends no reply, so those connections need no byte limit.
+    // Before the handshake the hub accepts only the 5 bytes of VALIDATE and sends no reply, so connections without a
+    // handshake need no byte limit.
     /// Maximum time from accepting a connection to its complete VALIDATE. Torch: unlimited.
     pub handshake: Duration = Duration::from_secs(10), with_unit;
     /// Age from which a connection without a handshake counts as stale. A correct client sends VALIDATE immediately, so
@@ -221,10 +222,11 @@ unlisted {
 impl Limits {
     /// Lowers the limits so that a server fits into `memory` bytes.
     ///
-    /// Each limit gets a fixed share. The shares add up to two thirds of `memory`. The rest covers memory that the
-    /// server does not count: spare capacity of hash tables, rounding in the allocator, and fragmentation.
+    /// Each limit on a total gets a fixed share of `memory`. The shares add up to at most two thirds of it. The rest
+    /// covers memory that the server does not count: spare capacity of hash tables, rounding in the allocator, and
+    /// fragmentation.
     pub fn fit_memory(&mut self, memory: usize) {
-        // Rounded to whole KiB to keep `--list-limits` readable.
+        // Each limit is rounded down to whole KiB, which keeps the output of `--list-limits` readable.
         let lower = |limit: &mut usize, max: usize| *limit = (*limit).min((max & !(KIB - 1)).max(KIB));
         lower(&mut self.store_bytes, memory / 4);
         lower(&mut self.input_total, memory / 4);
@@ -232,7 +234,7 @@ impl Limits {
         lower(&mut self.latched_bytes, memory / 64);
         lower(&mut self.socket_bytes, (memory / 512).max(32 * KIB));
         self.connections = self.connections.min((memory / (32 * KIB)).max(1));
-        // One request or connection must fit into the share of all connections.
+        // The limits on one request and on one connection must not exceed the limits on all connections together.
         lower(&mut self.frame_len, self.input_total / 8 * 7);
         lower(&mut self.key_len, self.frame_len / 4);
         lower(&mut self.value_len, self.frame_len.saturating_sub(2 * self.key_len));

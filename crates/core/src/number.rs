@@ -1,9 +1,9 @@
-//! Decimal numbers in stored values, parsed like C++'s `std::stoll`, which torch's stores use.
+//! Decimal numbers in stored values. They are parsed like C++'s `std::stoll`, which torch's stores use.
 
 /// Returns the number at the start of `text`, as `std::stoll` parses it in base 10.
 ///
-/// The function skips leading white space, accepts a sign, and reads digits up to the first other byte. Returns `None`
-/// if `text` has no digits there, or if the number does not fit into 64 bits.
+/// The function skips leading whitespace, accepts a sign, and reads digits up to the first byte that is not a digit.
+/// Returns `None` if `text` has no digits there, or if the number does not fit into 64 bits.
 pub fn parse_prefix(text: &[u8]) -> Option<i64> {
     let start = text.iter().position(|byte| !is_space(*byte))?;
     let text = &text[start..];
@@ -12,7 +12,7 @@ pub fn parse_prefix(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(&text[..sign + digits]).ok()?.parse().ok()
 }
 
-/// Returns whether `byte` is white space in C's "C" locale. Rust's `is_ascii_whitespace` excludes the vertical tab.
+/// Returns whether `byte` is whitespace in C's "C" locale. Rust's `is_ascii_whitespace` excludes the vertical tab.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// A value that users write with a unit.
+/// A number, size or duration that users write as text, with or without a unit.
 pub trait Quantity: Sized {
-    /// Parses `text`.
+    /// Parses a quantity from `text`.
     ///
     /// # Errors
     ///
@@ -14,7 +14,8 @@ pub trait Quantity: Sized {
     fn format(&self) -> String;
 }
 
-/// Parses a number with one of `units`, each given by its name and its factor.
+/// Parses a number with one of `units` and returns the product of the number and the unit's factor. `units` lists names
+/// and factors.
 fn parse_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -25,8 +26,10 @@ fn parse_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
+/// The units of sizes, with their factors in bytes.
 const BYTES: [(&str, u64); 8] =
     [("", 1), ("KiB", KIB), ("K", KIB), ("k", KIB), ("MiB", MIB), ("M", MIB), ("GiB", GIB), ("G", GIB)];
+/// The units of durations, with their factors in milliseconds. A number without a unit is in seconds.
 const MILLISECONDS: [(&str, u64); 4] = [("ms", 1), ("", 1000), ("s", 1000), ("min", 60_000)];
 
 impl Quantity for usize {

@@ -1,7 +1,7 @@
 //! The codec of FileStore's file, which is a sequence of records.
 //!
-//! A record is a `u32` length and the key, then a `u32` length and the value, all little-endian. The newest record of a
-//! key is the valid one. A key of the user starts with `/`. A key that starts with `-/` records the deletion of a
+//! A record is a `u32` length and the key, then a `u32` length and the value, all little-endian. The last record of a
+//! key determines its value. A key of the user has the prefix `/`. A key with the prefix `-/` records the deletion of a
 //! user's key. A key that starts with a letter and ends with `/` is an internal key of the stores ([`REFCOUNT`],
 //! [`CLEANUP`], [`RUN_ID`]).
 
@@ -10,26 +10,27 @@ use std::collections::BTreeMap;
 use crate::error::printable;
 use crate::limits::Limits;
 
-/// The internal key that counts the instances that opened the file. Torch defines it.
+/// The internal key whose value is the number of store instances that opened the file. Torch defines it.
 pub const REFCOUNT: &str = "refcount/";
 
-/// The internal key that counts the instances that closed the file. Torch defines it.
+/// The internal key whose value is the number of store instances that closed the file. Torch defines it.
 pub const CLEANUP: &str = "cleanup/";
 
-/// The internal key that names the run id of the file. Rallypoint writes it if a run id was given, and torch ignores
+/// The internal key whose value is the run id of the file. Rallypoint writes it if a run id was given. Torch ignores
 /// it.
 pub const RUN_ID: &str = "run_id/";
 
 /// The first byte of a user's key in the file.
 const USER_PREFIX: u8 = b'/';
 
-/// The byte before [`USER_PREFIX`] in the record of a deletion.
+/// The first byte of a key in the record of a deletion. [`USER_PREFIX`] follows it.
 const DELETED_PREFIX: u8 = b'-';
 
-/// The length of the longest internal key. Torch's keys have at most 9 bytes, so a longer one is damage.
+/// The maximum length of an internal key. The known internal keys have at most 9 bytes, so a key of more than 64 bytes
+/// is damage.
 const MAX_INTERNAL_KEY_BYTES: usize = 64;
 
-/// The keys and values that a sequence of records leaves. The keys include their prefixes.
+/// The keys and values that result from applying a sequence of records. The keys include their prefixes.
 pub type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// One record of the file.
@@ -46,7 +47,7 @@ pub struct Record {
 pub enum Parsed {
     /// A complete record, and its length in bytes.
     Whole(Record, usize),
-    /// An incomplete record, or no bytes. The record has at least this length in bytes.
+    /// An incomplete record, or no bytes at all. The complete record has at least this length in bytes.
     Torn(usize),
 }
 
@@ -63,8 +64,8 @@ impl Record {
 
     /// Parses the record at the start of `bytes`.
     ///
-    /// A length is checked against its limit before the bytes it announces are needed. The format has no marker at
-    /// which a reader could resume, so no record after damage can be read.
+    /// A length above its limit is damage, even if the bytes that it announces are missing. The format has no marker at
+    /// which a reader could resume, so records after damage cannot be read.
     ///
     /// # Errors
     ///
@@ -96,7 +97,8 @@ impl Record {
     ///
     /// # Panics
     ///
-    /// Panics if a length does not fit into 32 bits. Callers check the limits on keys and values, which are far lower.
+    /// Panics if the length of the key or the value does not fit into 32 bits. Callers check the limits on keys and
+    /// values, which are far lower.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         let len = |len: usize| u32::try_from(len).expect("shorter than 4 GiB").to_le_bytes();
         let deleted: &[u8] = if self.value.is_none() { &[DELETED_PREFIX] } else { &[] };
@@ -106,7 +108,7 @@ impl Record {
         }
     }
 
-    /// Applies the record to `table`.
+    /// Stores or deletes the record's key in `table`.
     pub fn apply_to(self, table: &mut Table) {
         match self.value {
             Some(value) => table.insert(self.key, value),
@@ -127,8 +129,7 @@ pub fn user_keys(table: &Table) -> impl Iterator<Item = &[u8]> {
 
 /// Returns whether torch or Rallypoint could have written this key.
 ///
-/// The format has no other redundancy. This check detects most files that are damaged or were not written by a
-/// FileStore.
+/// The format has no checksums. This check detects most files that are damaged or were not written by a FileStore.
 fn is_plausible(key: &[u8]) -> bool {
     match key {
         [USER_PREFIX, ..] | [DELETED_PREFIX, USER_PREFIX, ..] => true,

@@ -1,6 +1,7 @@
 //! The store engine: requests → effects and replies, in one total order.
 //!
-//! [`Engine`] never sees frames, sockets or clocks. The [hub](crate::hub) connects it to those.
+//! [`Engine`] has no frames, sockets or clocks. The [hub](crate::hub) decodes frames for it, and a driver of the hub
+//! owns the sockets and the clock.
 
 mod barriers;
 mod effect;

@@ -14,8 +14,8 @@ pub struct Value(Repr);
 #[derive(Clone)]
 enum Repr {
     Owned(Arc<[u8]>),
-    /// A slice of a frame, or a value that was appended to. In an `Arc`, because a [`Bytes`] would make every value
-    /// larger.
+    /// A slice of a frame, or a value that was appended to. The [`Bytes`] are in an `Arc`, because inline they would
+    /// make every value larger.
     Shared(Arc<Bytes>),
 }
 
@@ -33,9 +33,10 @@ impl Value {
         Value(Repr::Shared(Arc::new(bytes)))
     }
 
-    /// Overwrites the value in place if possible, and returns whether it did.
+    /// Overwrites the value with `bytes` in place if possible, and returns whether it did.
     ///
-    /// The value must have no clones, and `bytes` must have its length, below [`Value::MIN_SHARED_BYTES`].
+    /// This is possible if the value has an allocation of its own and no clones, and if `bytes` has the length of the
+    /// value, which must be below [`Value::MIN_SHARED_BYTES`].
     #[inline]
     pub(crate) fn try_overwrite(&mut self, bytes: &[u8]) -> bool {
         match &mut self.0 {
@@ -48,7 +49,8 @@ impl Value {
 
     /// Appends `more` to the value. Existing clones keep the old bytes.
     ///
-    /// The capacity grows by half, so that many appends take time linear in the length of the result.
+    /// When the buffer is full, its capacity grows by half. Many appends therefore take time linear in the length of
+    /// the result.
     pub(crate) fn append(&mut self, more: &[u8]) {
         let mut bytes = match &mut self.0 {
             Repr::Owned(owned) => owned.to_vec(),
@@ -63,7 +65,8 @@ impl Value {
         *self = Value::shared(bytes.into());
     }
 
-    /// Returns the number of clones of this value, including itself. The store, replies and latches hold clones.
+    /// Returns the number of clones of this value, including itself. The store, unsent replies and latches each have a
+    /// clone.
     pub(crate) fn ref_count(&self) -> usize {
         match &self.0 {
             Repr::Owned(owned) => Arc::count(owned),

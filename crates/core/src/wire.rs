@@ -2,9 +2,10 @@
 //!
 //! This module parses and encodes. It never decides what a request does.
 //!
-//! The format has no frame length, so a decoder finds the end of a request only by parsing it. [`RequestDecoder`] and
-//! [`ReplyDecoder`] parse each list item once, resume where the bytes ran out, and check each announced length against
-//! its limit before they allocate memory for it. A [`Request`] borrows from the bytes that arrived.
+//! Frames have no length prefix, so a decoder finds the end of a request only by parsing it. [`RequestDecoder`] and
+//! [`ReplyDecoder`] parse each list item once. If a frame is incomplete, they resume where the bytes ended. They check
+//! each announced length against its limit before they allocate memory for it. A [`Request`] borrows from the bytes
+//! that arrived.
 
 mod decoder;
 mod list;
@@ -18,10 +19,10 @@ pub use operand::Payload;
 pub use operation::{Op, Request};
 pub use reply::{Reply, ReplyKind};
 
-/// The magic number of VALIDATE. A peer that sends another number is not a store client.
+/// The magic number of VALIDATE. A peer that sends a different number is not a store client.
 pub const MAGIC: u32 = 0x3C85_F7CE;
 
-/// The reply to a WAIT or BARRIER that has ended.
+/// The reply to a WAIT whose keys are present, or to a BARRIER that is complete.
 pub(crate) const STOP_WAITING: u8 = 0;
 /// The reply to a CANCEL_WAIT.
 pub(crate) const WAIT_CANCELED: u8 = 1;

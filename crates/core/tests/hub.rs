@@ -1,4 +1,4 @@
-//! Tests of the hub in memory and in virtual time. `model` runs random sequences of requests.
+//! Tests of the hub in memory and in virtual time. `tests/model` runs random sequences of requests.
 
 #[path = "support/loopback.rs"]
 mod loopback;
@@ -29,7 +29,7 @@ fn wait<'a>(keys: &'a [&'a [u8]]) -> Request<'a> {
     Request::Wait { keys: KeyList::new(keys) }
 }
 
-/// Returns the default limits with a change.
+/// Returns the default limits after `change` has modified them.
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
     change(&mut limits);
@@ -110,7 +110,7 @@ fn a_multi_set_is_applied_once_when_its_last_byte_arrives() {
         let keys = if at + 1 == bytes.len() { 2 } else { 0 };
         assert_eq!(net.hub.snapshot().keys, keys, "after byte {at}");
     }
-    // No part of the request is applied again.
+    // The hub does not apply the request again when it reads again.
     exchange(&mut net, other, &[set(b"/a", b"newer")]);
     net.send(slow, &[]);
     assert_eq!(net.hub.snapshot().get(b"/a").map(|value| value.to_vec()), Some(b"newer".to_vec()));
@@ -232,7 +232,8 @@ fn uploads_share_one_budget_first_come_first_served() {
     let ids: Vec<_> = (0..3).map(|_| client(&mut net)).collect();
     ids.iter().for_each(|id| net.send(*id, &upload[..100_000]));
     net.hub.check_invariants();
-    // The budget of 12 MiB fits one upload. The hub reads the other uploads once it is complete.
+    // One upload of 8 MiB fits into the budget of 12 MiB. The hub reads the second upload only after the first one is
+    // complete.
     net.send(ids[1], &upload[100_000..]);
     assert_eq!(net.hub.snapshot().keys, 0);
     net.send(ids[0], &upload[100_000..]);
@@ -303,7 +304,8 @@ fn a_connection_that_is_not_read_gets_no_share_of_the_budget() {
     let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
     let [blocked, other] = [(); 2].map(|()| client(&mut net));
     let [small, large] = [2 * MIB, 8 * MIB].map(|len| encoded(&[set(b"/k", &vec![7; len])]));
-    // Behind the WAIT are a complete request that exceeds `deferred_bytes`, and the start of another request.
+    // After the WAIT, the client sends a complete request that exceeds `deferred_bytes`, and the start of another
+    // request.
     let requests = [encoded(&[wait(&[b"/absent"])]), small, large[..200_000].to_vec()];
     net.send(blocked, &requests.concat());
     net.send(other, &large);
@@ -377,7 +379,7 @@ fn the_key_of_a_rendezvous_state_accepts_only_states() {
     assert_eq!(net.hub.snapshot().keys, 0);
     let reason = closed(&mut net).remove(0).to_string();
     assert!(reason.contains("not the state of a rendezvous"), "{reason}");
-    // The keys of a round's store accept any value.
+    // Under the keys of a round's store, the server accepts any value.
     let id = client(&mut net);
     exchange(&mut net, id, &[set(b"/torch.rendezvous.job.0/k", b"anything")]);
     assert_eq!(net.hub.snapshot().keys, 1);
@@ -456,7 +458,7 @@ fn expiring() -> Loopback {
     Loopback::new(HubOptions { expire_idle_jobs: Some(60 * SECOND), ..HubOptions::default() }, ())
 }
 
-/// Opens a connection, sends requests, and breaks the connection.
+/// Opens a connection, sends requests, and then makes the connection fail.
 fn exchange_once(net: &mut Loopback, requests: &[Request<'_>]) {
     let id = client(net);
     exchange(net, id, requests);

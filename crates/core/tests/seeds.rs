@@ -4,7 +4,8 @@
 //! `UPDATE_SEEDS=1 cargo test --test seeds` writes the files again. The seeds of `record_reader` and `state` are not
 //! defined here, and this test does not overwrite them.
 
-// Included by path, because a dependency on the package of the fuzz targets would need the fuzzer's runtime.
+// The checks are included by path, because a dependency on the package of the fuzz targets would need the fuzzer's
+// runtime.
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub)]
 mod checks;
@@ -28,7 +29,7 @@ fn seeds_on_disk(target: &str) -> Seeds {
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 
-/// Asserts that the files of a target are these seeds. With `UPDATE_SEEDS`, writes the files first.
+/// Asserts that the seed files of a target are equal to `seeds`. If `UPDATE_SEEDS` is set, writes the files first.
 fn assert_up_to_date(target: &str, seeds: &Seeds) {
     if std::env::var_os("UPDATE_SEEDS").is_some() {
         let folder = folder(target);
@@ -142,7 +143,7 @@ fn request_seeds() -> Seeds {
     seeds
 }
 
-/// Returns streams of replies. The first byte selects their kind.
+/// Returns streams of replies. The first byte of a seed selects the kind of its replies.
 fn reply_seeds() -> Seeds {
     let value = |bytes: &[u8]| Value::copied(bytes);
     let replies = |kind: u8, replies: &[Reply]| {
@@ -186,7 +187,7 @@ fn reply_seeds() -> Seeds {
     .into()
 }
 
-/// Returns commands for the `hub` target: the actions of several connections in one order.
+/// Returns command sequences for the `hub` target. A command is an action of one of several connections.
 fn hub_seeds() -> Seeds {
     let send = |slot: u8, requests: &[Request<'_>]| {
         let bytes = encoded(requests);

@@ -1,5 +1,5 @@
-//! The codec of the rendezvous state: the bytes of real torch, the equivalent forms of a pickle, and the inputs that
-//! must be refused.
+//! Tests of the codec of the rendezvous state, with pickles of real torch, with equivalent forms of a pickle, and with
+//! input that must be refused.
 
 #[path = "state/assembly.rs"]
 mod assembly;

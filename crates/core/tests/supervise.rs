@@ -1,7 +1,8 @@
 //! Runs the supervisor with simulated processes and random sequences of events.
 //!
-//! Whatever happens, workers start together, get their grace before SIGKILL, and have all exited before they are
-//! restarted or the run ends. The number of restarts stays within the restart budget.
+//! In every sequence, the workers start together, and all have exited before they are restarted or the run ends. A
+//! worker gets its grace before SIGKILL, unless the agent received two signals. The number of restarts stays within the
+//! restart budget.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use rallypoint_core::supervise::{
     Event, Exit, LocalRank, Order, Policy, Reason, Reports, Signal, Supervisor, Target, Verdict,
 };
 
-/// A random event. One that is impossible at the moment is ignored.
+/// A random event. An event that is impossible in the current state is ignored.
 #[derive(Debug, Clone)]
 enum RandomEvent {
     /// A worker exits by itself, successfully or not.
@@ -25,12 +26,13 @@ enum RandomEvent {
     Signaled(i32),
     PeerRestarts,
     PeerFailed,
-    /// The membership is observed.
+    /// The agent reads the membership and the reports of the nodes. The reports are `None` if the store of the round
+    /// does not answer.
     Membership(Box<Membership>, Option<Reports>),
     StoreLost,
     Finished(bool),
     Joined {
-        /// The number of the first node of the round, whose nodes are numbered up to 2.
+        /// The number of the first node of the round. The last node has the number 2.
         first: i64,
         are_all_ours: bool,
     },
@@ -67,7 +69,7 @@ fn random_event() -> impl Strategy<Value = RandomEvent> {
     ]
 }
 
-/// A membership of a round of three nodes, of which this node is the first.
+/// Generates the membership of a round of three nodes. This node is the first of them.
 fn membership() -> impl Strategy<Value = RandomEvent> {
     let node = |number: i64| NodeDesc::new("host", number, 0);
     let place = 0..3usize;
@@ -112,12 +114,12 @@ struct World {
     orphans_killed: bool,
     joining: bool,
     finishing: bool,
-    /// The number of signals to the agent since the last start.
+    /// The number of signals to the agent since the last join, start or finish.
     signals: u32,
     restarts: u32,
     /// Whether a restart was counted since the last round was joined.
     failed: bool,
-    /// The number of restarts that a lost node caused.
+    /// The number of restarts after which the next round had lost a node. They do not count towards the restart budget.
     excused: u32,
     checks_peers: bool,
     /// The number of the first node of the last round.
@@ -235,7 +237,7 @@ impl World {
         self.carry_out_orders();
     }
 
-    /// Carries out all orders, and checks that each is allowed.
+    /// Carries out all orders of the supervisor, and checks that each order is allowed in the current state.
     fn carry_out_orders(&mut self) {
         if self.all_exited() {
             self.supervisor.handle_event(Event::AllProcessesExited);
@@ -338,7 +340,7 @@ proptest! {
         for random_event in &random_events {
             world.apply(random_event);
         }
-        // Signals end the run in every phase.
+        // Three signals end the run in every phase.
         for random_event in [RandomEvent::Signaled(15), RandomEvent::Signaled(15), RandomEvent::Signaled(15)] {
             world.apply(&random_event);
         }

@@ -11,7 +11,7 @@ const RECORDING: &str = include_str!("../../../tests/transcripts/torch-2.15.0-li
 #[derive(Debug, Default)]
 struct Conversation {
     name: &'static str,
-    /// The names of the operations, from the recording script and not from the bytes.
+    /// The names of the operations. They come from the recording script, not from the bytes.
     ops: Vec<&'static str>,
     client: Vec<u8>,
     server: Vec<u8>,
@@ -45,7 +45,7 @@ fn parse_hex(text: &str) -> impl Iterator<Item = u8> + '_ {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal"))
 }
 
-/// Decodes the pieces of a stream, and calls `visit` for each request. Panics if bytes are left.
+/// Decodes the pieces of a stream, and calls `visit` for each request. Panics if bytes remain after the last request.
 fn for_each_request<'a>(
     name: &str,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -79,8 +79,8 @@ fn expected_kinds(conversation: &Conversation) -> Vec<ReplyKind> {
     kinds
 }
 
-/// Decodes the pieces of a stream as replies of these kinds. Like the client, skips the reply of a WAIT that was
-/// canceled.
+/// Decodes the pieces of a stream as replies of these kinds. Like the client, takes one `Canceled` reply as the reply
+/// to both a WAIT and its CANCEL_WAIT.
 fn replies<'a>(
     conversation: &Conversation,
     kinds: &[ReplyKind],

@@ -1,8 +1,8 @@
 //! Tests that the cost of decoding and of engine operations is linear in the size of the input.
 //!
-//! The tests measure the processor time of their thread, so other processes hardly matter. They compare a measurement
-//! with one of 1/16 of the size from the same run, never with a fixed time. The permitted ratio is far above that of
-//! linear work with cache effects, and far below that of quadratic work.
+//! The tests measure the processor time of their thread, which other processes barely affect. They compare two
+//! measurements of the same run, usually the full size and 1/16 of it, and never compare with a fixed time. The
+//! permitted ratio is far above the ratio of linear work with cache effects, and far below the ratio of quadratic work.
 
 #[path = "support/loopback.rs"]
 mod loopback;
@@ -19,13 +19,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The maximum number of keys in one request.
 const KEYS_PER_REQUEST: usize = 131_072;
-/// A number of clients or keys that distinguishes linear from quadratic work.
+/// A number of clients or keys that is large enough to distinguish linear from quadratic work.
 const CLIENTS: usize = 32_768;
-/// The maximum ratio of the times for 16 times the work. Linear work takes 16 times as long, and several times more
-/// beyond the caches. Quadratic work takes at least 256 times as long.
+/// The maximum ratio of the times for the full work and for 1/16 of it. The ratio of linear work is 16, or several
+/// times that if the full work exceeds the caches. The ratio of quadratic work is about 256.
 const MAX_RATIO: u32 = 96;
 
-/// Serializes the measurements.
+/// A lock that each measurement takes, so that measurements do not run at the same time.
 static MEASUREMENT: Mutex<()> = Mutex::new(());
 
 /// A timer of the processor time of this thread.
@@ -75,7 +75,7 @@ fn wait_of(n: usize) -> Vec<u8> {
     encoded(Request::Wait { keys: KeyList::new(&slices(&names)) })
 }
 
-/// Returns the time of decoding in pieces of this length.
+/// Returns the processor time for decoding `bytes` in pieces of this length.
 fn decode(bytes: &[u8], piece: usize) -> Duration {
     let timer = CpuTimer::start();
     let mut decoder = RequestDecoder::default();
@@ -116,8 +116,8 @@ fn decoding_byte_by_byte_takes_less_than_1000_times_as_long_as_at_once() {
     let bytes = wait_of(KEYS_PER_REQUEST);
     let whole = shortest(3, || decode(&bytes, bytes.len()));
     let bytewise = shortest(2, || decode(&bytes, 1));
-    // One call per byte costs a few dozen times as much. Parsing the whole frame for each byte would cost a million
-    // times as much.
+    // One call per byte takes a few dozen times as long. Parsing the whole frame for each byte would take a million
+    // times as long.
     assert!(bytewise < whole * 1000, "whole: {whole:?}, byte by byte: {bytewise:?}");
 }
 
@@ -199,7 +199,8 @@ fn disconnecting_waiters_is_linear() {
     assert_linear(CLIENTS, |n| {
         let mut engine = engine_with_waiters(n);
         let timer = CpuTimer::start();
-        // From the middle of the list outwards, where a search from either end would be expensive.
+        // The clients disconnect from the middle of the list outwards. A search from either end of the list would take
+        // longest there.
         (1..=n / 2).rev().chain(n / 2 + 1..=n).for_each(|at| engine.handle_disconnect(client(at)));
         assert_eq!(engine.snapshot().blocked, 0);
         timer.elapsed()
@@ -242,7 +243,7 @@ fn reading_latched_values_is_linear() {
 fn cancels_behind_deferred_waits_are_linear() {
     assert_linear(CLIENTS, |n| {
         let mut bytes = encoded(Request::Validate { magic: MAGIC });
-        // Each CANCEL_WAIT ends a WAIT that was deferred behind the earlier ones.
+        // Each CANCEL_WAIT ends the current WAIT, and the next deferred WAIT then blocks.
         bytes.extend(
             std::iter::repeat_n(encoded(Request::Wait { keys: KeyList::new(&[b"/k"]) }), n).flatten(),
         );

@@ -17,14 +17,14 @@ use tokio::time::timeout;
 pub(crate) const MAX_CONNECTIONS: usize = 16;
 /// The time within which a client must send its request.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// The maximum duration of a connection, including the time for the snapshot.
+/// The maximum duration of a connection, including the time that the snapshot takes.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause after accepting failed, for example because the process has too many open files.
+/// The pause after accepting a connection failed, for example because the process has too many open files.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// The maximum length of a request. The server does not parse further bytes.
+/// The size of the buffer for a request. A request whose header is longer is refused.
 const MAX_REQUEST_BYTES: usize = 8 * 1024;
-/// How long the server reads on after its response. If bytes were left unread, the system would reset the connection,
-/// and the client could lose the response.
+/// The time for which the server reads and discards further bytes after its response. Closing a socket with unread
+/// bytes resets the connection, and the client could then lose the response.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Accepts connections until the future is dropped.

@@ -1,7 +1,8 @@
 //! Health checks over HTTP for `rallypoint serve` and `rallypoint run`.
 //!
-//! One thread serves all connections. It requests a snapshot from the event loop of the server or the agent, and never
-//! blocks that loop. The response has status 503 if the event loop does not answer in time.
+//! One thread serves all connections. For each request, it gets a snapshot from the event loop of the server or the
+//! agent, and never blocks that loop. The response has status 503 if the event loop does not return a snapshot within 5
+//! s.
 
 mod address;
 mod connections;
@@ -35,12 +36,12 @@ pub struct HealthServer {
 impl HealthServer {
     /// Starts a server that answers every GET on `listener` with a snapshot as JSON and refuses other methods.
     ///
-    /// `snapshot` requests the state of an event loop. It may block up to the given time, and returns `None` if the
-    /// event loop does not answer.
+    /// `snapshot` returns the state of an event loop. It may block up to the given time, and returns `None` if the
+    /// event loop does not answer within that time.
     ///
     /// # Errors
     ///
-    /// Fails if the thread or its event queue cannot be created.
+    /// Fails if the operating system rejects `listener`, or if the thread or its event queue cannot be created.
     pub fn start<S: Serialize + Send + 'static>(
         listener: TcpListener,
         snapshot: impl Fn(Duration) -> Option<S> + Send + Sync + 'static,
@@ -62,9 +63,9 @@ impl HealthServer {
         let (stop, stopped) = oneshot::channel();
         std::thread::Builder::new().name("health".into()).spawn(move || {
             runtime.spawn(connections::serve(listener, routes));
-            // The sender sends nothing. This returns when it is dropped.
+            // The sender never sends a value. `block_on` returns when the sender is dropped.
             let _ = runtime.block_on(stopped);
-            // Does not wait for a pending snapshot.
+            // This shutdown does not wait for a pending snapshot.
             runtime.shutdown_background();
         })?;
         Ok(HealthServer { address, _stop: stop })
@@ -76,7 +77,7 @@ impl HealthServer {
     }
 }
 
-/// The source of snapshots. The lock ensures that one request at a time takes one.
+/// The source of snapshots. The lock ensures that only one request at a time takes a snapshot.
 struct Source<F> {
     snapshot: F,
     turn: Mutex<()>,

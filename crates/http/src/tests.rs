@@ -1,4 +1,4 @@
-//! Tests with well-formed and malformed requests.
+//! Tests of the health server with well-formed and malformed requests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -45,7 +45,7 @@ fn other_methods_are_refused() {
     let server = start(running);
     let text = request(server.address(), b"POST / HTTP/1.1\r\n\r\n");
     assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
-    // The client receives the response even if it sends more than the server reads.
+    // The client receives the response even if it sends a body that the server does not parse.
     for len in [6_000, 100_000] {
         let head = format!("POST / HTTP/1.1\r\nContent-Length: {len}\r\n\r\n");
         let text = request(server.address(), &[head.as_bytes(), &vec![b'b'; len]].concat());

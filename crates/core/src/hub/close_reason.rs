@@ -14,7 +14,7 @@ pub enum CloseReason {
     /// The engine refused a request.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// The connection did not finish the handshake in time, or too many connections had not finished it.
+    /// The connection did not finish the handshake in time, or it was one of the oldest of too many stale connections.
     #[error("no handshake after {} ms", age.as_millis())]
     NoHandshake {
         /// The age of the connection.
@@ -54,7 +54,8 @@ pub enum CloseReason {
         /// The time for which the peer has read none of them.
         waited: Duration,
     },
-    /// The unsent replies of all connections exceeded the limit, and this connection had stalled first.
+    /// The unsent replies of all connections exceeded the limit, and this connection had read nothing for the longest
+    /// time.
     #[error(
         "unread replies of {total} bytes in total, limit {limit}; this connection has {buffered}, for {:.1} s",
         age.as_secs_f32()
@@ -75,7 +76,7 @@ pub enum CloseReason {
         /// The number of open connections.
         open: usize,
     },
-    /// The process may open no more files.
+    /// The process cannot open more files.
     #[error("refused: the process may open no more files: {error}")]
     OutOfFiles {
         /// The error of the operating system.

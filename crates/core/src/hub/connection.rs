@@ -17,15 +17,15 @@ pub(super) struct Connection {
     pub(super) session: Session,
     pub(super) outbox: Outbox,
     pub(super) opened: Duration,
-    /// Whether the engine blocks a request of this connection.
+    /// Whether the connection is blocked in a WAIT or BARRIER.
     pub(super) blocked: bool,
-    /// Whether the hub closes the connection once its unsent replies are sent.
+    /// Whether the hub closes the connection after sending its unsent replies.
     pub(super) closing: bool,
     /// Whether the stream was read to its end.
     pub(super) ended: bool,
-    /// Whether bytes may be available that no further event announces.
+    /// Whether the socket may have bytes to read that no further event will announce.
     pub(super) unread: bool,
-    /// Whether an event has announced the end of the stream. The bytes before the end are still read.
+    /// Whether an event has announced the end of the stream. The hub still reads the bytes before the end.
     pub(super) end_announced: bool,
     /// Whether the connection is in the read queue or the upload queue.
     pub(super) in_read_queue: bool,
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     pub(super) upload: Upload,
     /// The number of bytes that count towards `input_total`.
     pub(super) input_bytes: usize,
-    /// The incomplete request.
+    /// The progress of the incomplete request, if there is one.
     pub(super) receiving: Option<Receiving>,
     /// The number of bytes that count towards `output_total`.
     pub(super) output_bytes: usize,
@@ -45,7 +45,7 @@ pub(super) struct Connection {
 /// The progress of an incomplete request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Receiving {
-    /// The number of the request among those of this connection that arrived in pieces.
+    /// The number of this request among the requests of the connection that arrived in pieces.
     request: u64,
     /// The time at which its last bytes arrived.
     grown: Duration,
@@ -96,14 +96,16 @@ impl Connection {
 
     /// Returns whether the connection can be closed: its stream has ended, and all replies are sent.
     pub(super) fn is_finished(&self, limits: &Limits) -> bool {
-        // If the backlog is too long to read on, the announced end counts as read.
+        // If the hub no longer reads the connection, for example because of a long backlog, the announced end counts as
+        // reached.
         let ended = self.ended || (self.end_announced && !self.wants_input(limits));
-        // After the end of the stream, the peer cannot cancel its WAIT.
+        // A blocked connection is idle too: after the end of the stream, the peer cannot send a CANCEL_WAIT.
         let idle = self.blocked || (self.ended && !self.session.has_backlog());
         ended && idle && self.outbox.unsent() == 0
     }
 
-    /// Updates the progress of the incomplete request. Returns whether that request is another one than before.
+    /// Updates the progress of the incomplete request. Returns whether a different request, or no request, is
+    /// incomplete now.
     pub(super) fn track_request(&mut self, now: Duration) -> bool {
         let (decoder, before) = (self.session.decoder(), self.receiving);
         let request = decoder.started();
@@ -123,7 +125,7 @@ impl Connection {
     }
 
     /// Returns the reason to close the connection if it has missed a deadline. `waiting` is the number of uploads that
-    /// wait.
+    /// wait for a share of the budget.
     pub(super) fn check_deadlines(
         &mut self,
         waiting: usize,
@@ -141,7 +143,7 @@ impl Connection {
         let is_reading = self.wants_input(limits);
         let receiving = self.receiving.as_mut()?;
         if !is_reading {
-            // While the hub does not read the connection, the peer is not slow.
+            // Do not count the time during which the hub does not read the connection as slowness of the peer.
             (receiving.grown, receiving.period) = (now, (now, receiving.len));
         }
         let (since, before) = receiving.period;
@@ -154,7 +156,7 @@ impl Connection {
         }
         let is_admitted = matches!(self.upload, Upload::Admitted { .. });
         let (stall, buffered) = (limits.input_stall, self.input_bytes);
-        // A connection in a read queue may have bytes that the hub has not read.
+        // A connection in a read queue may have received bytes that the hub has not read yet.
         let is_idle = !self.in_read_queue && now.saturating_sub(receiving.grown) >= stall;
         let is_stalled = waiting > 0 && is_admitted && is_idle;
         is_stalled.then_some(CloseReason::StalledUpload { stall, buffered, waiting })

@@ -1,6 +1,6 @@
-//! Deadlines of handshakes, requests and replies, and the expiry of idle jobs.
+//! Deadlines for handshakes, requests and replies, and the expiry of idle jobs.
 //!
-//! The hub checks them every 50 ms, and only for connections with a running deadline.
+//! The hub checks the deadlines every 50 ms, and only for connections with a running deadline.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ impl<L: EffectLog> Hub<L> {
             let waiting = self.uploads.waiting();
             match self.connections[index].check_deadlines(waiting, self.now, &self.limits) {
                 Some(reason) => self.close_for(index, reason),
-                // The share of a value grows when the store deletes the value.
+                // Recount the unsent replies: after the store has deleted a value, the reply's share of the value is
+                // larger.
                 None => self.count_output(index),
             }
         }
@@ -40,7 +41,7 @@ impl<L: EffectLog> Hub<L> {
                 stale.push((age, index));
             }
         }
-        // Newest first, so that the connections beyond a limit are the oldest ones.
+        // Sort the newest connections first, so that the connections beyond a limit are the oldest ones.
         stale.sort_by_key(|(age, _)| *age);
         let mut by_address = BTreeMap::new();
         for (count, (age, index)) in (1..).zip(stale) {

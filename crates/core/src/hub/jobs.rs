@@ -1,4 +1,5 @@
-//! The expiry of idle jobs. A job is identified by the run id of its rendezvous. [`run_id_of`] maps a key to its job.
+//! The expiry of idle jobs. The run id of its rendezvous identifies a job, and [`run_id_of`] returns the run id for a
+//! key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::wire::Request;
 /// An idle job whose keys were deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpiredJob {
-    /// The run id of its rendezvous.
+    /// The run id of the job's rendezvous.
     pub run_id: Vec<u8>,
     /// The number of keys and queue items that were deleted.
     pub keys: usize,
@@ -20,14 +21,14 @@ pub struct ExpiredJob {
     pub idle: Duration,
 }
 
-/// The maximum memory of the table. Jobs beyond it are not in the table and never expire.
+/// The maximum memory of the table of jobs, in bytes. A job that does not fit is not tracked, so its keys never expire.
 const MAX_TABLE_BYTES: usize = 4 << 20;
-/// The approximate memory of a job beyond its run id.
+/// The approximate memory of a job beyond its run id, in bytes.
 const JOB_OVERHEAD_BYTES: usize = 128;
 
 #[derive(Debug, Default)]
 struct Job {
-    /// The number of connections whose last rendezvous key belongs to this job.
+    /// The number of connections whose last request for a rendezvous key named a key of this job.
     connections: usize,
     /// The time of the last request for a key of the job, or of the last disconnect.
     last_used: Duration,
@@ -53,7 +54,7 @@ impl Jobs {
         self.jobs.is_empty()
     }
 
-    /// Records that a connection uses the jobs of the keys in a request.
+    /// Records that a connection uses the jobs to which the keys in a request belong.
     pub(super) fn handle_request(&mut self, connection: usize, request: Request<'_>, now: Duration) {
         request.for_each_key(&mut |key| {
             if let Some(run_id) = run_id_of(key) {
@@ -92,7 +93,7 @@ impl Jobs {
         }
     }
 
-    /// Deletes the keys and queues of all idle jobs, and returns the jobs that had any.
+    /// Deletes the keys and queues of all idle jobs. Returns the idle jobs that had keys or queue items.
     ///
     /// A job is idle if it has no connection, and if no request has named one of its keys for the configured time. All
     /// keys of a job are deleted in one step, so that a job that returns finds either all of its keys or none.

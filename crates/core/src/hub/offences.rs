@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::limits::Limits;
 
-/// The maximum number of addresses with a record. Offences of further addresses are not counted.
+/// The maximum number of addresses whose offences are counted. Offences of further addresses are ignored.
 const MAX_ADDRESSES: usize = 16 * 1024;
 
 /// The recent offences of each address.
 #[derive(Debug, Default)]
 pub(super) struct Offences(BTreeMap<IpAddr, Record>);
 
-/// The offences of one address. `since` is the time of the first one, or of the last one if the address is refused.
+/// The offences of one address. `since` is the time of the first offence, or of the last one if the address is refused.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     since: Duration,

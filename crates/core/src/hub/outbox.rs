@@ -1,6 +1,6 @@
 //! The outbox: replies that are queued for a connection and not sent yet.
 //!
-//! Large values are shared with the store, not copied. Long lists of values are encoded in chunks while they are sent.
+//! A large value shares its bytes with the store. A long list of values is encoded in chunks while it is sent.
 
 use std::collections::VecDeque;
 
@@ -40,10 +40,11 @@ pub(super) struct Outbox {
     unsent: usize,
 }
 
-/// The length above which a list of values is encoded while it is sent, in chunks of this size.
+/// The length above which a list of values is encoded in chunks while it is sent, and the approximate length of a
+/// chunk.
 const ENCODE_CHUNK_BYTES: usize = 64 * 1024;
 
-/// The initial capacity of the tail. It fits the replies to 32 requests with values of 64 bytes.
+/// The initial capacity of the tail, in bytes. Replies with 32 values of 64 bytes each fit into it.
 const INITIAL_TAIL_BYTES: usize = 4096;
 
 /// The maximum number of slices in one send.
@@ -57,8 +58,8 @@ impl Outbox {
 
     /// Returns the memory of the unsent replies, in bytes.
     ///
-    /// A value counts in equal parts for each of its clones, including the one in the store. The method visits all
-    /// values.
+    /// A value that has several clones, such as the one in the store, counts with its length divided by the number of
+    /// clones. The method visits all values.
     pub(super) fn memory_bytes(&self) -> usize {
         let share = |value: &Value| size_of::<Value>() + value.len() / value.ref_count();
         let segments = self.segments.iter().map(|segment| match segment {
@@ -89,7 +90,7 @@ impl Outbox {
 
     #[inline]
     fn encode(&mut self, reply: &Reply) {
-        // The reply to a WAIT is 1 byte, and one write may wake thousands of connections.
+        // The reply to a WAIT gets no buffer of 4 KiB: it is 1 byte, and one write may wake thousands of connections.
         if self.tail.capacity() == 0 && *reply != Reply::Stop {
             self.tail.reserve_exact(INITIAL_TAIL_BYTES);
         }
@@ -98,7 +99,7 @@ impl Outbox {
         self.unsent += self.tail.len() - before;
     }
 
-    /// Appends `prefix`, the length of a large value, and the value without a copy.
+    /// Appends `prefix` and the length of a large value, and then the value itself without a copy.
     fn share(&mut self, value: Value, prefix: &[u8]) {
         self.tail.extend_from_slice(prefix);
         self.tail.extend_from_slice(&(value.len() as u64).to_le_bytes());
@@ -115,7 +116,7 @@ impl Outbox {
         self.unsent += len;
     }
 
-    /// Returns the next slices to send, in order.
+    /// Returns the next slices to send in order, and their number.
     pub(super) fn slices(&mut self) -> ([&[u8]; MAX_SLICES], usize) {
         let mut slices = [&[][..]; MAX_SLICES];
         if self.segments.is_empty() {
@@ -158,7 +159,7 @@ impl Outbox {
         self.segments.push_front(Segment::Bytes(bytes));
     }
 
-    /// Removes bytes that were sent.
+    /// Removes the first `sent` bytes, after they were sent.
     pub(super) fn advance(&mut self, mut sent: usize) {
         self.unsent -= sent;
         while let Some(len) = self.segments.front().and_then(Segment::bytes).map(<[u8]>::len) {
@@ -175,7 +176,7 @@ impl Outbox {
             // Free the buffer, so that idle connections stay small.
             (self.tail, self.sent) = (Vec::new(), 0);
         } else if self.sent >= ENCODE_CHUNK_BYTES && self.sent * 2 >= self.tail.len() {
-            // Without this, the buffer of a peer that always lags would grow without a limit.
+            // Remove the sent bytes. Otherwise the buffer for a peer that never catches up would grow without limit.
             self.tail.drain(..self.sent);
             self.sent = 0;
         }

@@ -1,7 +1,7 @@
 //! The protocol state of one connection: the handshake and the order of requests.
 //!
 //! A session decodes the bytes of a connection into requests for the engine. While a request is blocked, the session
-//! defers the requests behind it, so that each request gets one reply and replies are sent in order.
+//! defers the requests after it, so that replies are sent in the order of the requests.
 
 use std::collections::VecDeque;
 
@@ -20,18 +20,19 @@ const DEFERRED_OVERHEAD_BYTES: usize = 80;
 pub(super) struct Session {
     decoder: RequestDecoder,
     validated: bool,
-    /// Requests behind a blocked one.
+    /// Requests that arrived after a request that is blocked.
     deferred: VecDeque<Bytes>,
     deferred_bytes: usize,
-    /// Bytes behind the deferred requests. They are parsed once the peer has read enough of its replies.
+    /// Bytes after the deferred requests. They are parsed when the peer has read enough of its replies.
     unparsed: Vec<u8>,
 }
 
 impl Session {
-    /// Removes the request at the front of `input`, without a copy. Returns `None` if the request needs
-    /// [`Session::next`]: it is incomplete or invalid, belongs to the handshake, or is behind a deferred request.
+    /// Removes the request at the front of `input`, without a copy. Returns `None` if the caller must use
+    /// [`Session::next`] instead, because the request is incomplete or invalid, belongs to the handshake, or follows a
+    /// deferred request.
     ///
-    /// Nearly all requests take this path. The caller must make sure that no request is blocked.
+    /// Nearly all requests take this path. The caller must ensure that no request of the connection is blocked.
     #[inline(always)]
     pub(super) fn next_in_place<'a>(&mut self, input: &mut &'a [u8], limits: &Limits) -> Option<Request<'a>> {
         let is_plain = self.validated && self.deferred.is_empty();
@@ -78,7 +79,7 @@ impl Session {
         }
     }
 
-    /// Checks from the first byte of a request that VALIDATE is the first request and occurs once.
+    /// Checks the first byte of a request: VALIDATE must be the first request and must not occur again.
     fn check_first_byte(&self, input: &[u8]) -> Result<(), WireError> {
         let Some(&first) = input.first() else { return Ok(()) };
         if self.decoder.received().is_some() {
@@ -91,7 +92,7 @@ impl Session {
         }
     }
 
-    /// Stores bytes that the caller does not parse yet.
+    /// Stores bytes that the caller parses in a later turn.
     pub(super) fn put_back(&mut self, input: &[u8]) {
         debug_assert!(self.unparsed.is_empty(), "earlier bytes are not parsed yet");
         self.unparsed = input.to_vec();
@@ -112,19 +113,19 @@ impl Session {
         !self.deferred.is_empty() || !self.unparsed.is_empty()
     }
 
-    /// Returns the memory of the deferred requests and the unparsed bytes.
+    /// Returns the memory of the deferred requests and the unparsed bytes, in bytes.
     ///
-    /// The overhead counts, because a peer may send a million requests of 1 byte.
+    /// The result includes the overhead of each deferred request, because a peer may send a million requests of 1 byte.
     pub(super) fn backlog_bytes(&self) -> usize {
         self.deferred_bytes + self.unparsed.len()
     }
 
-    /// Returns the memory of the incomplete request, the deferred requests and the unparsed bytes.
+    /// Returns the memory of the incomplete request, the deferred requests and the unparsed bytes, in bytes.
     pub(super) fn buffered_bytes(&self) -> usize {
         self.decoder.allocated() + self.backlog_bytes()
     }
 
-    /// Returns the decoder, which has the progress of the incomplete request.
+    /// Returns the decoder, which knows the progress of the incomplete request.
     pub(super) fn decoder(&self) -> &RequestDecoder {
         &self.decoder
     }

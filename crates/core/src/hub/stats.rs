@@ -9,9 +9,10 @@ use crate::error::WireError;
 pub struct ServerStats {
     /// Number of open connections.
     pub connections: u64,
-    /// Connections accepted, including those that were refused after that.
+    /// Connections accepted from the operating system, including those that the hub then refused.
     pub accepted: u64,
-    /// Connections refused: beyond the limit on connections or files, or from an address with too many offences.
+    /// Connections refused because of the limit on connections or files, or because their address had too many
+    /// offences.
     pub refused: u64,
     /// VALIDATE requests with a wrong magic number.
     pub bad_magic: u64,
@@ -19,15 +20,15 @@ pub struct ServerStats {
     pub protocol_errors: u64,
     /// Connections closed because the engine refused a request.
     pub refusals: u64,
-    /// Connections closed because they did not finish the handshake.
+    /// Connections closed because their handshake did not arrive in time.
     pub no_handshake: u64,
     /// Connections closed because a request arrived too slowly, or because incomplete requests exceeded `input_total`.
     pub slow_input: u64,
     /// Connections closed because the peer did not read its replies.
     pub slow_output: u64,
-    /// The maximum number of connections, from the limits and the file limit of the process.
+    /// The maximum number of connections, which follows from the limits and from the file limit of the process.
     pub max_connections: u64,
-    /// 1 while the process cannot open files for further connections, else 0.
+    /// 1 while the process has no free file descriptors for further connections, else 0.
     pub out_of_files: u64,
     /// Number of stored keys.
     pub keys: u64,
@@ -36,7 +37,7 @@ pub struct ServerStats {
 }
 
 impl ServerStats {
-    /// Counts a connection that was refused or closed.
+    /// Counts a connection that was refused or closed for this reason.
     pub(super) fn count(&mut self, reason: &CloseReason) {
         let counter = match reason {
             CloseReason::Protocol(error) => {

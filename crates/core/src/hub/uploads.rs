@@ -14,7 +14,7 @@ pub(super) enum Upload {
     Admitted {
         /// The share in bytes.
         len: usize,
-        /// The number of its admission. Older uploads have lower numbers.
+        /// The number of its admission. Uploads that were admitted earlier have lower numbers.
         number: u64,
     },
 }
@@ -25,7 +25,8 @@ pub(super) struct Uploads {
     budget: usize,
     used: usize,
     admitted: u64,
-    /// Connections with the length of their uploads, or with the maximum length if it is unknown.
+    /// The connections with a waiting upload, oldest first, each with the length of the upload. If the length is
+    /// unknown, it is the maximum length of a request.
     waiting: VecDeque<(usize, usize)>,
 }
 
@@ -39,13 +40,13 @@ impl Uploads {
         self.waiting.len()
     }
 
-    /// Queues an upload of this length for [`Uploads::admit_next`].
+    /// Queues the upload of a connection for [`Uploads::admit_next`]. `len` is the length of the upload in bytes.
     pub(super) fn start(&mut self, connection: usize, len: usize) -> Upload {
         self.waiting.push_back((connection, len));
         Upload::Waiting
     }
 
-    /// Ends an upload, and releases its share.
+    /// Ends the upload of a connection, and releases its share of the budget.
     pub(super) fn end(&mut self, connection: usize, upload: Upload) {
         match upload {
             Upload::None => {}

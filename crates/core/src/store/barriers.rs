@@ -1,7 +1,8 @@
-//! Reusable barriers. Each round of a barrier releases `world_size` clients that are all connected.
+//! Reusable barriers. A round of a barrier completes when `world_size` clients have arrived that are all still
+//! connected. It then releases all of them.
 //!
-//! A barrier is not a key. Setting a key with the name of a barrier releases no client, and a completed barrier leaves
-//! no state behind.
+//! A barrier is not a key. Setting a key with the name of a barrier releases no client, and a completed round leaves no
+//! state behind.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use hashbrown::hash_map::Entry;
 use super::engine::ClientId;
 use crate::key::Key;
 
-/// The arrival of a client at a barrier.
+/// The arrival of a client at a barrier, by which the client can leave it again.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     barrier: (Key, u64),
@@ -22,7 +23,7 @@ pub(super) struct Arrival {
 /// All barriers with blocked clients. Barriers with the same key but different world sizes are independent.
 #[derive(Debug)]
 pub(super) struct Barriers {
-    /// The clients at each barrier, in the order of their arrival.
+    /// The clients that are blocked at each barrier, by the number of their arrival.
     rounds: HashMap<(Key, u64), BTreeMap<u64, ClientId>, RandomState>,
     bytes: usize,
 }
@@ -42,15 +43,15 @@ impl Barriers {
         self.bytes
     }
 
-    /// Returns whether clients are blocked at a barrier.
+    /// Returns whether clients are blocked at the barrier with this key and this world size.
     pub(super) fn has_round(&self, key: &[u8], world_size: u64) -> bool {
         self.rounds.contains_key(&(Key::from(key), world_size))
     }
 
     /// Adds a client to the current round of a barrier.
     ///
-    /// Returns the arrival if the round is still incomplete. If this client completes the round, returns `Err` with the
-    /// other clients of the round in the order of their arrival, and removes the round.
+    /// Returns the arrival if the round is still incomplete. If this client completes the round, removes the round and
+    /// returns `Err` with its other clients, in the order of their arrival.
     pub(super) fn arrive(
         &mut self,
         client: ClientId,
@@ -74,7 +75,7 @@ impl Barriers {
         Ok(Arrival { barrier: round.key().clone(), number })
     }
 
-    /// Removes a client that canceled its BARRIER or disconnected.
+    /// Removes the arrival of a client that canceled its BARRIER or disconnected.
     pub(super) fn leave(&mut self, arrival: Arrival) {
         let Entry::Occupied(mut round) = self.rounds.entry(arrival.barrier) else { return };
         round.get_mut().remove(&arrival.number);

@@ -1,11 +1,12 @@
-//! Effects. Stored data changes only through them.
+//! Effects, which are the only way to change stored data.
 
 use crate::wire::{PairList, Payload};
 
 /// A change of stored keys or queue items.
 ///
-/// The engine first decides on an effect and then applies it. An effect is unconditional: applying the same effects to
-/// the same state gives the same state. A journal stores a list of effects, and a replica receives one.
+/// The engine first decides which effect a request has, and then applies the effect. An effect has no conditions:
+/// applying the same effects to the same state gives the same state. A journal or a replica therefore needs only the
+/// effects, not the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect<'a> {
     /// Stores a value under a key.
@@ -15,12 +16,12 @@ pub enum Effect<'a> {
         /// The value.
         value: Payload<'a>,
     },
-    /// Stores several values atomically. If a key occurs more than once, its last value is stored.
+    /// Stores several values atomically. If a key occurs more than once, the last of its values is stored.
     PutAll {
         /// Keys and values.
         pairs: PairList<'a>,
     },
-    /// Appends to the value of a key. An absent key counts as empty.
+    /// Appends bytes to the value of a key. An absent key counts as an empty value.
     Append {
         /// The key.
         key: &'a [u8],
@@ -52,7 +53,7 @@ pub trait EffectLog {
     fn record(&mut self, effect: &Effect<'_>);
 }
 
-/// Discards all effects, without a cost.
+/// Discards all effects.
 impl EffectLog for () {
     #[inline(always)]
     fn record(&mut self, _: &Effect<'_>) {}

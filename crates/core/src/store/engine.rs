@@ -1,8 +1,8 @@
 //! The engine: one total order of requests, and the effects of each request.
 //!
-//! The engine first checks a request against the stored data, and then passes [`Effect`]s to [`Engine::apply`]. The
-//! same sequence of inputs gives the same outputs and refusals on every machine. The engine has no clock: a client with
-//! a timeout cancels its own WAIT.
+//! The engine first checks whether a request is allowed, and then passes its [`Effect`] to [`Engine::apply`]. The same
+//! sequence of inputs gives the same outputs and refusals on every machine. The engine has no clock: a client with a
+//! timeout cancels its own WAIT.
 
 mod waiting;
 mod writing;
@@ -28,11 +28,12 @@ use crate::wire::{KeyList, Op, Reply, Request};
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
 /// The read-only key whose value is the identity of the server. GETNUMKEYS and LIST_KEYS exclude it.
 pub const SERVER_KEY: &[u8] = b"rallypoint/server";
-/// A key for CHECK only. It is present if the last COMPARE_SET of this connection stored its value. The reply to
-/// COMPARE_SET does not show that, because the key may have had that value before.
+/// A key that only CHECK knows. It is present if the last COMPARE_SET of this connection stored its value. The reply to
+/// a COMPARE_SET does not show this: if it equals the desired value, the key may have had that value before.
 pub const STORED_KEY: &[u8] = b"rallypoint/stored";
 
-/// A client of the engine. The caller chooses the numbers, which should be small and reused after a disconnect.
+/// The number of a client. The caller chooses the numbers. They should be small, because the engine uses them as
+/// indices, and may be reused after a disconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(u32);
 
@@ -55,14 +56,15 @@ pub enum Outcome {
     NoReply,
     /// The client gets this reply.
     Reply(Reply),
-    /// The client is blocked. [`Engine::poll_woken`] returns the client when its request has ended.
+    /// The client is blocked in a WAIT or BARRIER. [`Engine::poll_woken`] returns the client when that request has
+    /// ended.
     Blocked,
 }
 
 /// A result with a boxed refusal, which keeps `Ok` results small.
 type Result<T, E = Box<Refusal>> = std::result::Result<T, E>;
 
-/// A check of the values that clients write under keys with a prefix, in addition to the limits.
+/// A check of the values that clients write under keys with a given prefix. It applies in addition to the limits.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteGuard {
     /// The prefix of the checked keys. It must not be empty.
@@ -83,7 +85,7 @@ pub struct EngineOptions {
     pub seed: u64,
     /// The value of [`SERVER_KEY`]. Without an identity, no key is reserved.
     pub identity: Option<Value>,
-    /// An additional check of written values.
+    /// A check of written values, in addition to the limits.
     pub guard: Option<WriteGuard>,
 }
 
@@ -99,7 +101,7 @@ enum State {
 #[derive(Debug, Default)]
 struct Client {
     state: State,
-    /// The latch of the last WAIT. Boxed, because few clients have a latch at the same time.
+    /// The latch of the last WAIT. It is boxed, because few clients have a latch at the same time.
     latch: Option<Box<Latch>>,
     /// Whether the client's last COMPARE_SET stored its value.
     stored: bool,
@@ -110,7 +112,7 @@ struct Client {
 struct Latch {
     /// The values that the WAIT saw. A GET that follows finds them even if the keys were deleted in between.
     values: Vec<(Key, Value)>,
-    /// The number of bytes that the values count towards [`Limits::latched_bytes`].
+    /// The number of bytes by which the values count towards [`Limits::latched_bytes`].
     bytes: usize,
     /// The queue that the client has a claim on.
     claim: Option<Key>,
@@ -135,7 +137,7 @@ pub struct Engine<L = ()> {
 }
 
 impl<L: EffectLog> Engine<L> {
-    /// Creates an empty store. It records its effects in `log`.
+    /// Creates an empty store that records its effects in `log`.
     pub fn new(options: EngineOptions, log: L) -> Engine<L> {
         let seed = options.seed;
         let hasher = RandomState::with_seeds(seed, !seed, seed.rotate_left(32), seed ^ 0x9E37_79B9_7F4A_7C15);
@@ -160,8 +162,8 @@ impl<L: EffectLog> Engine<L> {
     ///
     /// # Errors
     ///
-    /// Fails with a [`Refusal`] if the request exceeds a limit or is not allowed. A refused request has changed
-    /// nothing. The caller closes the client's connection.
+    /// Fails with a [`Refusal`] if the request exceeds a limit or is not allowed. A refused request has not changed any
+    /// stored data. The caller closes the client's connection.
     #[inline(always)]
     pub fn handle_request(&mut self, client: ClientId, request: Request<'_>) -> Result<Outcome> {
         if client.index() >= self.clients.len() {
@@ -189,7 +191,7 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Returns the next client whose blocked request has ended. The caller sends it [`Reply::Stop`].
+    /// Returns the next client whose WAIT or BARRIER has ended. The caller sends [`Reply::Stop`] to the client.
     #[inline]
     pub fn poll_woken(&mut self) -> Option<ClientId> {
         self.woken.pop_front()
@@ -198,7 +200,8 @@ impl<L: EffectLog> Engine<L> {
     /// Records an effect, applies it to the stored data, and wakes the clients that waited for it. No other method
     /// changes the stored data.
     ///
-    /// Always inline, so that the code of each request contains only the one kind of effect that it uses.
+    /// The method is always inlined, so that the code for each request contains only the kind of effect that the
+    /// request has.
     #[inline(always)]
     pub fn apply(&mut self, effect: Effect<'_>) {
         self.log.record(&effect);
@@ -211,7 +214,7 @@ impl<L: EffectLog> Engine<L> {
                 for (key, value) in pairs.iter() {
                     self.map.put(key, value.into());
                 }
-                // Wake waiters after the last pair, so that none sees a value that a later pair replaces.
+                // Wake the waiters after the last pair, so that no waiter latches a value that a later pair replaces.
                 if self.waiters.len() > 0 {
                     pairs.iter().for_each(|(key, _)| self.wake(key));
                 }
@@ -223,7 +226,8 @@ impl<L: EffectLog> Engine<L> {
             Effect::Delete { key } => self.map.remove(key),
             Effect::Push { key, item } => {
                 self.queues.push(key, item.to_value());
-                // Claims do not matter here, because another client may have popped the item of a claim.
+                // Wake a waiter even if the queue has claims, because another client may have popped the item of a
+                // claim.
                 self.wake_for_item(key);
             }
             Effect::Pop { key } => self.queues.pop(key),
@@ -270,7 +274,7 @@ impl<L: EffectLog> Engine<L> {
         assert!(self.latched <= self.limits.latched_bytes);
     }
 
-    /// Returns the bytes that count towards [`Limits::store_bytes`]: stored data, awaited keys and barriers.
+    /// Returns the number of bytes that count towards [`Limits::store_bytes`]: stored data, awaited keys and barriers.
     #[inline(always)]
     fn bytes(&self) -> usize {
         self.map.bytes() + self.queues.bytes() + self.waiters.bytes() + self.barriers.bytes()
@@ -316,7 +320,7 @@ impl<L: EffectLog> Engine<L> {
             Request::QueueLen { key } => Reply::Number(self.queues.len(key) as i64),
             Request::ListKeys => Reply::Keys(self.list_keys()?),
             Request::Barrier { key, world_size } => return self.barrier(client, key, world_size),
-            // The session checks VALIDATE and does not pass it on.
+            // The session of the connection has checked VALIDATE.
             Request::Validate { .. } => return Ok(Outcome::NoReply),
         }))
     }
@@ -331,7 +335,8 @@ impl<L: EffectLog> Engine<L> {
         self.identity.as_ref().filter(|_| key == SERVER_KEY)
     }
 
-    /// Returns the current value of a key, or its latched value, or an empty value.
+    /// Returns the stored value of a key. If the key is absent, returns its latched value, or an empty value if there
+    /// is none.
     #[inline]
     fn value<'a>(&'a self, key: &[u8], latched: impl FnOnce() -> Option<&'a Value>) -> Value {
         let stored = self.map.get(key).or_else(|| self.reserved(key));
@@ -339,7 +344,7 @@ impl<L: EffectLog> Engine<L> {
     }
 
     fn values(&self, keys: KeyList<'_>, latched: &[(Key, Value)]) -> Vec<Value> {
-        // Built only if a key is absent, which is rare.
+        // The index of latched values is built only if a key is absent, which is rare.
         let by_key =
             LazyCell::new(|| latched.iter().map(|(key, value)| (&**key, value)).collect::<BTreeMap<_, _>>());
         let mut values = Vec::with_capacity(keys.len());

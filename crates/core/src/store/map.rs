@@ -1,5 +1,5 @@
-//! The map of keys to values. It consists of 64 hash tables, so that the growth of one table delays requests by a few
-//! ms at most.
+//! The map of keys to values. It consists of 64 hash tables, so that growing one table delays requests by at most a few
+//! milliseconds.
 
 use ahash::RandomState;
 use hashbrown::HashTable;
@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::value::Value;
 use crate::wire::Payload;
 
-/// The number of hash tables. With 4,000,000 keys, the growth of one table moves about 64,000 keys.
+/// The number of hash tables. With 4,000,000 keys, growing one table moves about 64,000 keys.
 const SHARDS: usize = 64;
 
 /// The approximate memory of an entry beyond the bytes of its key and value: its slot in a table that is two thirds
@@ -45,7 +45,8 @@ impl Map {
     #[inline]
     fn hash(&self, key: &[u8]) -> (usize, u64) {
         let hash = self.hasher.hash_one(key);
-        // A table uses the low bits for the slot and the top 7 bits for the tag, so the shard uses bits in the middle.
+        // A hash table uses the low bits of the hash for the slot and the top 7 bits for the tag, so bits in the middle
+        // select the shard.
         ((hash >> 32) as usize % SHARDS, hash)
     }
 
@@ -68,7 +69,7 @@ impl Map {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// Returns the stored key, which is cheap to clone, and its value.
+    /// Returns the map's own key, which is cheap to clone, and the value of the key.
     #[inline]
     pub(super) fn entry(&self, key: &[u8]) -> Option<(&Key, &Value)> {
         let (shard, hash) = self.hash(key);
@@ -86,7 +87,7 @@ impl Map {
         self.shards[shard].find_mut(hash, |entry| entry.key.equals(key)).map(|entry| &mut entry.value)
     }
 
-    /// Stores a value. Overwrites the old value in place if possible, which needs no allocation.
+    /// Stores a value. If possible, overwrites the old value in place, without an allocation.
     #[inline(always)]
     pub(super) fn put(&mut self, key: &[u8], value: Payload<'_>) {
         let Some(stored) = self.get_mut(key) else { return self.insert(key, value.to_value()) };
@@ -97,14 +98,14 @@ impl Map {
         self.bytes = self.bytes + value.bytes().len() - before;
     }
 
-    /// Appends to the value of a key. An absent key counts as empty.
+    /// Appends bytes to the value of a key. An absent key counts as an empty value.
     pub(super) fn append(&mut self, key: &[u8], more: &[u8]) {
         let Some(stored) = self.get_mut(key) else { return self.insert(key, Value::copied(more)) };
         stored.append(more);
         self.bytes += more.len();
     }
 
-    /// Inserts an absent key.
+    /// Inserts a key that is absent.
     fn insert(&mut self, key: &[u8], value: Value) {
         self.len += 1;
         self.key_bytes += key.len();

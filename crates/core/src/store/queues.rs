@@ -64,7 +64,7 @@ impl Queues {
         self.queues.get(key)?.items.front()
     }
 
-    /// Removes the first item of a queue.
+    /// Removes the first item of a queue, and removes the queue if it is unused.
     pub(super) fn pop(&mut self, key: &[u8]) {
         let Some(queue) = self.queues.get_mut(key) else { return };
         if let Some(item) = queue.items.pop_front() {
@@ -84,14 +84,14 @@ impl Queues {
         self.queues.get(key).is_some_and(|queue| queue.claims < queue.items.len())
     }
 
-    /// Adds the claim of a waiter that was woken for an item.
+    /// Adds a claim to a queue, for a waiter that was woken for an item.
     pub(super) fn claim(&mut self, key: &[u8]) {
         if let Some(queue) = self.queues.get_mut(key) {
             queue.claims += 1;
         }
     }
 
-    /// Ends a claim.
+    /// Ends a claim on a queue, and removes the queue if it is unused.
     pub(super) fn end_claim(&mut self, key: &[u8]) {
         if let Some(queue) = self.queues.get_mut(key) {
             queue.claims -= 1;

@@ -1,11 +1,11 @@
-//! Snapshots of the engine for status reports, journals and tests.
+//! Snapshots of the engine for status reports, the expiry of idle jobs, and tests.
 
 use super::effect::Effect;
 use super::map::Map;
 use super::queues::Queues;
 use crate::value::Value;
 
-/// A view of the state of the engine.
+/// The state of an engine at one moment. It borrows from the engine.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Snapshot<'a> {
@@ -29,7 +29,8 @@ impl<'a> Snapshot<'a> {
         self.map.get(key)
     }
 
-    /// Iterates over effects that turn an empty store into this one. The order of the keys is unspecified.
+    /// Iterates over effects that turn an empty store into this one. The order of keys and of queues is unspecified,
+    /// but the items of a queue are in order.
     pub fn effects(&self) -> impl Iterator<Item = Effect<'a>> + use<'a> {
         let put = self.map.iter().map(|(key, value)| Effect::Put { key, value: (&**value).into() });
         let push = self.queues.iter().map(|(key, item)| Effect::Push { key, item: (&**item).into() });

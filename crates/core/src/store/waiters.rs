@@ -10,16 +10,16 @@ use slab::Slab;
 use super::engine::ClientId;
 use crate::key::Key;
 
-/// The id that stands for no registration.
+/// The id that means no registration.
 const NONE: u32 = u32::MAX;
-/// The number of registrations up to which the capacity is kept when the last registration ends.
+/// The maximum capacity, in registrations, that the index keeps when its last registration ends.
 const MAX_RETAINED_CAPACITY: usize = 16 * 1024;
 
 /// The registration of one client for one key.
 #[derive(Debug)]
 struct Registration {
     client: ClientId,
-    /// The index in [`Registrations::ids`] of the client.
+    /// The position of this registration in the client's [`Registrations::ids`].
     position: u32,
     awaited: u32,
     older: u32,
@@ -36,7 +36,7 @@ struct Awaited {
     newest: u32,
 }
 
-/// The ids of one client's registrations in [`Waiters`].
+/// The ids of one client's registrations in [`Waiters`], one for each key in its WAIT that was absent.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
     /// [`NONE`] marks a fulfilled registration.
@@ -58,7 +58,7 @@ pub(super) struct Waiters {
     awaited: Slab<Awaited>,
     registrations: Slab<Registration>,
     hasher: RandomState,
-    /// The memory of the registrations and of the awaited keys.
+    /// The approximate memory of the registrations and of the awaited keys, in bytes.
     bytes: usize,
 }
 
@@ -132,8 +132,8 @@ impl Waiters {
         at
     }
 
-    /// Removes the oldest registration for `key` from the index. Returns it with the stored key, which is cheap to
-    /// clone.
+    /// Removes the oldest registration for `key` from the index. Returns it together with the index's own key, which
+    /// costs no allocation.
     pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Fulfilled, Key)> {
         let at = self.find(key)?;
         let awaited = &self.awaited[at as usize];
@@ -194,7 +194,7 @@ impl Waiters {
         removed
     }
 
-    /// Frees the capacity of the empty index if it is large.
+    /// Frees the capacity of the empty index if it exceeds [`MAX_RETAINED_CAPACITY`].
     fn release_capacity(&mut self) {
         if self.registrations.capacity() > MAX_RETAINED_CAPACITY {
             (self.registrations, self.awaited, self.by_key) = (Slab::new(), Slab::new(), HashTable::new());

@@ -1,7 +1,7 @@
-//! The decoder of requests for servers, and the decoder of replies for clients.
+//! The request decoder of the server, and the reply decoder of the client.
 //!
 //! The decoders copy bytes only if a frame arrives in pieces. The buffer of such a frame grows with the bytes that
-//! arrive. Its announced length is reserved only once 128 KiB have arrived.
+//! arrive. The decoder reserves the announced length only after 128 KiB have arrived.
 
 use bytes::Bytes;
 
@@ -16,7 +16,7 @@ use crate::limits::Limits;
 pub enum Decoded<'a> {
     /// A frame within the input.
     InPlace(&'a [u8]),
-    /// A frame in a buffer of its own, which a large value of the frame may share.
+    /// A frame in a buffer of its own. A large value of the frame may share the buffer.
     Owned(Bytes),
 }
 
@@ -57,7 +57,7 @@ enum Extent {
     },
 }
 
-/// Measures the frame at the start of `bytes`. `skip` moves a cursor to the end of the frame.
+/// Returns how much of the frame at the start of `bytes` has arrived. `skip` moves a cursor to the end of the frame.
 fn measure(
     bytes: &[u8],
     bounds: Bounds,
@@ -94,13 +94,14 @@ impl Partial {
         loop {
             match measure(&self.bytes, bounds, self.progress, &skip)? {
                 Extent::Whole(len) => {
-                    // While the length was unknown, bytes of the next frame were copied too. Give them back to the
-                    // caller.
+                    // While the length of the frame was unknown, bytes of the next frame may have been copied too.
+                    // Return them to `input`.
                     let excess = self.bytes.len() - len;
                     *input = &original[original.len() - input.len() - excess..];
                     self.bytes.truncate(len);
                     if self.bytes.capacity() - len > (len / 8).max(1024) {
-                        // A stored value may share this buffer, and its spare capacity would not be counted.
+                        // A stored value may share this buffer, and the limit on stored bytes does not count spare
+                        // capacity.
                         self.bytes.shrink_to_fit();
                     }
                     return Ok(true);
@@ -123,8 +124,8 @@ impl Partial {
 
 /// Reserves capacity for `more` bytes of a frame.
 ///
-/// The capacity doubles, so that each byte is moved about once. Once 128 KiB have arrived, a frame of known length gets
-/// its full capacity, because moving a large buffer costs more than unused capacity.
+/// The capacity doubles, so that each byte is moved about once. After 128 KiB have arrived, a frame of known length
+/// gets its full capacity, because moving a large buffer costs more than unused capacity.
 fn reserve(bytes: &mut Vec<u8>, more: usize, end: Option<usize>, limit: usize) -> Result<(), WireError> {
     let needed = bytes.len() + more;
     if needed <= bytes.capacity() {
@@ -180,13 +181,13 @@ impl Stream {
     }
 }
 
-/// Decodes requests from a byte stream that is split at any positions.
+/// Decodes requests from a byte stream that arrives in pieces of any length.
 #[derive(Debug, Default)]
 pub struct RequestDecoder(Stream);
 
 impl RequestDecoder {
-    /// Removes the next request from the front of `input`. Returns `None` if `input` does not complete a request. The
-    /// decoder then buffers the bytes.
+    /// Removes the next request from the front of `input`. Returns `None` if `input` does not complete a request. In
+    /// that case the decoder buffers all bytes of `input`.
     ///
     /// # Errors
     ///
@@ -199,8 +200,9 @@ impl RequestDecoder {
         self.0.next(input, Bounds::of_request(limits), |cursor| Request::decode(cursor).map(drop))
     }
 
-    /// Removes the request at the front of `input`, without a copy. Returns `None` if the request needs
-    /// [`RequestDecoder::next`]: it is incomplete or invalid, or it continues a request that arrives in pieces.
+    /// Removes the request at the front of `input`, without a copy. Returns `None` if the caller must use
+    /// [`RequestDecoder::next`] instead, because the request is incomplete or invalid, or because an earlier request is
+    /// incomplete.
     #[inline(always)]
     pub(crate) fn next_in_place<'a>(&mut self, input: &mut &'a [u8], limits: &Limits) -> Option<Request<'a>> {
         if self.0.partial.is_some() {
@@ -230,20 +232,20 @@ impl RequestDecoder {
         self.0.partial.as_ref()?.end
     }
 
-    /// Returns the number of bytes allocated for the incomplete request. Unused capacity counts, as it does for
-    /// RLIMIT_AS.
+    /// Returns the number of bytes allocated for the incomplete request. The number includes unused capacity, because
+    /// RLIMIT_AS counts it too.
     pub fn allocated(&self) -> usize {
         self.0.partial.as_ref().map_or(0, |partial| partial.bytes.capacity())
     }
 }
 
-/// Decodes replies from a byte stream. The caller names the kind of each reply.
+/// Decodes replies from a byte stream. The caller specifies the kind of each reply.
 #[derive(Debug, Default)]
 pub struct ReplyDecoder(Stream);
 
 impl ReplyDecoder {
-    /// Removes the next reply from the front of `input`. Returns `None` if `input` does not complete a reply. The
-    /// decoder then buffers the bytes, and the caller passes the same `kind` in the next call.
+    /// Removes the next reply from the front of `input`. Returns `None` if `input` does not complete a reply. In that
+    /// case the decoder buffers all bytes of `input`, and the caller must pass the same `kind` in the next call.
     ///
     /// # Errors
     ///
@@ -264,7 +266,7 @@ impl ReplyDecoder {
         }
     }
 
-    /// Returns whether a reply has arrived in part.
+    /// Returns whether a reply has arrived only in part.
     pub fn is_mid_reply(&self) -> bool {
         self.0.partial.is_some()
     }

@@ -17,7 +17,7 @@ pub struct List<'a, T>(pub(super) Repr<'a, T>);
 
 #[derive(Clone, Copy)]
 pub(super) enum Repr<'a, T> {
-    /// Encoded items without their count. A decoder has checked them.
+    /// Encoded items, without the count that precedes them in a frame. A decoder has checked them.
     Encoded {
         count: usize,
         bytes: &'a [u8],

@@ -17,7 +17,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of a frame that was checked before.
+    /// No bounds, for frames that a decoder has already checked.
     const NONE: Bounds = Bounds { key: usize::MAX, value: usize::MAX, keys: usize::MAX, frame: usize::MAX };
 
     #[inline]
@@ -71,10 +71,10 @@ pub(super) fn too_long(what: &'static str, key: Option<&[u8]>, len: u64, limit: 
     WireError::TooLong { what, key: key.map(printable), len, limit }
 }
 
-/// The part of a frame's list that was decoded before.
+/// The progress of decoding the list of a frame.
 ///
-/// A list may be long and arrive in many pieces, so decoding resumes within it. All other operands are decoded again
-/// from the start of the frame.
+/// A list may be long and arrive in many pieces, so decoding resumes within the list. All other operands are decoded
+/// again when more bytes arrive.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ListProgress {
     Start,
@@ -96,7 +96,7 @@ pub(super) struct Cursor<'a> {
     len: usize,
     bounds: Bounds,
     progress: ListProgress,
-    /// The last key, which an error about its value names.
+    /// The key that was decoded last. An error about a value names this key.
     key: Option<&'a [u8]>,
     /// The buffer of the frame, if a stored value may share it.
     owner: Option<&'a Bytes>,
@@ -115,7 +115,7 @@ impl<'a> Cursor<'a> {
         Cursor { owner, ..Cursor::new(bytes, Bounds::NONE, ListProgress::Complete) }
     }
 
-    /// Returns the bytes behind the cursor's position.
+    /// Returns the bytes after the cursor's position.
     #[inline(always)]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
@@ -150,7 +150,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Reads a list of `count` items, without its count.
+    /// Reads a list of `count` items. The cursor is at the first item.
     #[inline(always)]
     pub(super) fn list<T: Operand<'a> + Copy>(&mut self, count: u64) -> Result<List<'a, T>, ReadError> {
         let list = self.rest;
@@ -176,7 +176,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Appends the length of `bytes` and the bytes.
+/// Appends the length of `bytes` as a 64-bit number and then `bytes` to `out`.
 pub(super) fn encode_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
     out.extend_from_slice(bytes);
@@ -184,10 +184,10 @@ pub(super) fn encode_string(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// An operand of a request or a reply.
 pub(super) trait Operand<'a>: Sized {
-    /// The minimum length of a list item: the lengths of its strings.
+    /// The minimum encoded length of a list item in bytes, which is the size of the length prefixes of its strings.
     const MIN_ITEM_BYTES: u64 = 8;
 
-    /// Decodes the operand. `is_last` says that the frame ends with it.
+    /// Decodes the operand. `is_last` says whether the frame ends with this operand.
     fn decode(cursor: &mut Cursor<'a>, is_last: bool) -> Result<Self, ReadError>;
     /// Appends the encoded operand to `out`.
     fn encode(&self, out: &mut Vec<u8>);
@@ -229,7 +229,7 @@ impl<'a> Operand<'a> for Payload<'a> {
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        // Without this, the buffer would copy a large value while it grows.
+        // One reservation for the length prefix and the value makes the buffer grow at most once.
         out.reserve(self.bytes.len() + size_of::<u64>());
         encode_string(out, self.bytes);
     }
@@ -313,8 +313,8 @@ impl<'a> Payload<'a> {
 
     /// Returns the bytes as a value to store.
     ///
-    /// A value of at least [`Value::MIN_SHARED_BYTES`] that takes up 8/9 of its frame shares the buffer of the frame.
-    /// Other values are copied, so that a small value does not keep a large buffer alive.
+    /// A value of at least [`Value::MIN_SHARED_BYTES`] that takes up at least 8/9 of its frame shares the buffer of the
+    /// frame. Other values are copied, so that a small value does not keep a large buffer alive.
     pub fn to_value(&self) -> Value {
         let is_shareable = |owner: &&Bytes| {
             self.bytes.len() >= Value::MIN_SHARED_BYTES && owner.len() / 9 * 8 <= self.bytes.len()

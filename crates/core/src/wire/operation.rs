@@ -1,4 +1,5 @@
-//! The operations of the protocol, in one table: code, operands, reply, and whether a client may repeat the request.
+//! The operations of the protocol, in one table. A row has the code, the name, the operands, the kind of the reply, and
+//! whether a client may repeat the request.
 //!
 //! To add an operation, add a row to the table and a function to the engine. The decoder, the encoder and the client
 //! follow the table. Torch uses the codes 0 to 18.
@@ -22,7 +23,7 @@ macro_rules! operations {
             /// All operations, sorted by code.
             pub const ALL: &'static [Op] = &[$(Op::$name,)*];
 
-            /// Returns the name of the store method that sends the operation.
+            /// Returns the name of the operation for messages, such as `compare_set`.
             pub fn name(self) -> &'static str {
                 match self { $(Op::$name => $text,)* }
             }
@@ -85,30 +86,30 @@ macro_rules! operations {
     };
 }
 
-// The values of the last column of the table.
+// The values of the last column of the table, which says whether a client may repeat the request.
 const REPEATABLE: bool = true;
 const ONCE: bool = false;
 
 operations! {
-    /// Identifies the client by a magic number. VALIDATE is the first request of a connection.
+    /// Shows by a magic number that the peer is a store client. VALIDATE is the first request of a connection.
     0 Validate "validate" { magic: u32 } => None, REPEATABLE;
     /// Stores a value under a key.
     1 Set "set" { key: &'a [u8], value: Payload<'a> } => None, REPEATABLE;
-    /// Stores a value if the current value is the expected one.
+    /// Stores a value if the current value equals the expected one. An absent key counts as an empty value.
     2 CompareSet "compare_set" { key: &'a [u8], expected: Payload<'a>, desired: Payload<'a> } => Some(Value), ONCE;
     /// Returns the value of a key.
     3 Get "get" { key: &'a [u8] } => Some(Value), REPEATABLE;
-    /// Adds to a number that is stored as decimal text.
+    /// Adds `delta` to a number that is stored as decimal text, and returns the sum.
     4 Add "add" { key: &'a [u8], delta: i64 } => Some(Number), ONCE;
     /// Returns whether all keys are present.
     5 Check "check" { keys: KeyList<'a> } => Some(Checked), REPEATABLE;
-    /// Blocks the client until each of the keys has been present.
+    /// Blocks the client until each key is present or was present since the request arrived.
     6 Wait "wait" { keys: KeyList<'a> } => Some(Waited(Op::Wait)), REPEATABLE;
     /// Returns the number of keys.
     7 NumKeys "num_keys" => Some(Number), REPEATABLE;
-    /// Deletes a key.
+    /// Deletes a key, and returns 1 if the key was present, else 0.
     8 DeleteKey "delete_key" { key: &'a [u8] } => Some(Number), REPEATABLE;
-    /// Appends to a value.
+    /// Appends bytes to the value of a key.
     9 Append "append" { key: &'a [u8], value: Payload<'a> } => None, ONCE;
     /// Returns the values of several keys.
     10 MultiGet "multi_get" { keys: KeyList<'a> } => Some(Values(keys.len() as u64)), REPEATABLE;
@@ -116,7 +117,7 @@ operations! {
     11 MultiSet "multi_set" { pairs: PairList<'a> } => None, REPEATABLE;
     /// Ends the WAIT or BARRIER of this connection.
     12 CancelWait "cancel_wait" => Some(Waited(Op::CancelWait)), ONCE;
-    /// Returns the same number.
+    /// Returns the nonce of the request.
     13 Ping "ping" { nonce: u32 } => Some(Nonce), REPEATABLE;
     /// Appends an item to a queue.
     14 QueuePush "queue_push" { key: &'a [u8], value: Payload<'a> } => None, ONCE;
@@ -126,7 +127,7 @@ operations! {
     16 QueueLen "queue_len" { key: &'a [u8] } => Some(Number), REPEATABLE;
     /// Returns all keys.
     17 ListKeys "list_keys" => Some(Keys), REPEATABLE;
-    /// Blocks the client until `world_size` connections are at the barrier.
+    /// Blocks the client until `world_size` clients have arrived at the barrier and are still connected.
     18 Barrier "barrier" { key: &'a [u8], world_size: i64 } => Some(Waited(Op::Barrier)), ONCE;
 }
 

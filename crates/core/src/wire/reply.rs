@@ -1,4 +1,4 @@
-//! Replies of a server. The bytes of a reply do not name its kind. The client knows which kind it expects.
+//! Replies of a server. The bytes of a reply do not contain its kind, so the client derives the kind from its request.
 
 use super::list::KeyList;
 use super::operand::{Cursor, Operand, Payload, ReadError, encode_string};
@@ -11,7 +11,7 @@ use crate::value::Value;
 /// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The WAIT or BARRIER has ended.
+    /// The keys of the WAIT are present, or the BARRIER is complete.
     Stop,
     /// The WAIT or BARRIER was canceled. This is the reply to CANCEL_WAIT.
     Canceled,
@@ -32,14 +32,14 @@ pub enum Reply {
     },
     /// The reply to LIST_KEYS.
     Keys(Vec<Key>),
-    /// The reply to PING: the number of the request.
+    /// The reply to PING: the nonce of the request.
     Nonce(u32),
 }
 
 /// The kind of reply that a client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyKind {
-    /// [`Reply::Stop`] or [`Reply::Canceled`], in one byte. Errors name the operation.
+    /// [`Reply::Stop`] or [`Reply::Canceled`], in one byte. The operation is for error messages.
     Waited(Op),
     /// [`Reply::Checked`], in one byte.
     Checked,
@@ -100,7 +100,7 @@ impl Reply {
         }
     }
 
-    /// Decodes a complete reply, whose end [`ReplyKind::skip`] has found.
+    /// Decodes a reply whose bytes are complete according to [`ReplyKind::skip`].
     pub(super) fn decode(kind: ReplyKind, cursor: &mut Cursor<'_>) -> Result<Reply, ReadError> {
         Ok(match kind {
             ReplyKind::Waited(op) => match cursor.array()? {

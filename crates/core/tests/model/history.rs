@@ -1,4 +1,5 @@
-//! Invariants of the history of an engine, without a model: the requests, and the replies to each client.
+//! Invariants of the history of an engine, which consists of requests, disconnects and replies. The checks need no
+//! model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use rallypoint_core::wire::Reply;
 use crate::operation::{Operation, Text};
 use crate::scenario::{SLOTS, Turn};
 
-/// A request or a disconnect, and its replies.
+/// A request or a disconnect, and the replies that it caused.
 #[derive(Debug)]
 pub(crate) struct Step {
     slot: usize,
@@ -18,7 +19,8 @@ pub(crate) struct Step {
     replies: Vec<(usize, Reply)>,
 }
 
-/// Executes turns on an engine and returns their history. A blocked client skips all requests but CANCEL_WAIT.
+/// Executes turns on an engine and returns their history. A blocked client skips all requests but CANCEL_WAIT. Garbage
+/// counts as a disconnect.
 pub(crate) fn record(turns: &[Turn]) -> Vec<Step> {
     let mut engine = Engine::new(EngineOptions::default(), ());
     let (mut history, mut blocked) = (Vec::new(), [false; SLOTS]);
@@ -54,11 +56,12 @@ pub(crate) fn record(turns: &[Turn]) -> Vec<Step> {
     history
 }
 
-/// Asserts that items are popped once and in the order of their pushes, and that a push wakes at most one waiter.
+/// Asserts that each item is popped once and in the order of the pushes, and that a push wakes at most one waiter.
 pub(crate) fn assert_queues_are_first_in_first_out(history: &[Step]) {
     let mut pushed: BTreeMap<&Text, Vec<&[u8]>> = BTreeMap::new();
     let mut popped: BTreeMap<&Text, usize> = BTreeMap::new();
-    // Clients that were woken and have sent no request since. A request that is not a pop passes the claim on.
+    // Clients that were woken and have sent no request since then. Such a client may have a claim. If its next request
+    // is not a pop, the engine passes the claim to the next waiter.
     let mut woken: BTreeSet<usize> = BTreeSet::new();
     for step in history {
         let passes_on = usize::from(woken.remove(&step.slot));

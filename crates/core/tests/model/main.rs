@@ -43,7 +43,7 @@ use operation::{
 use scenario::{SLOTS, Scenario, Split, Turn, turns};
 use server::validate;
 
-/// Returns limits that a few requests reach.
+/// Returns limits so low that a few requests reach them.
 fn tight() -> Limits {
     let mut limits = Limits::default();
     (limits.keys, limits.queue_items) = (3, 2);
@@ -111,7 +111,7 @@ proptest! {
         let split = if is_bytewise { Split::Bytewise } else { Split::AsDrawn };
         let mut scenario = Scenario::new(Limits::default(), split);
         turns.iter().for_each(|turn| scenario.turn(turn));
-        // Ends the blocked and deferred requests of the client.
+        // The disconnect ends the blocked and deferred requests of client 0.
         disconnect_if_open(&mut scenario, 0);
         let before = scenario.state();
         let (operations, partial, cuts) = (vec![], Some((request, part)), vec![]);
@@ -155,14 +155,14 @@ proptest! {
         (limits.key_len, limits.value_len) = (64, 100);
         (limits.store_bytes, limits.frame_len) = (700, 150);
         let split = if is_bytewise { Split::Bytewise } else { Split::AsDrawn };
-        // The server checks the limits after each piece.
+        // `Server` checks the limits after each piece.
         let mut scenario = Scenario::new(limits, split);
         turns.iter().for_each(|turn| scenario.turn(turn));
     }
 
     #[test]
     fn replies_do_not_depend_on_where_the_stream_is_cut(turns in turns(any_operation(), 25)) {
-        // One connection only, because the cuts affect the order of requests of different connections.
+        // All turns use one connection, because the cuts affect the order of requests of different connections.
         let turns: Vec<Turn> = turns.into_iter().map(|turn| Turn { slot: 0, ..turn }).collect();
         let mut scenarios = [Split::AsDrawn, Split::Whole, Split::Bytewise].map(|split| Scenario::new(Limits::default(), split));
         for turn in &turns {
@@ -204,7 +204,8 @@ proptest! {
         assert!(if *is_open { slow == fast } else { fast.starts_with(slow) }, "{slow:?} {fast:?}");
     }
 
-    /// The window of the reader varies, and the writer reads all bytes. A connection that is closed is opened again.
+    /// The receive window of the reader varies, and the writer reads all bytes. If the server closes a connection, the
+    /// client opens a new one.
     #[test]
     fn replies_and_refusals_do_not_depend_on_receive_windows(
         operations in prop::collection::vec((any::<bool>(), any_operation()), 1..60),
@@ -215,13 +216,13 @@ proptest! {
         let [slow, fast] = [&windows[..], &[usize::MAX]].map(|windows| {
             let mut net = Loopback::new(HubOptions { limits: limits.clone(), ..HubOptions::default() }, ());
             let open = |net: &mut Loopback| {
-                // From loopback, which is exempt from offences.
+                // The connections come from loopback, whose offences are not counted.
                 let id = net.open_from("127.0.0.1:1000".parse().unwrap()).expect("a free slot");
                 net.send(id, &validate());
                 id
             };
             let [mut reader, mut writer] = [open(&mut net), open(&mut net)];
-            // The bytes that each connection of the reader received, and the state after each operation.
+            // The bytes that each connection of the reader received, and what was observed after each operation.
             let (mut received, mut seen) = (vec![Vec::new()], Vec::new());
             for ((is_reader, operation), window) in operations.iter().zip(windows.iter().cycle()) {
                 net.set_window(reader, *window);
@@ -272,7 +273,8 @@ proptest! {
                 assert_eq!(first, second);
                 blocked[turn.slot] = first.0 == Some(Ok(Outcome::Blocked));
                 first.1.iter().for_each(|client| blocked[client.index()] = false);
-                // The replies of one engine are dropped. Those of the other are dropped at random times.
+                // The replies of the first engine are dropped immediately, and those of the second engine at random
+                // times.
                 retained.push(second);
                 if *drops.next().expect("a cycle") {
                     retained.clear();
@@ -292,7 +294,8 @@ proptest! {
         let mut disturbed = Scenario::new(Limits::default(), Split::AsDrawn);
         for (turn, (bytes, disconnects)) in turns.iter().zip(&misbehaviors) {
             alone.turn(turn);
-            // Always a new connection, because further bytes could complete an earlier partial request to a write.
+            // The offender uses a new connection in each turn. On the old one, further bytes could complete a partial
+            // request that writes.
             disconnect_if_open(&mut disturbed, OFFENDER);
             disturbed.server.connect(OFFENDER);
             disturbed.server.deliver(OFFENDER, bytes);
@@ -367,7 +370,7 @@ fn disconnect_if_open(scenario: &mut Scenario, slot: usize) {
     }
 }
 
-/// Generates a MULTI_SET of about the maximum length in `memory_stays_within_the_limits`.
+/// Generates a MULTI_SET that is about as long as `frame_len` in `memory_stays_within_the_limits`.
 fn long_multi_set() -> impl Strategy<Value = Operation> {
     let text = |max| prop::collection::vec(any::<u8>(), 0..max).prop_map(Text);
     prop::collection::vec((text(20), text(90)), 1..4).prop_map(Operation::MultiSet)

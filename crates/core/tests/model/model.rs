@@ -1,5 +1,5 @@
-//! A simple model of the store, with sorted maps and linear searches. It shares no code with the engine. If the two
-//! disagree, one of them is wrong.
+//! A simple model of the store, with sorted maps and linear searches. It shares no code with the engine. If the model
+//! and the engine disagree, one of them is wrong.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +15,7 @@ pub(crate) const IDENTITY: &[u8] = b"the identity";
 /// The blocked request of a client, and the step at which it blocked.
 #[derive(Debug)]
 enum Blocked {
-    /// The keys that are still absent. A key occurs as often as the request named it.
+    /// The keys that the client still waits for. A key occurs as often as in the request.
     Wait {
         missing: Vec<Text>,
         since: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Model {
     steps: usize,
 }
 
-/// The refusal of a request, which closes the connection.
+/// A refused request. The server closes its connection.
 struct Refused;
 
 impl Model {
@@ -74,7 +74,7 @@ impl Model {
         self.clients[slot] = Client { is_open: true, replies, ..Client::default() };
     }
 
-    /// Executes complete requests that arrived in one piece.
+    /// Executes the requests that one piece of the stream completed.
     pub(crate) fn arrive(&mut self, slot: usize, operations: &[&Operation]) {
         for operation in operations {
             if !self.clients[slot].is_open {
@@ -111,7 +111,8 @@ impl Model {
         }
     }
 
-    /// Returns the next request. Requests are executed in order, but a blocked client only executes CANCEL_WAIT.
+    /// Returns the next request to execute. Requests are executed in order, but a blocked client executes only
+    /// CANCEL_WAIT.
     fn next(&mut self, slot: usize) -> Option<Operation> {
         let client = &mut self.clients[slot];
         if !client.is_open {
@@ -320,7 +321,7 @@ impl Model {
         arrived.sort();
         if arrived.len() as i64 == world_size {
             arrived.into_iter().for_each(|(_, slot)| self.release(slot));
-            // The last client to arrive is being served.
+            // The last client to arrive is being served already, so it is not queued.
             self.released.pop_back();
         }
         Ok(vec![])
@@ -328,7 +329,8 @@ impl Model {
 
     // ---- wake-ups ----
 
-    /// Marks a key as seen by a client that may wait for it. Returns whether this ended the WAIT of the client.
+    /// Removes a key that is present from the missing keys of a client, and latches its value. Returns whether this
+    /// ended the WAIT of the client.
     fn fulfill(&mut self, slot: usize, key: &Text) -> bool {
         let client = &mut self.clients[slot];
         let Some(Blocked::Wait { missing, .. }) = &mut client.blocked else { return false };
@@ -357,7 +359,8 @@ impl Model {
         }
     }
 
-    /// Marks a queue as seen by its waiters, oldest first, until this ends the WAIT of one. Returns whether it did.
+    /// Removes a queue from the missing keys of its waiters, oldest first, until one WAIT ends. Returns whether a WAIT
+    /// ended.
     fn wake_for_item(&mut self, queue: &Text) -> bool {
         loop {
             let oldest = (0..self.clients.len())

@@ -109,7 +109,7 @@ impl Operation {
         bytes
     }
 
-    /// Adds a prefix to all keys of the request. A request about all keys becomes a PING.
+    /// Adds a prefix to all keys of the request. A request that concerns all keys, such as LIST_KEYS, becomes a PING.
     pub(crate) fn add_prefix(&mut self, prefix: &[u8]) {
         let put = |key: &mut Text| *key = Text([prefix, key].concat());
         match self {
@@ -168,7 +168,7 @@ impl From<Request<'_>> for Operation {
     }
 }
 
-/// The keys of random operations. They are few, so that clients use the same ones.
+/// The keys of random operations. The set is small, so that clients use the same keys.
 pub(crate) const KEYS: &[&[u8]] =
     &[b"/a", b"/b", b"/c", b"/d", b"", b"\0\xff", SERVER_KEY, STORED_KEY, b"rallypoint/x"];
 
@@ -177,7 +177,7 @@ fn key() -> impl Strategy<Value = Text> {
     prop_oneof![10 => common, 1 => prop::sample::select(KEYS)].prop_map(Text::from)
 }
 
-/// The values of random operations. They are few, so that comparisons succeed, and some of them are numbers.
+/// The values of random operations. The set is small, so that many compare-and-sets succeed. Some values are numbers.
 const VALUES: &[&[u8]] = &[b"", b"x", b"y", b"7", b" 7z", b"9223372036854775807", b"\0\0\0\0\0\0\0\0"];
 
 fn value() -> impl Strategy<Value = Text> {
@@ -192,7 +192,8 @@ fn keys() -> impl Strategy<Value = Vec<Text>> {
     prop::collection::vec(key(), 0..4)
 }
 
-/// Generates any operation of the protocol.
+/// Generates any operation except VALIDATE and LIST_KEYS. The model does not predict the order of the keys in a reply
+/// to LIST_KEYS.
 pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
     prop_oneof![
         4 => (key(), value()).prop_map(|(key, value)| Operation::Set(key, value)),
@@ -250,7 +251,7 @@ pub(crate) fn waits() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// Generates operations on queues.
+/// Generates operations on queues, and a few others on the same keys.
 pub(crate) fn queues() -> BoxedStrategy<Operation> {
     let queue = || prop::sample::select(&KEYS[..2]).prop_map(Text::from);
     prop_oneof![
@@ -266,7 +267,7 @@ pub(crate) fn queues() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// Generates operations on barriers.
+/// Generates operations on barriers, and a few others on the same keys.
 pub(crate) fn barriers() -> BoxedStrategy<Operation> {
     let key = || prop::sample::select(&KEYS[..2]).prop_map(Text::from);
     prop_oneof![
@@ -279,7 +280,7 @@ pub(crate) fn barriers() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// Generates operations with random bytes of up to 300 bytes per key and 2000 bytes per value.
+/// Generates operations with random keys of less than 300 bytes and random values of less than 2000 bytes.
 pub(crate) fn large_operation() -> impl Strategy<Value = Operation> {
     let key = || prop::collection::vec(any::<u8>(), 0..300).prop_map(Text);
     let value = || prop::collection::vec(any::<u8>(), 0..2000).prop_map(Text);

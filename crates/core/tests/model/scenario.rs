@@ -1,4 +1,4 @@
-//! Scenarios: turns of several clients in one order, with requests that are split, pipelined, incomplete, or canceled.
+//! Scenarios: sequences of turns of several clients, with requests that are split, pipelined, incomplete or canceled.
 //!
 //! A scenario runs against the server and optionally compares it with the model.
 
@@ -18,15 +18,16 @@ pub(crate) struct Turn {
     pub(crate) slot: usize,
     /// Requests that arrive completely, after the rest of the client's partial request.
     pub(crate) operations: Vec<Operation>,
-    /// A request of which this fraction of 256 arrives in this turn. The rest arrives in the client's next turn.
+    /// A request and a number from 0 to 255. That many 256ths of the request arrive in this turn, and the rest in the
+    /// client's next turn.
     pub(crate) partial: Option<(Operation, u8)>,
-    /// The positions at which the bytes are split, as fractions of 256.
+    /// The positions at which the bytes of the turn are split, in 256ths of their length.
     pub(crate) cuts: Vec<u8>,
     /// Whether the client disconnects after this turn.
     pub(crate) disconnects: bool,
 }
 
-/// Generates up to `max_turns` turns with these operations.
+/// Generates fewer than `max_turns` turns with these operations.
 pub(crate) fn turns(
     operation: BoxedStrategy<Operation>,
     max_turns: usize,
@@ -47,7 +48,7 @@ pub(crate) fn turns(
         cuts,
         disconnects,
     });
-    // A turn without requests, so that a woken client may disconnect before its next request.
+    // A turn in which the client only disconnects, so that a woken client may disconnect before its next request.
     let disconnect = (0..SLOTS).prop_map(|slot| Turn {
         slot,
         operations: vec![],
@@ -61,7 +62,7 @@ pub(crate) fn turns(
 /// The way in which the bytes of a turn arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Split {
-    /// In the pieces that the scenario specifies.
+    /// In the pieces that [`Turn::cuts`] specifies.
     AsDrawn,
     /// Each turn in one piece, without a partial request.
     Whole,
@@ -121,7 +122,7 @@ impl Scenario {
             bytes.extend(&encoded[..partial_len]);
             self.partials[slot] = Some((partial.clone(), partial_len));
         }
-        // The model gets the operations that each piece completes, because the server executes those in one step.
+        // The model gets the operations that each piece completes, because the server executes them in one step.
         let mut ends = Vec::new();
         let mut end = bytes.len() - (whole.len() - sent) - partial_len;
         for operation in &operations {

@@ -11,12 +11,12 @@ use rallypoint_core::wire::{MAGIC, Request};
 
 use crate::loopback::Loopback;
 
-/// An engine that receives every effect of another engine.
+/// An engine that applies every effect of another engine.
 #[derive(Clone)]
 struct Replica(Rc<RefCell<Engine>>);
 
 impl Replica {
-    /// Creates an engine with the contents of a snapshot, or an empty one.
+    /// Creates an engine with the contents of a snapshot, or an empty engine without one.
     fn from_snapshot(snapshot: Option<Snapshot<'_>>) -> Engine {
         let mut engine = Engine::new(EngineOptions::default(), ());
         snapshot.iter().flat_map(Snapshot::effects).for_each(|effect| engine.apply(effect));
@@ -54,7 +54,7 @@ pub(crate) struct Server {
     net: Loopback<Replica>,
     replica: Replica,
     slots: Vec<Option<ConnectionId>>,
-    /// The number of checks. Every 7th check restores the replica from a snapshot.
+    /// The number of checks so far. Every 7th check restores the replica from a snapshot.
     pieces: usize,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn validate() -> Vec<u8> {
 
 impl Server {
     pub(crate) fn new(mut limits: Limits, slots: usize, seed: u64) -> Server {
-        // All clients have the same address.
+        // All clients have the same address, which must not be refused for its offences.
         limits.offences_per_second = u32::MAX;
         let identity = crate::model::IDENTITY.to_vec();
         let options = HubOptions { limits, seed, identity, expire_idle_jobs: None };
@@ -90,7 +90,7 @@ impl Server {
         self.check();
     }
 
-    /// Breaks the connection of a slot.
+    /// Makes the connection of a slot fail.
     pub(crate) fn disconnect(&mut self, slot: usize) {
         if let Some(id) = self.slots[slot] {
             self.net.fail(id);
@@ -98,7 +98,8 @@ impl Server {
         self.check();
     }
 
-    /// Checks that the last snapshot plus the effects since then equals the stored data.
+    /// Checks that the last snapshot plus the effects since then equals the stored data, and checks the hub's
+    /// invariants.
     fn check(&mut self) {
         self.net.hub.check_invariants();
         let contents_of_hub = contents(self.net.hub.snapshot());

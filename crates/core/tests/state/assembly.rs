@@ -13,7 +13,7 @@ pub(crate) fn encode(state: &State) -> Vec<u8> {
     pickle::encode(state, &Limits::default()).expect("a state within the limits")
 }
 
-/// The error with this text at this byte.
+/// Returns the error with this text and this position.
 pub(crate) fn malformed(what: &str, at: usize) -> StateError {
     StateError::Malformed { what: what.into(), at }
 }
@@ -36,7 +36,7 @@ pub(crate) fn int(number: u8) -> Vec<u8> {
     vec![b'K', number]
 }
 
-/// An object of one of torch's classes with these attributes.
+/// Returns an object of one of torch's classes with these attributes.
 pub(crate) fn object(class_name: &str, attributes: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = [class(TORCH, class_name), b")\x81}(".to_vec()].concat();
     for (name, value) in attributes {
@@ -51,7 +51,7 @@ pub(crate) fn node(addr: &str, pid: u8) -> Vec<u8> {
     object("_NodeDesc", &[("addr", text(addr)), ("pid", int(pid)), ("local_id", int(0))])
 }
 
-/// 2026-11-15T17:43:01.123456Z.
+/// The bytes of a pickled `datetime`: 2026-11-15T17:43:01.123456.
 pub(crate) const STAMP: &[u8] = b"\x07\xea\x0b\x0f\x11\x2b\x01\x01\xe2\x40";
 
 pub(crate) fn delta(days: Vec<u8>, seconds: Vec<u8>, micros: Vec<u8>) -> Vec<u8> {
@@ -71,7 +71,7 @@ pub(crate) fn time(stamp: &[u8], zone: Vec<u8>) -> Vec<u8> {
     [class("datetime", "datetime"), stamp, zone, b"\x86R".to_vec()].concat()
 }
 
-/// A dict with all entries in one batch.
+/// Returns a dict with all entries in one batch.
 pub(crate) fn dict(entries: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let entries: Vec<u8> = entries.iter().flat_map(|(key, value)| [&key[..], value].concat()).collect();
     [b"}(", &entries[..], b"u"].concat()
@@ -81,7 +81,7 @@ pub(crate) fn set(members: &[Vec<u8>]) -> Vec<u8> {
     [b"\x8f(", &members.concat()[..], b"\x90"].concat()
 }
 
-/// The attributes of an empty state, in torch's order.
+/// Returns the attributes of an empty state, in torch's order.
 pub(crate) fn attributes() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("round", int(0)),
@@ -95,12 +95,12 @@ pub(crate) fn attributes() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A pickle with this body.
+/// Returns a pickle with this body.
 pub(crate) fn pickled(body: &[u8]) -> Vec<u8> {
     [b"\x80\x04", body, b"."].concat()
 }
 
-/// A pickle of an empty state in which these attributes are replaced or added.
+/// Returns a pickle of an empty state in which these attributes are replaced or added.
 pub(crate) fn state_with(changes: &[(&'static str, Vec<u8>)]) -> Vec<u8> {
     let mut attributes = attributes();
     for (name, value) in changes {

@@ -1,11 +1,11 @@
-//! The limits of a state. Input that exceeds them is refused before it costs much memory.
+//! Tests of the limits on a state. Input that exceeds a limit is refused before it uses much memory.
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, StateError, WallTime, pickle};
 
 use crate::assembly::*;
 
-/// The default limits with a change.
+/// Returns the default limits after `change` has modified them.
 fn limits_with(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
     change(&mut limits);
@@ -101,7 +101,7 @@ fn names_and_texts_of_unknown_attributes_are_counted_together() {
     assert_eq!(message(&error), "more than 8 bytes of unknown attributes");
 }
 
-/// A stream with `once` and then repeated `again`, up to the maximum size of a state.
+/// Returns a stream of the maximum length of a state: `once`, and then repetitions of `again`.
 fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
     let mut bytes = [b"\x80\x04", once].concat();
     let room = Limits::default().state_bytes - bytes.len();
@@ -127,8 +127,8 @@ fn endless_streams_are_refused_at_a_bound() {
     }
 }
 
-/// As in Python, the last of several attributes with the same name counts. So the first 1000 values of each node are
-/// discarded.
+/// As in Python, the last of several attributes with the same name counts. The first 1000 values of each node's
+/// attribute are therefore discarded.
 #[test]
 fn discarded_containers_and_nodes_are_bounded_at_four_per_node_of_the_limit() {
     let names = ["addr", "pid", "local_id"].map(|name| [&text(name)[..], b"\x94"].concat()).concat();

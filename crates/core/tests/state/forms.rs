@@ -1,4 +1,4 @@
-//! Equivalent forms: pickles that differ from those of CPython 3.11 and decode to the same state.
+//! Tests with equivalent forms: pickles that differ from those of CPython 3.11 and must decode to the same state.
 
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, WallTime};
 
@@ -16,7 +16,7 @@ fn moment() -> WallTime {
     WallTime::from_stamp(STAMP.try_into().unwrap()).unwrap()
 }
 
-/// A state with the participants `a` of rank 0 and `b` of rank 1.
+/// Returns a state with the participants `a` and `b`, which have the group ranks 0 and 1.
 fn two() -> State {
     State { participants: [(a(), 0), (b(), 1)].into(), ..State::default() }
 }

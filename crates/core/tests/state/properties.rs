@@ -15,7 +15,8 @@ fn number() -> impl Strategy<Value = i64> {
     prop_oneof![0i64..3, any::<u8>().prop_map(i64::from), any::<i16>().prop_map(i64::from), any::<i64>()]
 }
 
-/// Generates nodes with few common addresses, so that nodes share them, and some random ones.
+/// Generates nodes. Most nodes have one of five addresses, so that nodes share addresses. The others have random
+/// addresses.
 fn node() -> impl Strategy<Value = NodeDesc> {
     let addr = prop_oneof![
         4 => prop::sample::select(vec!["a", "b", "node-1", "node-10", "node-2"]).prop_map(str::to_owned),
@@ -69,12 +70,12 @@ fn state() -> impl Strategy<Value = State> {
         })
 }
 
-/// Generates an opcode of a state.
+/// Generates an opcode that a state may contain.
 fn opcode() -> impl Strategy<Value = u8> {
     prop::sample::select(b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.".to_vec())
 }
 
-/// Checks that a state that was decoded survives encoding and decoding.
+/// Checks that a state survives encoding and decoding, if `bytes` decode to one.
 fn check_round_trip(bytes: &[u8]) {
     if let Ok(state) = decode(bytes) {
         assert_eq!(decode(&encode(&state)), Ok(state));

@@ -1,4 +1,4 @@
-//! Inputs that are not a state, each with one thing wrong, and their error messages.
+//! Tests with input that is not a state. Each input has one error, and the tests check the message about it.
 
 use rallypoint_core::rendezvous::StateError;
 
@@ -9,7 +9,7 @@ fn refused(bytes: &[u8]) -> StateError {
     decode(bytes).expect_err("this is not a state")
 }
 
-/// Returns the error message for an empty state with this value of an attribute, without the position.
+/// Returns the error message, without the position, for an empty state in which one attribute has this value.
 fn refused_with(name: &'static str, value: &[u8]) -> String {
     message(&refused(&state_with(&[(name, value.to_vec())])))
 }
@@ -94,7 +94,7 @@ fn an_unknown_attribute_that_is_no_plain_value_is_refused() {
     }
 }
 
-/// The server relies on this: it accepts a write of a state that is refused only because it is old.
+/// The server relies on this: it accepts the write of a state that the decoder refuses only because the state is old.
 #[test]
 fn an_old_state_is_reported_as_old_only_if_nothing_else_is_wrong() {
     let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();

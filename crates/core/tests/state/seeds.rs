@@ -1,4 +1,4 @@
-//! Decodes the seeds of the codec's fuzz target, which include reference vectors of real torch 2.15.
+//! Tests with the seeds of the `state` fuzz target, which include reference vectors from torch 2.15.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ fn t1() -> WallTime {
     WallTime::from_micros(1_794_764_586_654_321).unwrap()
 }
 
-/// The seeds that are valid, with their states.
+/// Returns the names of valid seeds, with the states that they decode to.
 pub(crate) fn vectors() -> Vec<(&'static str, State)> {
     let complete = State {
         complete: true,
@@ -164,7 +164,7 @@ fn not_a_pickle(first: u8) -> StateError {
     malformed(&format!("first byte {first:#04x} does not begin a pickle (0x80)"), 0)
 }
 
-/// The seeds that must be refused, with their errors.
+/// Returns the names of the seeds that must be refused, with their errors.
 fn refused() -> Vec<(&'static str, StateError)> {
     const TORCH: &str = crate::assembly::TORCH;
     vec![

@@ -38,7 +38,7 @@ impl<L: EffectLog> Loopback<L> {
         }
     }
 
-    /// Opens a connection, if the hub accepts it. The peer reads all bytes that it receives.
+    /// Opens a connection. Returns `None` if the hub refuses it. The peer reads all bytes that it receives.
     pub(crate) fn open(&mut self) -> Option<ConnectionId> {
         self.open_from("10.0.0.1:1000".parse().unwrap())
     }
@@ -72,7 +72,7 @@ impl<L: EffectLog> Loopback<L> {
         self.run();
     }
 
-    /// Breaks the connection, and runs the hub.
+    /// Makes the connection fail, and runs the hub.
     pub(crate) fn fail(&mut self, id: ConnectionId) {
         self.hub.handle_failure(id, self.now);
         self.run();
@@ -92,7 +92,7 @@ impl<L: EffectLog> Loopback<L> {
         self.received.remove(&id).unwrap_or_default()
     }
 
-    /// Advances the time, in the steps that the hub requests.
+    /// Advances the virtual time, in the steps that the hub requests.
     pub(crate) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(timeout) = self.hub.poll_timeout(self.now).filter(|_| self.now < end) {

@@ -14,7 +14,7 @@ fn validated() -> Session {
     session
 }
 
-/// Returns the operations that the session decodes from `bytes`, and the error at their end.
+/// Returns the operations that the session decodes from `bytes`, and the error that ended the decoding, if any.
 fn ops(session: &mut Session, bytes: &[u8], is_blocked: bool) -> (Vec<Op>, Option<WireError>) {
     let (mut input, mut ops) = (bytes, Vec::new());
     loop {
@@ -51,7 +51,7 @@ fn next_in_place_needs_a_whole_request_and_an_empty_backlog() {
     assert_eq!(next_in_place(&mut Session::default(), &set), (None, set.len()));
     assert_eq!(next_in_place(&mut validated(), &[NUM_KEYS]), (Some(Op::NumKeys), 0));
     assert_eq!(next_in_place(&mut validated(), &VALIDATE), (None, VALIDATE.len()));
-    // The bytes continue an incomplete request.
+    // After a part of a request has arrived, further bytes continue that request.
     let mut partial = validated();
     assert_eq!(ops(&mut partial, &set[..3], false), (vec![], None));
     assert_eq!(next_in_place(&mut partial, &set), (None, set.len()));

@@ -20,7 +20,7 @@ enum Output {
     Close { client: ClientId, reason: Refusal },
 }
 
-/// An engine and its blocked clients. The invariants are checked after each request.
+/// An engine and the numbers of its blocked clients. Each request is followed by a check of the engine's invariants.
 struct Store(Engine, BTreeSet<u32>);
 
 impl Store {
@@ -43,7 +43,8 @@ impl Store {
         )
     }
 
-    /// Sends a request. Returns its own output and the replies to the clients that it wakes.
+    /// Sends a request. Returns the output for its client, if any, and the replies to the clients that the request
+    /// wakes.
     fn send(&mut self, client: u32, request: Request<'_>) -> Vec<Output> {
         let outcome = self.0.handle_request(id(client), request);
         let was_blocked = self.1.remove(&client);

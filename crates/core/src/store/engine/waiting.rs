@@ -76,7 +76,8 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Wakes all waiters of a key that exists, and latches its value for them.
+    /// Fulfills all registrations for a key that exists, and latches its value for their clients. Wakes each client
+    /// that waits for no other key.
     #[inline]
     pub(super) fn wake(&mut self, key: &[u8]) {
         if self.waiters.len() > 0 && self.waiters.is_awaited(key) {
@@ -100,8 +101,8 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Marks a queue with an item as seen by its waiters, oldest first, until this wakes one of them. Returns whether a
-    /// waiter was woken. Waiters that also wait for other keys stay blocked.
+    /// Fulfills the registrations for a queue that has an item, oldest first, until a waiter wakes. That waiter gets a
+    /// claim on one item. Waiters that also wait for other keys stay blocked. Returns whether a waiter was woken.
     pub(super) fn wake_for_item(&mut self, key: &[u8]) -> bool {
         while let Some((fulfilled, name)) = self.waiters.take_oldest(key) {
             if self.complete_registration(&fulfilled) {
@@ -118,7 +119,7 @@ impl<L: EffectLog> Engine<L> {
         self.clients[fulfilled.client.index()].latch.get_or_insert_default()
     }
 
-    /// Ends a latch and its claim. If the client did not pop the claimed item, wakes the next waiter of the queue.
+    /// Ends a latch and its claim. If the client did not pop the claimed item, wakes the queue's next waiter.
     pub(super) fn end_latch(&mut self, latch: Latch) {
         self.latched -= latch.bytes;
         if let Some(queue) = latch.claim {
@@ -127,7 +128,7 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Removes a fulfilled registration from its client. Returns whether it was the last one of the client.
+    /// Removes a fulfilled registration from its client. Returns whether it was the client's last registration.
     fn complete_registration(&mut self, fulfilled: &Fulfilled) -> bool {
         let State::Waiting(registrations) = &mut self.clients[fulfilled.client.index()].state else {
             unreachable!("only waiting clients are registered");
@@ -154,8 +155,8 @@ impl<L: EffectLog> Engine<L> {
     }
 }
 
-/// Returns the bytes that a latched value counts towards the limit. Key and value count in full, because the store may
-/// delete them.
+/// Returns the number of bytes by which a latched value counts towards the limit. The key and the value count in full,
+/// because the latch keeps them alive after the store has deleted them.
 fn latch_cost(key: &Key, value: &Value) -> usize {
     key.len() + value.len() + size_of::<(Key, Value)>()
 }

@@ -1,4 +1,4 @@
-//! Requests that write: the checks that refuse them, and their effects.
+//! Requests that write: the checks that may refuse them, and their effects.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl<L: EffectLog> Engine<L> {
         self.check_name(Op::CompareSet, key)?;
         match self.map.get(key) {
             Some(current) if **current != *expected => return Ok(current.clone()),
-            // Torch returns the expected value if the key is absent, and torch's own code relies on that.
+            // Torch's server returns the expected value if the key is absent, and torch's own code relies on that.
             None if !expected.is_empty() => return Ok(Value::copied(expected)),
             _ => {}
         }
@@ -114,7 +114,7 @@ impl<L: EffectLog> Engine<L> {
     #[inline(always)]
     fn guard_of(&self, key: &[u8]) -> Option<&WriteGuard> {
         let guard = self.guard.as_ref()?;
-        // Comparing one byte first avoids the slice comparison for nearly every key.
+        // Comparing the last byte of the prefix first avoids the slice comparison for nearly every key.
         let may_match = key.get(guard.prefix.len() - 1) == guard.prefix.last();
         (may_match && key.starts_with(guard.prefix)).then_some(guard)
     }
@@ -128,7 +128,7 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Refuses a write to a reserved key, or of a value that the guard rejects.
+    /// Refuses a write to a reserved key, and a write of a value that the guard rejects.
     #[inline(always)]
     fn check_value(&self, op: Op, key: &[u8], value: &[u8]) -> Result<()> {
         self.check_name(op, key)?;
@@ -137,14 +137,15 @@ impl<L: EffectLog> Engine<L> {
         checked.map_err(|why| Refusal::Guarded { op, key: printable(key), why }.into())
     }
 
-    /// Refuses a write to a reserved key, of a value that the guard rejects, or beyond a limit of the store.
+    /// Refuses a write to a reserved key, a write of a value that the guard rejects, and a write that would exceed a
+    /// limit of the store.
     #[inline(always)]
     fn check_put(&self, op: Op, key: &[u8], value: &[u8]) -> Result<()> {
         self.check_value(op, key, value)?;
         self.check_room(op, key, value.len())
     }
 
-    /// Refuses a value of this length if it would exceed a limit of the store.
+    /// Refuses to store a value of this length under `key` if that would exceed a limit of the store.
     #[inline(always)]
     fn check_room(&self, op: Op, key: &[u8], len: usize) -> Result<()> {
         let added = entry_cost(key.len(), len);
@@ -154,7 +155,8 @@ impl<L: EffectLog> Engine<L> {
         self.check_room_exactly(op, key, added)
     }
 
-    /// Repeats [`Engine::check_room`] for a nearly full store. Subtracts the value that the new one replaces.
+    /// Repeats the check of [`Engine::check_room`] for a nearly full store, and counts the memory of the replaced value
+    /// as freed.
     #[cold]
     fn check_room_exactly(&self, op: Op, key: &[u8], added: usize) -> Result<()> {
         let current = self.map.get(key);
@@ -163,13 +165,14 @@ impl<L: EffectLog> Engine<L> {
         check(op, key, "keys in the store", self.map.len() + usize::from(current.is_none()), self.limits.keys)
     }
 
-    /// Refuses a request that makes the store `added` bytes larger if that exceeds the limit.
+    /// Refuses a request that needs `added` more bytes if the total would exceed
+    /// [`Limits::store_bytes`](crate::Limits::store_bytes).
     pub(super) fn check_bytes(&self, op: Op, key: &[u8], added: usize) -> Result<()> {
         let needed = if added > 0 { self.bytes() + added } else { 0 };
         check(op, key, "bytes in the store", needed, self.limits.store_bytes)
     }
 
-    /// Refuses a MULTI_SET that would exceed a limit. Subtracts the values that it replaces.
+    /// Refuses a MULTI_SET that would exceed a limit, and counts the memory of the replaced values as freed.
     #[cold]
     fn check_pairs(&self, pairs: PairList<'_>) -> Result<()> {
         let last: BTreeMap<&[u8], usize> = pairs.iter().map(|(key, value)| (key, value.len())).collect();

@@ -52,7 +52,7 @@ fn encoded(request: &Request<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the pieces of a stream and returns its requests, encoded again.
+/// Decodes a stream that arrives in these pieces, and returns each request encoded again.
 fn decode(pieces: &[&[u8]], limits: &Limits) -> Result<Vec<Vec<u8>>, WireError> {
     let mut decoder = RequestDecoder::default();
     let mut frames = Vec::new();

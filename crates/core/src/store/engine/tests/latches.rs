@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Lets client 1 wait for `a` and `b`, while client 0 sets `a` to `first`, deletes it, and then sets `b`.
+/// Makes client 1 wait for `a` and `b`. Meanwhile, client 0 sets `a` to `first`, deletes `a`, and then sets `b`.
 fn wait_and_delete(store: &mut Store) {
     store.run(1, wait(&[b"a", b"b"]));
     store.run(0, set(b"a", b"first"));
@@ -163,7 +163,7 @@ fn latched_bytes_are_bounded_and_released() {
     store.reply(0, delete(b"k"));
     let seen: Vec<_> = (1..=5).map(|client| store.reply(client, get(b"k")) == value(&large)).collect();
     assert_eq!(seen, [true, true, false, false, false]);
-    // The first two clients have released their latches.
+    // The GETs have ended the latches, so client 1 can latch the value again.
     store.run(0, set(b"k", &large));
     assert_eq!(store.reply(1, wait(&[b"k"])), Reply::Stop);
     store.reply(0, delete(b"k"));

@@ -5,7 +5,7 @@ use crate::store::map::entry_cost;
 
 type Pairs = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Returns the counts and the contents of a store.
+/// Returns the counts of a store, its keys and values, and the length of queue `q`.
 fn state(store: &mut Store) -> ([usize; 5], Pairs, Reply) {
     let Reply::Keys(keys) = store.reply(1000, Request::ListKeys) else { panic!() };
     let pairs = keys.iter().map(|key| (key.to_vec(), store.value(key))).collect();
@@ -251,7 +251,7 @@ fn barriers_count_towards_store_bytes_until_they_end() {
     }
     let reason = store.refusal(3, barrier(&name(3), 2));
     assert!(matches!(reason, Refusal::Limit { op: Op::Barrier, needed: 5024, limit: 3768, .. }), "{reason}");
-    // The last arrival at a barrier needs no memory.
+    // The last arrival completes its barrier, which frees memory instead of needing more.
     assert_eq!(store.send(4, barrier(&name(0), 2)), [stop(4), stop(0)]);
     store.run(3, barrier(&name(3), 2));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns a store in which clients 1 and 2 waited for `q`, and a push has woken client 1.
+/// Returns a store in which clients 1 and 2 have waited for `q`, and one push has woken client 1.
 fn woken() -> Store {
     let mut store = Store::new();
     store.run(1, wait(&[b"q"]));

@@ -212,14 +212,14 @@ fn check_of_the_stored_key_reports_whether_the_last_compare_set_stored() {
     assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
     assert_eq!(store.reply(0, cas(b"k", b"", b"mine")), value(b"mine"));
     assert_eq!(store.reply(0, check(&[STORED_KEY])), YES);
-    // The reply is the same, but nothing was stored.
+    // Client 1 gets the same reply, but its compare-and-set failed.
     assert_eq!(store.reply(1, cas(b"k", b"", b"mine")), value(b"mine"));
     assert_eq!(store.reply(1, check(&[STORED_KEY])), NO);
     assert_eq!(store.reply(0, check(&[STORED_KEY, b"k"])), YES);
     assert_eq!(store.reply(0, check(&[STORED_KEY, b"absent"])), NO);
     assert_eq!(store.reply(0, cas(b"absent", b"x", b"x")), value(b"x"));
     assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
-    // A disconnect resets the key.
+    // After a disconnect, the key is absent.
     assert_eq!(store.reply(0, cas(b"k", b"mine", b"mine")), value(b"mine"));
     store.0.handle_disconnect(id(0));
     assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
