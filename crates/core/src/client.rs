@@ -1,10 +1,11 @@
 //! A client of a TCP store server.
 //!
-//! The client decides which requests to send, which may be repeated, when a call fails, and whether the server is still
-//! the same one. It does no IO and reads no clock: both come from an [`Io`].
+//! The client decides which requests to send, which of them to repeat, when a call fails, and whether the server is
+//! still the same one. It does no IO and reads no clock itself. An [`Io`] provides both.
 //!
-//! The functions are `async` so that one source serves every driver. The `Io` of the blocking client returns only when
-//! it has a result, so [`ready`] polls a call once. The `Io` of the tests has virtual time.
+//! The functions are `async`, so the client does not depend on whether its `Io` blocks. Both existing implementations
+//! do: the sockets of the crate `rallypoint-store`, and the simulated network of the tests, which has virtual time. A
+//! call with a blocking `Io` is complete when it is first polled, which is what [`ready`] does.
 
 mod call;
 mod connection;
@@ -31,8 +32,8 @@ const MAX_IDLE_CONNECTIONS: usize = 8;
 
 /// A client of one server, shared by any number of threads.
 ///
-/// Each call uses a connection of its own. The client keeps up to 8 idle connections for later calls, and replaces
-/// those that break.
+/// Each call has a connection of its own while it runs. The client keeps up to 8 idle connections for later calls, and
+/// opens a new one when none is usable.
 #[derive(Debug)]
 pub struct Client<I: Io> {
     io: Arc<I>,
@@ -52,7 +53,7 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Returns the driver.
+    /// Returns the driver of this client.
     pub fn io(&self) -> &I {
         &self.io
     }
@@ -62,7 +63,7 @@ impl<I: Io> Client<I> {
         &self.limits
     }
 
-    /// Returns what the client knows about its server.
+    /// Returns what the client knows about its server. Other calls block until the returned guard is dropped.
     pub fn server(&self) -> MutexGuard<'_, Server> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,7 +77,7 @@ impl<I: Io> Client<I> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes an idle connection that can still be used, and drops the broken ones before it.
+    /// Removes and returns an idle connection that can still be used. Drops the unusable ones that it finds first.
     fn take_idle(&self) -> Option<Connection<I>> {
         loop {
             // `is_usable` makes a system call, so the lock is released before it.
@@ -88,7 +89,7 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Keeps the connection of a finished call for later calls.
+    /// Keeps the connection of a finished call for later calls, or drops it if [`MAX_IDLE_CONNECTIONS`] are idle.
     fn put_back(&self, connection: Connection<I>) {
         let mut idle = self.idle();
         if idle.len() < MAX_IDLE_CONNECTIONS {

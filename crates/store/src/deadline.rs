@@ -52,7 +52,7 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Sleeps for `duration` or until the cancellation. Returns `false` if the sleep was cancelled.
+/// Sleeps for `duration` or until `cancellation` is cancelled. Returns `false` if the sleep was cancelled.
 pub fn sleep(duration: Duration, cancellation: Option<&Arc<dyn Cancellation>>) -> bool {
     let deadline = Deadline::after(now(), Some(duration)).or_cancelled(cancellation.cloned());
     deadline.on_wait();

@@ -28,9 +28,10 @@ impl Endpoint {
         Endpoint { host: if host == "*" { String::new() } else { host.to_owned() }, port }
     }
 
-    /// Returns the addresses to connect to, in the order of the resolver. `None` means no timeout.
+    /// Returns the addresses to connect to, in the order of the resolver. For the empty host, these are the loopback
+    /// addresses. `None` means no timeout.
     ///
-    /// The lookup runs on a thread of its own, because the resolver has timeouts of its own.
+    /// A host name is looked up on another thread, because the resolver may block for longer than `timeout`.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Endpoint {
         }
         let resolved = (self.host.as_str(), self.port).to_socket_addrs();
         let mut addresses: Vec<_> = resolved.map_err(|error| self.fault(&error.to_string()))?.collect();
-        // The resolver may return `localhost` twice. It sorts, so equal addresses are adjacent.
+        // The resolver may return an address of `localhost` twice. It sorts the addresses, so equal ones are adjacent.
         addresses.dedup();
         Ok(addresses)
     }

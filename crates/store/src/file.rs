@@ -1,6 +1,6 @@
 //! A store in one file that several processes share, including torch's. `core::record` defines the format of the file.
 //!
-//! There is no server that could wake a waiter, so `get` and `wait` poll the file.
+//! There is no server that could wake a waiter, so operations that wait poll the file.
 
 mod lock;
 mod view;
@@ -63,8 +63,9 @@ impl FileStoreOptions {
     }
 
     setters! {
-        /// Sets how many instances must have closed the file before the last one deletes it. All instances should use
-        /// the same number. `None` means that the file is never deleted.
+        /// Sets the number of workers. The last open instance deletes the file when it closes, provided that at least
+        /// this number of instances, including itself, have closed the file. All instances should use the same number.
+        /// `None` means that the file is never deleted.
         num_workers: Option<u64>;
         /// Sets the timeout of every operation, including opening. `None` means no timeout.
         timeout: Option<Duration>;
@@ -78,7 +79,7 @@ impl FileStoreOptions {
         /// processes neither write nor check the run id, so in a mixed job one of our processes must open the file
         /// first.
         run_id: Option<String>;
-        /// Sets the limits on the length of keys and values. A longer one in the file counts as corrupt.
+        /// Sets the limits on the length of keys and values. A file that contains a longer one counts as corrupt.
         limits: Limits;
         /// Sets the cancellation of all calls, including the one that opens the store.
         cancellation: Option<Arc<dyn Cancellation>>;
@@ -111,8 +112,8 @@ impl FileStoreOptions {
 
 /// A [`Store`] in one file.
 ///
-/// Torch's `FileStore` can share the file, on this machine or on any machine that mounts the file system and supports
-/// its locks.
+/// Processes that use torch's `FileStore` can share the file, on this machine or on another one. Between machines, this
+/// needs a shared file system with `flock`.
 ///
 /// The operations are those of torch's `FileStore`. There are no queues. `append`, `multi_get` and `multi_set` work
 /// although [`has_extended_api`](Store::has_extended_api) returns `false`. `num_keys` also counts the bookkeeping keys
@@ -127,12 +128,12 @@ pub struct FileStore {
     timeout: AtomicTimeout,
 }
 
-/// One instance, as counted in the file. Copies of a store with other timeouts share it.
+/// One instance, as counted in the file. Copies of a store from `with_timeout` share it.
 struct Shared {
     options: FileStoreOptions,
     file: StoreFile,
-    /// Locked after the file is locked, and only while reading: a thread that waits for the lock of the file must not
-    /// block a thread with an earlier deadline.
+    /// A thread must not hold this mutex while it waits for the lock of the file, because it would block a thread with
+    /// an earlier deadline.
     view: Mutex<View>,
 }
 
@@ -172,7 +173,8 @@ impl FileStore {
         &self.shared.options.path
     }
 
-    /// Closes the store and updates the number of open instances in the file. The last of the workers deletes the file.
+    /// Closes the store and updates the numbers of open and closed instances in the file. The last of the workers
+    /// deletes the file.
     ///
     /// Does nothing if the file was deleted or replaced in the meantime.
     ///
@@ -202,7 +204,7 @@ impl FileStore {
 
     /// Returns the key in its form in the file. Fails if it is too long.
     fn key(&self, key: &str) -> Result<Vec<u8>> {
-        // A slash precedes the key, and a deletion mark may precede the slash.
+        // In the file, a slash precedes the key, and a deletion mark may precede the slash.
         let limit = self.shared.options.limits.record_key_len.saturating_sub(2);
         within(Oversized::Key, key.len(), limit)
             .map_err(|failure| self.shared.refused(&printable(key.as_bytes()), failure))?;
@@ -245,7 +247,7 @@ impl Shared {
 
     /// Polls the file until `find` returns a value. The last poll is at the deadline.
     fn wait<T>(&self, call: &Call, keys: &[Vec<u8>], find: impl Fn(&Table) -> Option<T>) -> Result<T> {
-        // Torch polls every 10 ms.
+        // The maximum interval is that of torch, which polls every 10 ms.
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(10));
         let mut last_position = None;
         loop {
@@ -296,7 +298,7 @@ impl Shared {
 
     /// Passes the current contents to `decide` and writes the records that it returns, all under the exclusive lock.
     fn change<T>(&self, call: &Call, decide: impl FnOnce(&Table) -> Result<(Vec<Record>, T)>) -> Result<T> {
-        // In torch, DELETE_KEY is the only writer that waits for a missing file instead of creating it.
+        // In torch, `delete_key` is the only write operation that waits for a missing file instead of creating it.
         let access = if call.op == Op::DeleteKey { Access::Write } else { Access::Create };
         let (locked, mut view, claim) = self.lock(access, call)?;
         let (records, result) = decide(&view.table)?;
@@ -304,7 +306,8 @@ impl Shared {
         Ok(result)
     }
 
-    /// Locks the file and reads it. Also returns the record that claims the file for this run, if the file lacks it.
+    /// Locks the file and reads it. Also returns the record with the run id of this store, if the file has no run id
+    /// yet and a writer must append it.
     fn lock(&self, access: Access, call: &Call) -> Result<(Locked, MutexGuard<'_, View>, Option<Record>)> {
         let locked = self.file.lock(access, call)?;
         let mut view = self.view();
@@ -316,7 +319,7 @@ impl Shared {
         Ok((locked, view, claim))
     }
 
-    /// Refuses a file of another run. Returns the record that claims the file for this run, if no run has claimed it.
+    /// Refuses a file of another run. Returns the record with the run id of this store if the file has no run id yet.
     fn check_run(&self, table: &Table) -> Result<Option<Record>> {
         let Some(run_id) = &self.options.run_id else { return Ok(None) };
         let reason = match table.get(RUN_ID.as_bytes()) {
@@ -332,10 +335,10 @@ impl Shared {
             .refused(format!("{reason}, so run {run_id:?} does not use it; delete it if its run has ended")))
     }
 
-    /// Removes this instance from the count in the file.
+    /// Counts this instance as closed in the file.
     ///
-    /// By torch's rule, the instance deletes the file if it is the last open one and the number of closed instances has
-    /// reached the number of workers. Does nothing if the file was deleted or replaced.
+    /// By torch's rule, this instance deletes the file if it is the last open one and the number of closed instances
+    /// has reached the number of workers. Does nothing if the file was deleted or replaced.
     fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let is_counted_here = |metadata| {
             let view = self.view();

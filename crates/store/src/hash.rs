@@ -91,7 +91,7 @@ impl HashStore {
     ///
     /// # Errors
     ///
-    /// Fails with [`Failure::Timeout`] when the timeout passes. `on_timeout` returns what the call waited for.
+    /// Fails with [`Failure::Timeout`] when the timeout passes. `on_timeout` returns what the error reports as awaited.
     fn wait_until<T>(
         &self,
         op: Op,
@@ -114,7 +114,8 @@ impl HashStore {
             }
             let waited = self.shared.changed.wait_timeout(contents, slice);
             (contents, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            // Measured since the last `on_wait`, because a change may end every wait before its slice has passed.
+            // The time is measured since the last `on_wait`, because changes of other keys may end every wait before
+            // its slice has passed.
             if now() - last_on_wait >= slice {
                 drop(contents);
                 deadline.on_wait();
@@ -225,7 +226,7 @@ impl Store for HashStore {
         Ok(())
     }
 
-    /// A key with the name of the queue ends the wait, as in torch.
+    /// As in torch, a value under the same key ends the wait, and the pop fails with [`StoreError::QueueEmpty`].
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let item = self.wait_for_keys(Op::QueuePop, &[key], self.timeout(), |contents| {
             contents.has(key).then(|| contents.pop(key))

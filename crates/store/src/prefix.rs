@@ -10,8 +10,8 @@ use crate::store::Store;
 
 /// A store whose keys are the keys of another store that start with `prefix/`. Prefixes may be nested.
 ///
-/// Its [`barrier`](Store::barrier) is the default one, which uses the keys of torch's PrefixStore. Each key can be used
-/// for one barrier only.
+/// Its [`barrier`](Store::barrier) is the default implementation of [`Store`], which uses the same keys as torch's
+/// PrefixStore. Each key can be used for one barrier only.
 #[derive(Clone)]
 pub struct PrefixStore {
     prefix: String,

@@ -36,7 +36,7 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// Creates the options for a server that listens on all of these.
+    /// Creates the options for a server that listens on all of these addresses and sockets.
     pub fn new(listen: Vec<Listen>) -> ServerOptions {
         ServerOptions { listen, limits: None, is_standalone: false, expire_idle_jobs: None }
     }
@@ -44,8 +44,8 @@ impl ServerOptions {
     setters! {
         /// Sets the limits. `None` means [`TcpStoreServer::default_limits`].
         limits: Option<Limits>;
-        /// Sets whether the server is standalone instead of part of a node of a job. Nodes wait until a standalone
-        /// server is reachable again and never take over.
+        /// Sets whether the server is standalone instead of part of a node of a job. If a standalone server is lost,
+        /// the nodes wait until it is reachable again and do not take over.
         is_standalone: bool;
         /// Sets the time after which the keys of an idle job are deleted. `None` disables expiry.
         ///
@@ -147,8 +147,8 @@ impl TcpStoreServer {
 
     /// Returns a function that queries the statistics of the server from any thread.
     ///
-    /// The event loop itself answers, so an answer shows that it runs. The function returns `None` if there is no
-    /// answer within the given time.
+    /// The event loop itself replies, so a reply shows that it runs. The function returns `None` if there is no reply
+    /// within the given time.
     pub fn stats_query(&self) -> impl Fn(Duration) -> Option<ServerStats> + Clone + Send + use<> {
         let (commands, waker) = (self.commands.clone(), Arc::clone(&self.waker));
         move |timeout| {
@@ -162,7 +162,7 @@ impl TcpStoreServer {
     /// Stops the server. No request is carried out after this function returns.
     pub fn stop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // These fail only if the event loop has already ended.
+            // These calls fail only if the event loop has already ended or has panicked.
             let _ = self.commands.send(Command::Stop);
             let _ = self.waker.wake();
             let _ = thread.join();

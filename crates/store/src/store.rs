@@ -70,7 +70,8 @@ pub trait Store: Send + Sync {
     /// Does the same as [`compare_set`](Store::compare_set) and returns the exact outcome.
     ///
     /// Torch's servers reply only with a value. With such a server, [`Exchange::Stored`] may also mean that `desired`
-    /// was already stored, so each caller needs a different `desired`. Our stores and servers report the exact outcome.
+    /// was already stored, so concurrent callers must use different values for `desired`. Our stores and servers report
+    /// the exact outcome.
     fn compare_exchange(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Exchange> {
         exchange_from_compare_set(self, key, expected, desired)
     }
@@ -115,7 +116,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::QueueEmpty`] if a key with the name of the queue ended the wait.
+    /// Fails with [`StoreError::QueueEmpty`] if the queue is empty but `key` has a value, which also ends the wait.
     fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         let _ = key;
         Err(unsupported(self.kind(), Op::QueuePop))
@@ -166,8 +167,9 @@ pub trait Store: Send + Sync {
     /// Sets the timeout of this store. `None` means no timeout.
     fn set_timeout(&self, timeout: Option<Duration>);
 
-    /// Returns the same client with another timeout, for calls that need a shorter or longer one. Drop it before the
-    /// store.
+    /// Returns the same client with another timeout, for calls that need a shorter or longer one.
+    ///
+    /// The result shares the resources of the store, which are released when both are dropped.
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store>;
 
     /// Returns whether `append`, `multi_get` and `multi_set` are single operations of this store instead of loops.
@@ -195,7 +197,7 @@ pub trait Store: Send + Sync {
     fn kind(&self) -> StoreKind;
 }
 
-/// Counts the caller at a barrier, by torch's keys.
+/// Counts the caller at a barrier, under torch's keys.
 ///
 /// The last of `world_size` callers sets the key that all of them wait for to `value`. Returns the name of that key.
 /// Each `prefix` can be used for one barrier only.
@@ -227,7 +229,8 @@ pub(crate) fn exchange_from_compare_set<S: Store + ?Sized>(
 ) -> Result<Exchange> {
     let value = store.compare_set(key, expected, desired)?;
     Ok(if expected == desired && value == desired && !expected.is_empty() {
-        // The value is the same for `Stored` and `Absent`. Nothing changed in either case, so a check tells them apart.
+        // The value is the same for `Stored` and `Absent`. Nothing changed in either case, so a check distinguishes
+        // them.
         if store.check(&[key])? { Exchange::Stored } else { Exchange::Absent }
     } else if value == desired {
         Exchange::Stored

@@ -61,15 +61,16 @@ impl TcpStoreOptions {
         world_size: Option<u64>;
         /// Sets whether to start the server at the endpoint, in this process. Port 0 selects a free port.
         is_master: bool;
-        /// Sets the timeout of every operation, including the connection. `None` means no timeout.
+        /// Sets the timeout of every operation, including opening the store. `None` means no timeout.
         timeout: Option<Duration>;
-        /// Sets whether the master waits until all workers have joined.
+        /// Sets whether opening a store with a world size counts this process as a joined worker, and whether the
+        /// master then waits until `world_size` workers have joined.
         wait_for_workers: bool;
         /// Sets whether stores of this process with the same port share one server. See [`TcpStoreServer::shared`].
         multi_tenant: bool;
         /// Sets where the server listens, instead of at the endpoint.
         listen: Option<Listen>;
-        /// Sets the limits of the client, and those of the server if it is started.
+        /// Sets the limits of the client, and those of the server if this store starts one.
         limits: Limits;
         /// Sets what the client does when its server was restarted and lost its data.
         on_reset: OnReset;
@@ -80,8 +81,9 @@ impl TcpStoreOptions {
 
 /// A client of a TCP store server, either ours or torch's.
 ///
-/// Several threads may use a store, and a thread that waits does not block the others. A clone shares the connections,
-/// but has a timeout of its own. A server that a store started runs until the store and all its clones are dropped.
+/// Several threads may use a store, and a thread that waits does not block other threads. A clone shares the
+/// connections, but has a timeout of its own. A server that a store started runs until the store and all its clones are
+/// dropped.
 #[derive(Debug, Clone)]
 pub struct TcpStore {
     client: Arc<Client<Sockets>>,
@@ -114,9 +116,9 @@ impl TcpStore {
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::InvalidArgument`] for a world size of 0, with [`StoreError::Listen`] if the server
-    /// cannot listen, and with [`StoreError::Call`] if no connection could be opened or not all workers joined before
-    /// the timeout.
+    /// Fails with [`StoreError::InvalidArgument`] for a world size of 0 or limits that contradict each other, with
+    /// [`StoreError::Listen`] if the server cannot listen, and with [`StoreError::Call`] if no connection could be
+    /// opened or not all workers joined before the timeout.
     pub fn open(options: TcpStoreOptions) -> Result<TcpStore> {
         TcpStore::open_reporting(options, &mut |_| {})
     }
@@ -151,7 +153,7 @@ impl TcpStore {
                         Arc::new(TcpStoreServer::start(server)?)
                     }
                 };
-                // The client connects to the bound address, because the name may have other addresses as well.
+                // The client connects to the bound address, because the host name may have other addresses as well.
                 let bound = server.addresses()[0];
                 let host = if bound.ip().is_unspecified() { String::new() } else { bound.ip().to_string() };
                 (Some(server), Endpoint { host, port: bound.port() })
@@ -194,7 +196,7 @@ impl TcpStore {
         self.call(Op::Get, &[], &[], async |client, _, deadline| client.workers(deadline).await)
     }
 
-    /// Returns a clone if a connection to the server is idle or can be opened.
+    /// Returns a clone. Opens a connection first if none is idle, so that an unreachable server is detected.
     ///
     /// # Errors
     ///
@@ -211,7 +213,7 @@ impl TcpStore {
         TcpStore { cancellation: cancellation.into(), ..self.clone() }
     }
 
-    /// Returns the file descriptor of an idle connection, its local address and its remote address.
+    /// Returns the file descriptor, the local address and the remote address of an idle connection, if there is one.
     pub fn socket(&self) -> Option<(RawFd, SocketAddr, SocketAddr)> {
         let addresses = |stream: &sockets::Stream| {
             let (local, remote) = (stream.socket.local_addr().ok()?, stream.socket.peer_addr().ok()?);
@@ -220,7 +222,7 @@ impl TcpStore {
         self.client.inspect_idle(addresses).flatten()
     }
 
-    /// Returns the local address of an idle connection to the server.
+    /// Returns the local address of an idle connection to the server, if there is one.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.socket().map(|(_, local, _)| local)
     }
@@ -249,7 +251,8 @@ impl TcpStore {
         self.client.server().identity().map(String::from)
     }
 
-    /// Returns whether the server is standalone (`rallypoint serve`) instead of part of a node of a job.
+    /// Returns whether the server is standalone (`rallypoint serve`) instead of part of a node of a job. Returns
+    /// `false` if no operation has identified the server yet.
     pub fn is_server_standalone(&self) -> bool {
         self.client.server().has_capability("standalone")
     }

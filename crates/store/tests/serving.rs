@@ -134,7 +134,7 @@ fn a_dropped_server_closes_every_connection_and_releases_its_port() {
         store.set("k", b"v").unwrap();
         drop(server);
         let error = waiting.join().unwrap().unwrap_err();
-        // The failure depends on whether the request was already sent.
+        // The failure depends on whether the client had sent the request when the server was dropped.
         assert!(
             matches!(error.failure(), Some(Failure::ConnectionLost(_) | Failure::Unreachable(_))),
             "{error:?}"
@@ -180,7 +180,7 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
         assert_eq!(other.get("k").unwrap(), b"v");
         assert_eq!(other.server_identity(), first.server_identity());
     }
-    // The server runs as long as any of them.
+    // The server runs as long as any of its tenants exists.
     drop(first);
     assert_eq!(tenants[3].get("k").unwrap(), b"v");
     // A store that does not share the server finds the port in use.
@@ -340,8 +340,9 @@ fn a_new_server_can_bind_the_port_of_a_dropped_server() {
     let store = TcpStore::connect("127.0.0.1", port).unwrap();
     store.set("k", b"v").unwrap();
     drop(first);
-    // The closed connection stays in TIME_WAIT for 60 s, which must not prevent the bind. A failure that lasts less
-    // than that comes from a process of another test, which has a copy of the socket until it executes its own program.
+    // The closed connection stays in TIME_WAIT for 60 s, which must not prevent the bind. Binding may still fail for a
+    // short time, because a process that another test is starting has a copy of the listening socket until it executes
+    // its own program.
     let second = Mutex::new(None);
     eventually("another server can bind the port", || {
         *second.lock().unwrap() = TcpStoreServer::bind("", port).ok();

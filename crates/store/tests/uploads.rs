@@ -33,7 +33,7 @@ fn connect(server: &TcpStoreServer) -> TcpStream {
     stream
 }
 
-/// Returns the bytes of a SET of 2 MiB and a PING behind it.
+/// Returns the bytes of a SET with a value of 2 MiB, followed by a PING.
 fn upload(id: u8) -> Vec<u8> {
     upload_of_len(2 * MIB, id)
 }
@@ -47,7 +47,7 @@ fn upload_of_len(len: usize, id: u8) -> Vec<u8> {
 
 /// Waits until the server has read the bytes that were sent before.
 ///
-/// The server replies to each PING only after it has read earlier bytes, and one upload has a turn between two replies.
+/// This function sends 200 PINGs, one after the other. Between two replies, the server gives one upload a turn.
 fn let_server_read(server: &TcpStoreServer) {
     let mut stream = connect(server);
     let mut ping = Vec::new();
@@ -70,8 +70,8 @@ fn uploads_beyond_the_upload_budget_all_complete() {
     let uploads = (0..16).map(|id| {
         let (mut stream, all_started) = (connect(&server), Arc::clone(&all_started));
         std::thread::spawn(move || {
-            // All uploads are in progress at the same time. 100,000 bytes fit into the socket buffers even if the
-            // server does not read them.
+            // No upload continues until all have started. 100,000 bytes fit into the socket buffers even if the server
+            // does not read them.
             let bytes = upload(id);
             let (front, rest) = bytes.split_at(100_000);
             stream.write_all(front).unwrap();
@@ -157,7 +157,8 @@ fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
 fn an_active_upload_waits_less_than_two_stall_timeouts_for_14_stalled_uploads() {
     let stall = Duration::from_secs(2);
     let server = server_with_budget("32MiB", "2s");
-    // 14 uploads use almost the whole budget at the same time. Each stalls with unread bytes.
+    // 14 uploads use almost the whole budget at the same time. Each of them stalls while the server has not read all
+    // bytes that it sent.
     let stopped: Vec<_> = (0..14).map(|_| connect(&server)).collect();
     let start_barrier = std::sync::Barrier::new(stopped.len() + 1);
     std::thread::scope(|scope| {
@@ -167,7 +168,7 @@ fn an_active_upload_waits_less_than_two_stall_timeouts_for_14_stalled_uploads() 
                 let bytes = upload(id as u8);
                 stream.write_all(&bytes[..100_000]).unwrap();
                 start_barrier.wait();
-                // The server may have closed the connection.
+                // These calls fail if the server has closed the connection.
                 let _ = stream.write_all(&bytes[100_000..bytes.len() - 100]);
                 let _ = stream.read(&mut [0]);
             });

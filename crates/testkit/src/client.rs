@@ -25,12 +25,12 @@ pub fn header(op: Op, numbers: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a key.
+/// Encodes a key or a value: its length, followed by its bytes.
 pub fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text].concat()
 }
 
-/// Encodes the part of a request before its value, which is announced to have `len` bytes.
+/// Encodes a request up to the length `len` of its value, without the bytes of the value.
 pub fn announced(op: Op, key: &[u8], len: u64) -> Vec<u8> {
     [&[op as u8][..], &string(key), &len.to_le_bytes()].concat()
 }
@@ -168,7 +168,7 @@ impl Client {
         bytes
     }
 
-    /// Reads until the server has ended the connection.
+    /// Reads until the server has ended the connection, and returns how it ended.
     pub fn end(mut self) -> End {
         let mut received = std::mem::take(&mut self.unread);
         let is_reset = match self.stream.read_to_end(&mut received) {
@@ -194,7 +194,7 @@ impl Client {
         ended
     }
 
-    /// Returns the local port, by which a test finds the server's side of this connection.
+    /// Returns the local port, by which a test finds the server's end of this connection.
     pub fn port(&self) -> u16 {
         self.stream.local_addr().expect("a socket").port()
     }
@@ -216,8 +216,8 @@ impl Client {
 
     /// Sends a request that blocks and returns when the server has registered it.
     ///
-    /// The server handles one segment as a whole, so the reply to the ping shows that it has handled the request as
-    /// well.
+    /// A ping precedes the request in the same segment. The server handles a segment as a whole, so the reply to the
+    /// ping shows that the server has handled the request as well.
     pub fn start_blocking(&mut self, request: Request<'_>) {
         let mut bytes = message(Request::Ping { nonce: 8 });
         request.encode(&mut bytes);
@@ -225,7 +225,7 @@ impl Client {
         assert_eq!(self.reply(ReplyKind::Nonce), Reply::Nonce(8));
     }
 
-    /// Cancels a wait. Panics if the wait was completed, because then the server sends two bytes instead of one.
+    /// Cancels a wait. Panics if the server had completed the wait before, in which case it sends two replies.
     pub fn cancel_wait(&mut self) {
         assert_eq!(self.request(Request::CancelWait), Reply::Canceled, "the wait was completed");
         self.ping();

@@ -1,5 +1,5 @@
-//! Support for the tests of the other crates: waits with a deadline, reserved ports, processes that end with the test,
-//! and peers that misbehave.
+//! Support for the tests of the other crates: waits with a deadline, reserved ports, processes that are killed when the
+//! test ends, and peers that misbehave.
 //!
 //! The functions panic on failure, because their callers are tests.
 

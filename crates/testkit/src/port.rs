@@ -33,7 +33,8 @@ impl Port {
         Port { number, _holder: Some(socket) }
     }
 
-    /// Returns a port that no socket is bound to, outside of the range that the system assigns ports from.
+    /// Returns a port that no socket is bound to. It is not reserved, but it is outside of the range from which the
+    /// system assigns ports.
     pub fn unassigned() -> Port {
         let number = || 20_000 + (RandomState::new().build_hasher().finish() % 12_000) as u16;
         let is_free = |number: &u16| TcpListener::bind(("127.0.0.1", *number)).is_ok();
@@ -48,8 +49,8 @@ impl Port {
 
     /// Calls `listen` until it succeeds.
     ///
-    /// The first attempts may fail: a process that another test is starting has a copy of every listener of this
-    /// process, including dropped ones, until it executes its own program.
+    /// The first attempts may fail, because another test may be starting a process. Until that process executes its own
+    /// program, it has a copy of every listening socket of this process, including closed ones.
     pub fn listen<T, E: Debug>(&self, listen: impl Fn(u16) -> Result<T, E>) -> T {
         let mut listener = listen(self.number);
         let failure = format!("port {} stays in use: {:?}", self.number, listener.as_ref().err());

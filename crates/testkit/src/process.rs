@@ -1,4 +1,4 @@
-//! Processes that end with the test, and their output.
+//! Child processes that are killed when the test ends, and their output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ impl ChildGuard {
         kill_process(self.pid(), signal).expect("our own child");
     }
 
-    /// Waits until the process has ended, at most for [`WAIT_TIMEOUT`].
+    /// Waits until the process has ended and returns its status. Panics after [`WAIT_TIMEOUT`].
     #[track_caller]
     pub fn ended(&mut self) -> ExitStatus {
         self.ended_within(WAIT_TIMEOUT)
@@ -152,7 +152,7 @@ impl Lines {
         found.flatten().unwrap_or_else(|| panic!("the process did not print {what:?}:\n{}", self.text()))
     }
 
-    /// Waits until `take` returns a value, at most for [`WAIT_TIMEOUT`].
+    /// Waits until `take` returns a value. Returns `None` if it does not within [`WAIT_TIMEOUT`].
     fn wait_for<T>(&self, mut take: impl FnMut(&Printed) -> Option<T>) -> Option<T> {
         let mut taken = None;
         let is_missing = |printed: &mut Printed| {

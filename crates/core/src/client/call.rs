@@ -13,7 +13,7 @@ use crate::wire::{Op, Request};
 /// A callback that receives the reason why there is no connection yet.
 pub(super) type Report<'a> = &'a mut dyn FnMut(&ConnectionFault);
 
-/// The first pause between two attempts. Each pause is twice as long as the last, up to [`MAX_RETRY_INTERVAL`].
+/// The first retry interval. The interval doubles with each retry, up to [`MAX_RETRY_INTERVAL`].
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// The time limit for each address but the last, if the call has no deadline.
@@ -27,7 +27,7 @@ const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBE_KEY: &[u8] = b"rallypoint/probe";
 
 impl<I: Io> Client<I> {
-    /// Opens the first connection, and retries until the server is reachable.
+    /// Opens a connection unless one is idle, and retries until the server is reachable.
     ///
     /// Calls `report` after each failed attempt, and once per second while a server that accepted the connection sends
     /// no reply.
@@ -35,7 +35,8 @@ impl<I: Io> Client<I> {
     /// # Errors
     ///
     /// Fails with [`Failure::Unreachable`] if the deadline passes first, and with [`Failure::Protocol`] if every
-    /// address belongs to a server that is not a store.
+    /// address belongs to a server that is not a store. Fails with [`Failure::Reset`] if the server was restarted and
+    /// lost its data.
     pub async fn connect(
         &self,
         deadline: &Deadline,
@@ -46,7 +47,8 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// Runs `attempt` on a connection. If the connection breaks and `op` may be repeated, runs it again on another one.
+    /// Runs `attempt` on a connection. If the connection breaks, runs it again on another one, provided that `op` may
+    /// be repeated or nothing was sent.
     pub(super) async fn call<T>(
         &self,
         op: Op,
@@ -59,9 +61,11 @@ impl<I: Io> Client<I> {
         let mut early_closes = 0;
         let mut lost: Option<ConnectionFault> = None;
         loop {
-            // If the server refuses connections after one was lost, it has exited and its keys are lost.
+            // A server that refuses connections after one was lost has exited, and its keys are lost. A wait for them
+            // would not end, so it fails immediately.
             let fail_if_refused = waits && lost.is_some();
-            // A wait that gets its connection after the deadline still queries the server, within its grace.
+            // A wait may open its connection within the grace after its deadline, because the server can still report
+            // which keys are present.
             let connect_by = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };
             let checked_out = self.checkout(&connect_by, fail_if_refused, &mut |_| {}).await;
             let mut connection = match (checked_out, lost.take()) {
@@ -95,7 +99,7 @@ impl<I: Io> Client<I> {
             self.server().connection_lost();
             let (fault, sent) = match error {
                 RequestError::Lost { fault, sent } => (fault, sent),
-                // One limit bounds every length in a reply, so the field that is too long does not matter.
+                // One limit bounds every length in a reply, so the error does not name the field that is too long.
                 RequestError::Violation(WireError::TooLong { len, limit, .. }) => {
                     return Err(Failure::TooLarge { what: Oversized::Reply, len, limit });
                 }
@@ -183,7 +187,7 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Tries each address once and returns the first connection.
+    /// Tries each address once, in order, and returns the first connection that opens.
     pub(super) async fn try_addresses(
         &self,
         deadline: &Deadline,
@@ -194,7 +198,7 @@ impl<I: Io> Client<I> {
             Err(fault) => return Err(Failure::Unreachable(vec![(String::new(), fault)])),
         };
         let mut faults = Vec::new();
-        // The first server that answers in another protocol.
+        // The address of the first server that replied in another protocol, and the error.
         let mut other = None;
         for (n, address) in addresses.iter().enumerate() {
             // Each address gets an equal share of the remaining time, so a dead address leaves time for the next one.
@@ -213,7 +217,7 @@ impl<I: Io> Client<I> {
         }
         match other {
             Some((address, error)) if faults.is_empty() => Err(Failure::Protocol(Some(address), error)),
-            // A store may still start at one of the other addresses, so the call is retried.
+            // A store may still start at an address that failed, so the caller must be able to retry.
             other => {
                 let fault = other.map(|(at, error)| (at, ConnectionFault::NotAStore(error.to_string())));
                 faults.extend(fault);
@@ -224,7 +228,8 @@ impl<I: Io> Client<I> {
 
     /// Connects to one address and verifies that the server is still the same one.
     ///
-    /// The first connection of a client sends only torch's handshake. The first call then identifies the server.
+    /// Until the first call has identified the server, a new connection sends only torch's handshake. If the server
+    /// closes the connection on the PING of the handshake, connects again with [`Ack::Check`].
     async fn try_address(
         &self,
         address: &I::Address,
@@ -245,7 +250,8 @@ impl<I: Io> Client<I> {
         match open(ack, report).await {
             Err(error) if error.is(ConnectionFault::Closed) && ack == Ack::Ping => {
                 let connection = open(Ack::Check, report).await?;
-                // Our servers support PING, so one of them closed the connection for another reason.
+                // All of our servers support PING. If this server has an identity, it closed the first connection for
+                // another reason.
                 if self.server().identity().is_none() {
                     self.server().ack = Ack::Check;
                 }
@@ -255,7 +261,7 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Verifies that a connection leads to the server that the client knows. This is the only place that does so.
+    /// Verifies that a connection leads to the server that the client knows, and records a reset if it does not.
     async fn verify(&self, connection: &mut Connection<I>, report: Report<'_>) -> Result<(), RequestError> {
         let was_ours = self.server().identity().is_some();
         let identity = connection.identify(was_ours, report).await?;
@@ -269,14 +275,16 @@ impl<I: Io> Client<I> {
 
     /// Returns the first release of torch whose server supports `op`, if this server is older.
     ///
-    /// An older server closes the connection on an operation that it does not support. The probe is a request of the
-    /// same kind that leaves nothing in the store.
+    /// An older server closes the connection on an operation that it does not support. The client sends a probe to
+    /// exclude other reasons for the close. The probe is a request that the server supports since the same release and
+    /// that leaves nothing in the store.
     async fn required_release(&self, op: Op, deadline: &Deadline) -> Option<&'static str> {
         const QUEUE_LEN: Request<'_> = Request::QueueLen { key: PROBE_KEY };
         let (release, requests) = match op {
             Op::QueuePush | Op::QueuePop | Op::QueueLen => ("2.8 on (with `use_libuv`)", &[QUEUE_LEN][..]),
             Op::ListKeys => ("2.10 on", &[Request::ListKeys][..]),
-            // A barrier with world size 1 passes immediately. Torch's server leaves its count in a key.
+            // A barrier with world size 1 passes immediately. Torch's server leaves the count of the barrier under its
+            // key, so the key is deleted.
             Op::Barrier => (
                 "2.12 on",
                 &[Request::Barrier { key: PROBE_KEY, world_size: 1 }, Request::DeleteKey { key: PROBE_KEY }]
@@ -287,7 +295,8 @@ impl<I: Io> Client<I> {
         if self.server().identity().is_some() {
             return None;
         }
-        // The probe may use the whole timeout, because torch's server can take seconds to print its first stack trace.
+        // The probe may use the whole timeout of the call. Torch's server prints a stack trace before it closes the
+        // connection, and the first one can take seconds.
         let mut connection = self.try_addresses(deadline, &mut |_| {}).await.ok()?;
         for request in requests {
             if let Err(error) = connection.request(request).await {

@@ -25,12 +25,12 @@ pub(super) struct Connection<I: Io> {
     input: Vec<u8>,
     at: usize,
     end: usize,
-    /// Requests that are queued and not sent yet.
+    /// Encoded requests that are not sent yet.
     out: Vec<u8>,
     user_timeout: Option<Duration>,
     /// Whether the client may repeat the current request over another connection.
     pub(super) is_repeatable: bool,
-    /// When sending and receiving fail with [`ConnectionFault::Silent`].
+    /// The time at which sending and receiving fail with [`ConnectionFault::Silent`].
     pub(super) deadline: Deadline,
     is_handshake_done: bool,
     /// Whether the client has verified that this connection leads to the server that it knows.
@@ -59,7 +59,7 @@ pub(super) enum RequestError {
 }
 
 impl RequestError {
-    /// Sets whether the request was sent, for a failure in a step before or after the request.
+    /// Replaces `sent`, if the failure happened in a step before or after the request itself.
     pub(super) fn with_sent(self, sent: bool) -> RequestError {
         match self {
             RequestError::Lost { fault, .. } => RequestError::Lost { fault, sent },
@@ -78,7 +78,7 @@ const SMALL_READ_BYTES: usize = 8 * 1024;
 /// The read size in the middle of a reply.
 const LARGE_READ_BYTES: usize = 256 * 1024;
 /// The time limit for one attempt to open a connection. A slower attempt has probably lost a packet. A new attempt
-/// succeeds sooner than the kernel's retransmissions, whose pauses grow.
+/// succeeds sooner than the kernel's retransmission, because the kernel doubles the pause before each one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the client reports a server that has accepted the connection and sends no reply.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -133,9 +133,10 @@ impl<I: Io> Connection<I> {
 
     /// Returns the identity of the server, or `None` if the server is not one of ours.
     ///
-    /// The request is sent together with the handshake if that is not done yet. If the server was one of ours before
-    /// (`was_ours`), the GET of its identity does not wait for the CHECK, which saves a round trip. Torch's older
-    /// servers close the connection on such a GET, and the caller tries again with [`Ack::Check`].
+    /// A CHECK shows whether the server has an identity, and a GET reads it. The CHECK is sent together with the
+    /// handshake if that is not done yet. If the known server is one of ours (`was_ours`), the GET is sent without
+    /// waiting for the reply to the CHECK, which saves a round trip. Torch's older servers close the connection on a
+    /// GET of an absent key. The caller then connects again with [`Ack::Check`].
     pub(super) async fn identify(
         &mut self,
         was_ours: bool,
@@ -162,12 +163,12 @@ impl<I: Io> Connection<I> {
         }
     }
 
-    /// Queues a CHECK of the key under which our servers store their identity. Torch's servers do not have it.
+    /// Queues a CHECK of the key under which our servers store their identity. Torch's servers do not have that key.
     fn queue_identify(&mut self) {
         self.queue(&Request::Check { keys: KeyList::new(&[SERVER_KEY]) });
     }
 
-    /// Waits for the first bytes of the server and calls `on_silence` once per second until they arrive.
+    /// Waits for the first bytes from the server and calls `on_silence` once per second until they arrive.
     async fn await_input(&mut self, on_silence: Report<'_>) -> Result<(), RequestError> {
         loop {
             let interval = self.deadline.or_after(self.io.now(), SILENCE_INTERVAL);
@@ -215,11 +216,11 @@ impl<I: Io> Connection<I> {
         Ok(())
     }
 
-    /// Sets how long the kernel keeps the connection while the server acknowledges nothing.
+    /// Sets how long the kernel keeps the connection while the server's machine acknowledges no data.
     ///
-    /// A small request that may be repeated uses `client_user_timeout` (10 s), because a new connection works as soon
-    /// as the network is back. Other requests use `user_timeout` (120 s): a server that delays a large upload also
-    /// acknowledges nothing for a while.
+    /// A small request that may be repeated uses `client_user_timeout` (10 s), because the client can repeat it on a
+    /// new connection as soon as the network works again. Other requests use `user_timeout` (120 s): a request that
+    /// must not be repeated would fail, and a server that delays a large upload acknowledges no data meanwhile.
     fn choose_user_timeout(&mut self) {
         let limits = &self.limits;
         let is_small = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
@@ -286,7 +287,7 @@ impl<I: Io> Connection<I> {
         Ok(present)
     }
 
-    /// Reads more bytes. All bytes received before must have been decoded.
+    /// Reads more bytes into `input`, whose previous bytes must all have been decoded.
     async fn read_more(&mut self, deadline: &Deadline) -> Result<(), RequestError> {
         let read_len = if self.decoder.is_mid_reply() { LARGE_READ_BYTES } else { SMALL_READ_BYTES };
         (self.at, self.end) = (0, 0);

@@ -11,7 +11,7 @@ pub trait Cancellation: fmt::Debug + Send + Sync {
     /// block.
     fn is_cancelled(&self) -> bool;
 
-    /// Runs while a thread waits, after each interrupted system call and every [`Deadline::CANCELLATION_INTERVAL`].
+    /// Called while a thread waits: after each interrupted system call and every [`Deadline::CANCELLATION_INTERVAL`].
     ///
     /// The thread holds no locks, so an implementation may run signal handlers here.
     fn on_wait(&self) {}
@@ -49,8 +49,8 @@ impl Deadline {
 
     /// Returns a later deadline for the last steps of a call, such as cancelling a wait.
     ///
-    /// The grace ends at most 100 ms after this deadline, or 5 % of the timeout if that is longer. It is at least 30 ms
-    /// from `now`, in case the process was not scheduled in time.
+    /// The grace is 4 % of the timeout, but at least 60 ms and at most 2 s. It ends at least 30 ms after `now`, in case
+    /// the process was not scheduled in time.
     pub fn grace(&self, now: Duration) -> Deadline {
         let at = self.at.map(|at| {
             let timeout = at.saturating_sub(self.start);
@@ -60,7 +60,7 @@ impl Deadline {
         Deadline { at, ..self.clone() }
     }
 
-    /// Returns the earlier of this deadline and `max` after `now`.
+    /// Returns the earlier of this deadline and the time `max` after `now`.
     pub fn or_after(&self, now: Duration, max: Duration) -> Deadline {
         let limit = now.saturating_add(max);
         Deadline { at: Some(self.at.map_or(limit, |at| at.min(limit))), ..self.clone() }
@@ -74,7 +74,7 @@ impl Deadline {
         self.at.map(|at| at.saturating_sub(now))
     }
 
-    /// Returns the maximum time to wait before [`Deadline::on_wait`] must be called.
+    /// Returns how long a thread may wait before it must call [`Deadline::on_wait`]. `None` means without limit.
     pub fn slice(&self, now: Duration) -> Option<Duration> {
         match (self.left(now), &self.cancellation) {
             (left, None) => left,
@@ -118,7 +118,7 @@ impl Backoff {
         Backoff { next: first, max }
     }
 
-    /// Returns the next pause.
+    /// Returns the next pause. `random` selects its jitter.
     pub fn pause(&mut self, random: u32) -> Duration {
         let interval = self.next;
         self.next = (interval * 2).min(self.max);

@@ -9,10 +9,10 @@ use crate::value::Value;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The call timed out while it waited for this.
+    /// The call timed out. Contains what it waited for.
     Timeout(Awaited),
-    /// The server sent no reply before the deadline, although the operation does not wait. The call may be repeated. If
-    /// it writes, the server may still carry it out.
+    /// The server sent no reply before the deadline, although the operation is not one that waits. The call may be
+    /// repeated. If it is a write, the server may still carry it out.
     NoAnswer,
     /// No connection could be opened. Contains each address with its last fault.
     Unreachable(Vec<(String, ConnectionFault)>),
@@ -98,7 +98,7 @@ pub enum Oversized {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retry {
-    /// The same call would fail again, or the caller has to decide.
+    /// The same call would probably fail again, so only the caller can decide whether to repeat it.
     Never,
     /// The call may be repeated unchanged. It can succeed once the server is reachable.
     WhenReachable,

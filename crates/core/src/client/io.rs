@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::deadline::Deadline;
 use super::fault::ConnectionFault;
 
-/// A driver, which provides connections, addresses, time and randomness.
+/// The driver of a client, which provides connections, addresses, time and randomness.
 ///
 /// A function that waits must return when its deadline passes or is cancelled.
 #[allow(async_fn_in_trait, reason = "the client needs no bounds on the futures")]
@@ -28,7 +28,7 @@ pub trait Io: Debug {
     /// Resolves the addresses of the server.
     async fn resolve(&self, deadline: &Deadline) -> Result<Vec<Self::Address>, ConnectionFault>;
 
-    /// Opens a connection.
+    /// Opens a connection. Fails with [`ConnectionFault::ConnectTimeout`] at the deadline.
     async fn connect(
         &self,
         address: &Self::Address,
@@ -56,7 +56,7 @@ pub trait Io: Debug {
         deadline: &Deadline,
     ) -> Result<usize, ConnectionFault>;
 
-    /// Sleeps until the deadline.
+    /// Sleeps until the deadline has passed or was cancelled.
     async fn sleep(&self, deadline: &Deadline);
 
     /// Returns whether the connection is open and has no unread bytes.
@@ -66,7 +66,7 @@ pub trait Io: Debug {
     fn set_user_timeout(&self, stream: &Self::Stream, timeout: Duration);
 }
 
-/// Runs a call whose [`Io`] blocks, and returns its result.
+/// Runs a call of a client whose [`Io`] blocks, and returns the result of the call.
 ///
 /// # Panics
 ///

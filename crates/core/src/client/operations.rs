@@ -22,7 +22,7 @@ const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum Exchange {
     /// The desired value was stored.
     Stored,
-    /// The key has another value than expected, which was not changed. Contains that value.
+    /// The value of the key is not the expected one. Nothing was stored. Contains the value.
     Mismatch(Vec<u8>),
     /// The key is absent although a value was expected. Nothing was stored.
     Absent,
@@ -33,7 +33,7 @@ impl<I: Io> Client<I> {
     ///
     /// # Errors
     ///
-    /// Like all operations, fails with a [`Failure`], which states whether the call may be repeated.
+    /// Like all operations, fails with a [`Failure`]. [`Failure::retry`] returns whether the call may be repeated.
     pub async fn request(&self, request: Request<'_>, deadline: &Deadline) -> Result<Reply, Failure> {
         self.call(request.op(), deadline, async |connection| connection.request(&request).await).await
     }
@@ -49,7 +49,8 @@ impl<I: Io> Client<I> {
 
     /// Sends a request that has no reply and waits until the server has handled it.
     ///
-    /// `key` is the first key of the request. It is `None` for a queue, whose absence is no evidence of a reset.
+    /// `key` is the first key of the request. The client remembers it to detect a reset. It must be `None` for a queue,
+    /// whose key disappears when the queue is emptied.
     ///
     /// # Errors
     ///
@@ -69,7 +70,7 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// Identifies the server unless an earlier operation did.
+    /// Queries the identity of the server, unless an earlier call did.
     ///
     /// # Errors
     ///
@@ -119,7 +120,8 @@ impl<I: Io> Client<I> {
         }
     }
 
-    /// Remembers a key that was read, unless its value is empty: then it may be a queue, whose absence is no evidence.
+    /// Remembers a key that was read, to detect a reset. Skips a key with an empty value, because it may be a queue,
+    /// whose key disappears when the queue is emptied.
     fn remember_value(&self, key: &[u8], value: &[u8]) {
         if !value.is_empty() {
             self.server().remember(key);
@@ -130,14 +132,16 @@ impl<I: Io> Client<I> {
     ///
     /// # Errors
     ///
-    /// Fails with [`Failure::NotANumber`] if the value is not a number, and otherwise like [`Client::request`].
+    /// Fails with [`Failure::NotANumber`] if the value is not a number or the sum overflows, and otherwise like
+    /// [`Client::request`].
     pub async fn add(&self, key: &[u8], delta: i64, deadline: &Deadline) -> Result<i64, Failure> {
         match self.request(Request::Add { key, delta }, deadline).await {
             Ok(reply) => {
                 self.server().remember(key);
                 Ok(number(reply))
             }
-            // A server closes the connection if the value is not a number. The protocol has no error reply.
+            // The protocol has no error reply. A server closes the connection if the value is not a number, so read the
+            // value to find out.
             Err(failure @ Failure::Indeterminate(_)) => match self.inspect_key(key, deadline).await {
                 Some(Some(value))
                     if parse_prefix(&value).and_then(|number| number.checked_add(delta)).is_none() =>
@@ -162,11 +166,13 @@ impl<I: Io> Client<I> {
             Err(failure @ Failure::Indeterminate(_)) => failure,
             other => return other,
         };
-        // Our servers close the connection if the value would be too long. The protocol has no error reply.
+        // The protocol has no error reply. Our servers close the connection if the value would be too long, so read its
+        // length to find out.
         let Some(limit) = self.server().value_len() else { return Err(failure) };
         let stored = self.inspect_key(key, deadline).await;
         match stored.map(|stored| stored.map_or(0, |stored| stored.len())) {
-            // If the stored value already exceeds the limit, the server enforces another limit.
+            // If the stored value already exceeds the limit, the server does not enforce it, and the append failed for
+            // another reason.
             Some(current_len) if current_len <= limit && current_len + value.len() > limit => {
                 let what = Oversized::Append { current_len };
                 Err(Failure::TooLarge { what, len: value.len() as u64, limit })
@@ -176,7 +182,7 @@ impl<I: Io> Client<I> {
     }
 
     /// Reads a key to diagnose a failure. Returns `Some(None)` if the key is absent, and `None` if the server does not
-    /// answer within [`DIAGNOSIS_TIMEOUT`].
+    /// reply within [`DIAGNOSIS_TIMEOUT`].
     async fn inspect_key(&self, key: &[u8], deadline: &Deadline) -> Option<Option<Value>> {
         let diagnosis_deadline = deadline.or_after(self.io.now(), DIAGNOSIS_TIMEOUT);
         let mut connection = self.try_addresses(&diagnosis_deadline, &mut |_| {}).await.ok()?;
@@ -188,7 +194,10 @@ impl<I: Io> Client<I> {
         Some(stored)
     }
 
-    /// Stores `desired` if the key has the value `expected`, and returns what torch's server returns.
+    /// Stores `desired` if the key has the value `expected`, or if the key is absent and `expected` is empty.
+    ///
+    /// Returns the value of the key after the operation. As with torch's server, the result is also `expected` if
+    /// nothing was stored because the key is absent.
     ///
     /// # Errors
     ///
@@ -202,16 +211,17 @@ impl<I: Io> Client<I> {
     ) -> Result<Value, Failure> {
         let request = Request::CompareSet { key, expected: expected.into(), desired: desired.into() };
         let stored = value(self.request(request, deadline).await?);
-        // A reply that equals a non-empty `expected` may also mean that the key is absent.
+        // Only a key that exists is remembered. A reply that equals a non-empty `expected` may mean that the key is
+        // absent.
         if *stored != *expected || expected.is_empty() {
             self.server().remember(key);
         }
         Ok(stored)
     }
 
-    /// Stores `desired` if the key has the value `expected`, and reports the exact outcome.
+    /// Does the same as [`Client::compare_set`] and returns the exact outcome.
     ///
-    /// Returns `None` and stores nothing if the server cannot report it. Only our servers can.
+    /// Returns `None` and stores nothing if the server cannot report the exact outcome. Only our servers can.
     ///
     /// # Errors
     ///
@@ -288,7 +298,8 @@ impl<I: Io> Client<I> {
         Ok(parse_prefix(&value(reply)).unwrap_or(0))
     }
 
-    /// Waits until `world_size` workers have joined. `joined` is their current number.
+    /// Waits until `world_size` workers have joined. `joined` is the number of workers that the caller knows to have
+    /// joined.
     ///
     /// # Errors
     ///
@@ -307,7 +318,7 @@ impl<I: Io> Client<I> {
             }
             self.pause(&mut backoff, deadline).await;
             joined = match self.workers(&deadline.grace(self.io.now())).await {
-                // The deadline passed during the request, so the last known number counts.
+                // The deadline passed during the request, so the timeout reports the last known number.
                 Err(_) if deadline.has_passed(self.io.now()) => joined,
                 joined => joined?,
             };

@@ -1,8 +1,8 @@
 //! What a client knows about its server, and how it detects that the server was restarted and lost its data.
 //!
-//! Our servers have an identity. Torch's servers have none. A client concludes that such a server was restarted if,
-//! after a reconnect, none of the keys that the client has seen exists. This is a false alarm if other clients deleted
-//! all of them.
+//! Our servers have an identity, which changes with every start. Torch's servers have none. A client concludes that a
+//! server without an identity was restarted if, after a reconnect, none of the keys that the client remembers exists.
+//! The conclusion is wrong if other clients deleted all of these keys.
 
 use std::collections::VecDeque;
 
@@ -10,24 +10,24 @@ use super::connection::Ack;
 use super::user_key;
 use crate::counted::first_few;
 
-/// The number of keys that a client remembers for a server without an identity.
+/// The maximum number of keys that a client remembers of a server without an identity.
 const MAX_REMEMBERED_KEYS: usize = 64;
 
 /// What a client knows about its server.
 #[derive(Debug, Default)]
 pub struct Server {
-    /// Whether an operation has identified the server.
+    /// Whether a call has queried the server's identity, even if the server turned out to have none.
     pub(super) is_identified: bool,
-    /// The request by which the server acknowledges requests that have no reply.
+    /// The request that the client sends to learn that the server has handled requests without a reply.
     pub(super) ack: Ack,
-    /// Whether the server has replied to a request for a queue.
+    /// Whether the server has replied to a queue operation, which shows that it supports queues.
     pub(super) has_answered_queue: bool,
     identity: Option<String>,
     /// Keys that the client has seen, if the server has no identity. The oldest key is first.
     remembered: VecDeque<Vec<u8>>,
-    /// Whether a connection was lost since the server was last verified.
+    /// Whether a connection was lost since the client last verified the server.
     is_reconnect: bool,
-    /// The evidence that the server was restarted.
+    /// The evidence that the server was restarted. Only [`OnReset::Fail`] sets it.
     reset: Option<String>,
     on_reset: OnReset,
     generation: u64,
@@ -79,13 +79,16 @@ impl Server {
         self.reset.as_deref()
     }
 
-    /// Remembers that a key exists. It must not be a queue, because an empty queue does not exist.
+    /// Remembers that a key exists, if the server has no identity.
+    ///
+    /// The key must not name a queue: its key disappears when the queue is emptied, which would look like a reset.
     pub(super) fn remember(&mut self, key: &[u8]) {
         if self.identity.is_some() || self.remembered.iter().any(|remembered| remembered == key) {
             return;
         }
         if self.remembered.len() == MAX_REMEMBERED_KEYS {
-            // The first key stays: it is often the counter of workers, which no client deletes.
+            // The first key is never dropped, because it is often torch's counter of joined workers, which no client
+            // deletes.
             self.remembered.remove(1);
         }
         self.remembered.push_back(key.to_vec());
@@ -101,7 +104,10 @@ impl Server {
         self.is_reconnect = true;
     }
 
-    /// Returns the keys that must be checked after a reconnect to a server with this identity.
+    /// Returns the keys whose presence must be checked on a new connection to a server with this identity.
+    ///
+    /// There are none unless the connection replaces a lost one and neither the known server nor this one has an
+    /// identity.
     pub(super) fn keys_to_check(&self, identity: Option<&str>) -> Vec<Vec<u8>> {
         match self.is_identified && self.is_reconnect && self.identity.is_none() && identity.is_none() {
             true => self.remembered.iter().cloned().collect(),
@@ -109,11 +115,12 @@ impl Server {
         }
     }
 
-    /// Compares the server at the other end of a connection with the known one, and records a reset if they differ.
+    /// Compares the server of a new connection with the known one, and handles a reset as [`OnReset`] selects.
     ///
-    /// `missing` contains the remembered keys that the server does not have.
+    /// `identity` is the identity of the new server, and `missing` contains the remembered keys that it does not have.
     pub(super) fn verify(&mut self, identity: Option<String>, missing: &[Vec<u8>]) {
-        // If this client deleted its last remembered key during the check, a missing key is no evidence.
+        // If another thread of this client deleted the last remembered key during the check, a missing key is no
+        // evidence of a reset.
         let had_keys = !self.remembered.is_empty();
         missing.iter().for_each(|key| self.forget(key));
         let instance = |identity: &str| identity_field(identity, "instance=").unwrap_or(identity).to_owned();
@@ -146,14 +153,14 @@ impl Server {
         }
         self.is_identified = true;
         self.identity = identity;
-        // Our servers support PING, so a close on PING had another reason.
+        // All of our servers support PING. If one closed the connection after a PING, it had another reason.
         if self.identity.is_some() {
             self.ack = Ack::Ping;
         }
     }
 }
 
-/// Returns the field of an identity that starts with `name`.
+/// Returns the value of a field of an identity. `name` includes the equals sign.
 fn identity_field<'a>(identity: &'a str, name: &str) -> Option<&'a str> {
     identity.split(' ').find_map(|field| field.strip_prefix(name))
 }
@@ -170,7 +177,7 @@ mod tests {
         format!("/{n}").into_bytes()
     }
 
-    /// Returns the state of a client of a server without an identity, with this number of remembered keys.
+    /// Returns what a client knows about a server without an identity after it has seen this number of keys.
     fn torch_server(keys: usize) -> Server {
         let mut server = Server::default();
         server.verify(None, &[]);
@@ -178,7 +185,7 @@ mod tests {
         server
     }
 
-    /// Reconnects to a server that has none of the keys.
+    /// Simulates a reconnect to a server that has none of the remembered keys.
     fn reconnect_to_empty(server: &mut Server) {
         server.connection_lost();
         let checked = server.keys_to_check(None);
@@ -208,7 +215,7 @@ mod tests {
         server.connection_lost();
         let checked = server.keys_to_check(None);
         assert_eq!(checked, std::iter::once(0).chain(37..99).map(key).collect::<Vec<_>>());
-        // The client forgets the missing keys.
+        // One key is still present, so there was no reset. The client forgets the other keys.
         server.verify(None, &checked[1..]);
         assert_eq!(server.reset(), None);
         server.remember(b"/k");

@@ -1,4 +1,5 @@
-//! Requests that wait on the server. The client cancels them at their deadline.
+//! WAIT and BARRIER, whose reply the server delays until the keys are present or all clients have arrived. The client
+//! cancels them at the deadline of the call.
 
 use super::Client;
 use super::connection::{Connection, RequestError};
@@ -8,13 +9,13 @@ use super::io::Io;
 use crate::error::WireError;
 use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 
-/// The outcome of a wait. The error of a timeout contains for each key whether it is present.
+/// The outcome of a wait. `Err` means that the wait timed out, and contains for each key whether it is present.
 type WaitOutcome<T> = Result<T, Vec<bool>>;
 
 impl<I: Io> Client<I> {
     /// Waits until all keys are present, then sends the request `then` and returns its reply.
     ///
-    /// If the server handles requests in order, the client sends both requests together.
+    /// If the server has the capability `in-order`, the client sends both requests together, which saves a round trip.
     ///
     /// # Errors
     ///
@@ -35,13 +36,13 @@ impl<I: Io> Client<I> {
 
     /// Waits until a queue has an item, and removes and returns the first one.
     ///
-    /// Returns `None` if a key with the name of the queue ended the wait.
+    /// Returns `None` if the queue is empty but `key` has a value, which also ends the wait.
     ///
     /// # Errors
     ///
     /// Fails with [`Failure::Timeout`] if the queue is empty at the deadline, and otherwise like [`Client::request`].
     pub async fn wait_then_pop(&self, key: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>, Failure> {
-        // On a server without queues, the WAIT before the pop would never end.
+        // On a server without queues, the WAIT before the pop would never end. Such a server refuses QUEUE_LEN.
         if !self.server().has_queues() {
             self.request(Request::QueueLen { key }, deadline).await?;
             self.server().has_answered_queue = true;
@@ -69,7 +70,7 @@ impl<I: Io> Client<I> {
     }
 }
 
-/// Converts the outcome of a wait. If the server sent no reply, it is unknown which keys are present.
+/// Converts the outcome of a wait to a result. After a timeout without a reply, it is unknown which keys are present.
 fn into_result<T>(waited: Result<WaitOutcome<T>, Failure>) -> Result<T, Failure> {
     match waited {
         Ok(waited) => waited.map_err(|present| Failure::Timeout(Awaited::Keys(Some(present)))),
@@ -98,8 +99,8 @@ async fn wait_then<I: Io>(
 
 /// Waits and pops over one connection, because our servers reserve an item for the connection that was woken for it.
 ///
-/// Waits again if another client took the item first. Returns `None` if a key with the name of the queue ended the
-/// wait.
+/// Waits again if another client took the item first. Returns `None` if the queue is empty but `key` has a value, which
+/// also ends the wait.
 async fn wait_then_pop<I: Io>(
     connection: &mut Connection<I>,
     key: &[u8],
@@ -110,7 +111,8 @@ async fn wait_then_pop<I: Io>(
         if let Err(present) = waited.map_err(|error| error.with_sent(false))? {
             return Ok(Err(present));
         }
-        // Both requests are sent together, so a queue that another client fills and empties is not taken for a key.
+        // The pop and the CHECK are sent together. If another client pushed an item between them, CHECK would find the
+        // queue, and this client would conclude that the key has a value.
         connection.queue(&Request::QueuePop { key });
         connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
         connection.send().await?;
@@ -127,7 +129,8 @@ async fn wait_then_pop<I: Io>(
 
 /// Sends the queued requests and waits until the WAIT or BARRIER among them completes. Cancels it at the deadline.
 ///
-/// Returns whether the wait completed. Afterwards the connection has the grace of the deadline.
+/// Returns whether the wait completed. Extends the deadline of the connection by the grace of `deadline`, for the
+/// requests that follow.
 ///
 /// `pipelined` is the reply kind of a request that was sent together with the wait. The server replies to it in either
 /// case, but the reply is returned only if the wait completed.
@@ -157,7 +160,7 @@ async fn wait_or_cancel<I: Io>(
         Some(kind) => Some(connection.receive(kind).await?),
         None => None,
     };
-    // The wait completed while the cancel was in flight, so the server replies to both.
+    // If the wait completed while the cancel was in flight, the server also replies to the cancel.
     if done && is_cancelled && connection.receive(ReplyKind::Waited(Op::CancelWait)).await? != Reply::Canceled
     {
         return Err(RequestError::Violation(WireError::BadReply { op: Op::CancelWait, found: 0 }));

@@ -1,4 +1,4 @@
-//! Heartbeats of a rendezvous over a link with delay and loss.
+//! A test of the heartbeats of a rendezvous over a link with delay and packet loss.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::server::{Behavior, Model};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects. Returns the result, the reported faults, and how long it took.
+/// Connects a new client. Returns the result, the reported faults, and how long the client took.
 fn connect(net: &Net) -> (Result<(), Failure>, Vec<ConnectionFault>, Duration) {
     let (start, mut reported) = (net.now(), Vec::new());
     let result =
@@ -94,7 +94,7 @@ fn a_server_of_another_protocol_is_reported_immediately_and_does_not_hide_a_stor
 #[test]
 fn an_attempt_that_the_deadline_cuts_short_does_not_hide_the_fault_before_it() {
     let net = Net::new(vec![Host::Refuses]);
-    // No packet passes during the last attempt.
+    // The last attempt, which begins within 600 ms before the deadline, gets no reply.
     net.after(TIMEOUT - Duration::from_millis(600), |state| state.hosts[0] = Host::Unreachable);
     let (result, _, took) = connect(&net);
     assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), ConnectionFault::Refused)])));

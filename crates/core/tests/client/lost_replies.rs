@@ -21,11 +21,11 @@ fn a_request_with_a_lost_reply_is_repeated_once_or_never() {
             let sent = net.model(|model| model.count(operation.op)) - before;
             match (operation.is_repeatable, &result) {
                 (false, Err(Failure::Indeterminate(_))) => assert_eq!(sent, 1, "{:?}", operation.op),
-                // The key is deleted, and it is unknown which of the two requests deleted it.
+                // The repeated request found no key, so it is unknown whether the lost request deleted it.
                 (true, Err(Failure::Indeterminate(_))) => assert_eq!(operation.op, Op::DeleteKey),
-                // A reply of one byte is complete.
+                // A reply of 1 byte is not truncated.
                 (_, Ok(())) if matches!(behavior, Behavior::Truncate(1)) => {}
-                // CHECK, GET and PING are also part of the handshake.
+                // The client also sends CHECK, GET and PING on every new connection.
                 (true, Ok(())) => {
                     assert!(sent == 2 || [Op::Check, Op::Get, Op::Ping].contains(&operation.op));
                 }

@@ -1,4 +1,4 @@
-//! A simulated network whose clock advances only while a client waits.
+//! A simulated network with a virtual clock, which advances while a client waits or when a test advances it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub(crate) enum Host {
     Unreachable,
     /// The process accepts connections and closes them when the first byte arrives.
     Closes,
-    /// The process accepts connections and sends these bytes on the first of them.
+    /// The process accepts connections. It sends these bytes when it first receives data, and nothing afterwards.
     Sends(Vec<u8>),
     /// A store.
     Store(Box<Model>),
@@ -31,9 +31,10 @@ type Event = Box<dyn FnOnce(&mut NetState)>;
 pub(crate) struct NetState {
     pub(crate) now: Duration,
     pub(crate) hosts: Vec<Host>,
-    /// Whether the network is cut. Requests that are sent meanwhile are lost.
+    /// Whether the network is cut. Requests that are sent during the cut are lost.
     pub(crate) is_cut: bool,
-    /// Whether the stores are stopped. They handle requests that are sent meanwhile when they resume.
+    /// Whether the store processes are stopped. When they resume, they handle the requests that arrived in the
+    /// meantime.
     pub(crate) is_stopped: bool,
     pub(crate) connections: Vec<Connection>,
     /// The user timeouts that were set, in order.
@@ -79,7 +80,7 @@ impl BadLink {
 #[derive(Default)]
 pub(crate) struct Connection {
     pub(crate) host: usize,
-    /// Bytes for the client, each with the time at which they arrive.
+    /// Chunks of bytes for the client, each with the time at which it arrives.
     inbound: VecDeque<(Duration, Vec<u8>)>,
     /// When the client notices that the server closed the connection.
     closed_at: Option<Duration>,
@@ -90,6 +91,7 @@ pub(crate) struct Connection {
     is_dropped: bool,
 }
 
+/// A handle to the simulated network. It is the [`Io`] of the clients.
 #[derive(Clone)]
 pub(crate) struct Net(pub(crate) Rc<RefCell<NetState>>);
 
@@ -99,6 +101,7 @@ impl std::fmt::Debug for Net {
     }
 }
 
+/// The client's side of one connection.
 #[derive(Debug)]
 pub(crate) struct Stream {
     net: Net,
@@ -201,7 +204,7 @@ impl Net {
     }
 }
 
-/// The result of polling a connection.
+/// The result of polling a connection: bytes, a fault, or the time at which to poll again.
 enum Poll {
     Later(Duration),
     Ready(Result<usize, ConnectionFault>),
@@ -273,7 +276,7 @@ impl NetState {
         true
     }
 
-    /// Returns how long it takes until the reply to a request that is sent now arrives.
+    /// Returns how long the reply to a request that is sent now takes to arrive.
     fn round_trip(&mut self) -> Duration {
         self.bad_link.as_mut().map_or(self.latency, |link| link.travel() + link.travel())
     }

@@ -22,7 +22,7 @@ impl Operation {
     }
 }
 
-/// Returns the store with the keys that all operations need to succeed without waiting.
+/// Adds the keys and queue items that [`all_operations`] need to succeed without waiting.
 pub(crate) fn prepared(model: Model) -> Model {
     let mut model =
         model.with("/present", "value").with("/number", "1").with("/list", "x").with("/doomed", "x");

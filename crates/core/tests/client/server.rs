@@ -1,4 +1,4 @@
-//! A model of a store, which records all requests and handles each with the behavior that a test chose.
+//! A model of a store server. It records all requests and handles each with the behavior that the test selected.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,19 +27,20 @@ pub(crate) enum Behavior {
     SplitBytes(Duration),
 }
 
-/// The reply to a request, and how to deliver it.
+/// The reply to a request, the connection to which it belongs, and how to deliver it.
 pub(crate) struct Response {
     pub(crate) to: usize,
     pub(crate) behavior: Behavior,
     pub(crate) reply: Vec<u8>,
 }
 
+/// The model's state of one connection.
 #[derive(Default)]
 struct Peer {
     decoder: RequestDecoder,
     /// The operation in which the peer is blocked, and the keys or the barrier it waits for.
     awaited: Option<(Op, Vec<Vec<u8>>)>,
-    /// Requests that the peer sent while it is blocked.
+    /// Requests that the peer sent while it was blocked. The model handles them when the wait ends.
     deferred: VecDeque<Vec<u8>>,
     is_ignored: bool,
 }
@@ -52,18 +53,18 @@ pub(crate) struct Model {
     peers: BTreeMap<usize, Peer>,
     /// Whether the last COMPARE_SET stored its value.
     has_stored: bool,
-    /// All requests, each with its connection.
+    /// All received requests, each with the number of its connection.
     pub(crate) requests: Vec<(usize, Op)>,
     /// Behaviors for the next request of an operation. Each applies once.
     pub(crate) next_behaviors: Vec<(Op, Behavior)>,
     /// Behaviors for all requests of an operation.
     pub(crate) permanent_behaviors: Vec<(Op, Behavior)>,
-    /// The number of further CHECKs that get a reply.
+    /// The number of further CHECKs that get a reply. `None` means all of them.
     pub(crate) checks_left: Option<usize>,
 }
 
 impl Clone for Model {
-    /// Copies the values and the queues, but not the connections.
+    /// Copies only the values and the queues.
     fn clone(&self) -> Model {
         Model { values: self.values.clone(), queues: self.queues.clone(), ..Model::default() }
     }

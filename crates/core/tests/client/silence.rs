@@ -122,7 +122,7 @@ fn an_incomplete_report_of_present_keys_is_discarded() {
 fn a_key_that_is_set_while_the_wait_is_cancelled_counts() {
     let (net, client) = connected(Model::ours("a"));
     net.change(|state| state.latency = Duration::from_millis(10));
-    // The reply is in flight when the client cancels.
+    // The reply to the WAIT is in flight when the client cancels the WAIT.
     net.after(TIMEOUT - Duration::from_millis(5), |state| state.set("/k", "v"));
     assert_eq!(&*ready(client.get(b"/k", &net.deadline(TIMEOUT))).unwrap(), b"v");
     ready(client.ping(&net.deadline(TIMEOUT))).unwrap();
@@ -141,7 +141,8 @@ fn a_repeatable_call_completes_within_5_s_after_a_30_s_network_cut() {
                 assert_eq!(result, Ok(()), "{:?}", operation.op);
                 assert!(took < Duration::from_secs(35), "{:?} took {took:?}", operation.op);
             }
-            // The kernel gives the connection up after 120 s, and the client does not repeat the request.
+            // The user timeout breaks the connection after 120 s, and the client does not repeat the request. QUEUE_POP
+            // is an exception: the client repeats the WAIT before the pop.
             false if operation.op == Op::QueuePop => {}
             false => assert!(matches!(result, Err(Failure::Indeterminate(_))), "{result:?}"),
         }

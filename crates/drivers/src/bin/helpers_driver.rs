@@ -1,4 +1,5 @@
-//! Calls one of the helpers around a store, for interop tests whose other ranks run torch.
+//! Calls one of the helper functions of `rallypoint-rendezvous` with a store, for interop tests whose other ranks run
+//! torch.
 //!
 //! ```text
 //! helpers_driver barrier     HOST:PORT PREFIX WORLD_SIZE RANK TIMEOUT_MS TRACE_MS    (rank `-` for none)
@@ -7,7 +8,8 @@
 //! helpers_driver create      HOST:PORT serve|join WORLD_SIZE TIMEOUT_MS
 //! ```
 //!
-//! Prints `ok` and the result, or `err NAME MESSAGE`. After `create` it keeps the store until its standard input ends.
+//! Prints `ok` and the result, or `err NAME MESSAGE`. `create` prints `ok PORT`, keeps the store open until the end of
+//! standard input, and prints `ok closed`.
 
 use std::io::Read;
 use std::time::Duration;
@@ -63,7 +65,7 @@ fn run(words: &[&str]) -> Result<String> {
     }
 }
 
-/// Connects with a timeout that is longer than those of the helpers, so that theirs apply.
+/// Connects with a timeout that is longer than the timeout of any helper, so that the helper's timeout applies.
 fn connect(endpoint: &str) -> Result<TcpStore> {
     let options = TcpStoreOptions::new(endpoint.parse()?);
     TcpStore::open(options.timeout(Duration::from_secs(60)))

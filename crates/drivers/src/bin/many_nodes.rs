@@ -1,7 +1,7 @@
-//! Measures many nodes of one job in one process: the time until all are in a round, the number of compare-and-sets,
-//! and the time until all nodes know that one of them rejoins.
+//! Runs many nodes of one job in one process. Measures the time until all of them are in a round, the number of
+//! compare-and-sets, and the time until all nodes know that one of them rejoins.
 //!
-//! `many_nodes NODES [ENDPOINT]` prints one line of JSON. Without an endpoint it serves the store itself.
+//! `many_nodes NODES [ENDPOINT]` prints one line of JSON. Without an endpoint, it starts a store server itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -101,7 +101,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         "{{\"nodes\": {nodes}, \"seconds\": {seconds:.6}, \"writes\": {writes}, \"woken\": {median:.6}, \
          \"woken_last\": {last:.6}}}"
     );
-    // Exit without leaving the rendezvous node by node.
+    // The process exits without dropping the handlers, because the nodes would leave the rendezvous one by one.
     std::process::exit(0);
 }
 
@@ -124,12 +124,13 @@ fn measure_wakeups(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
         });
     }
     ready.wait();
-    // Give all threads time to start waiting. A heartbeat is not a change of the round.
+    // All threads need time to start waiting. Heartbeats do not end their waits, because they do not change the round.
     std::thread::sleep(Duration::from_millis(500));
     *FIRST_CHANGE.lock().expect("no thread panics while it has the lock") = None;
     let first = Arc::clone(first);
     std::thread::spawn(move || first.next_rendezvous());
-    // The main thread must not wake up for each message.
+    // While the main thread sleeps, the messages of the other threads do not wake it. Waking it would delay those
+    // threads.
     std::thread::sleep(Duration::from_millis(300));
     let wakeups: Vec<Instant> = receiver.iter().take(waiting_handlers.len()).collect();
     let changed = FIRST_CHANGE

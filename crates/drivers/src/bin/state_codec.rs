@@ -1,11 +1,12 @@
-//! Decodes states, or values of a store's key, for interop tests. Reads lines of hex.
+//! Decodes states of a rendezvous, or the base64 values in which a store contains them, for interop tests. Each line of
+//! input is one state or value in hex.
 //!
 //! ```text
-//! state_codec < LINES        a pickled state per line: prints `ok`, the state, and its hex as we encode it
-//! state_codec cell < LINES   a value in base64 per line: prints `ok` and the hex of the bytes in it
+//! state_codec < LINES        for each pickled state: prints `ok`, the state, and the hex of our encoding of it
+//! state_codec cell < LINES   for each base64 value: prints `ok` and the hex of the decoded bytes
 //! ```
 //!
-//! Prints `error` and the reason for a line that it can't decode. Fields are separated by tabs.
+//! For a line that cannot be decoded, prints `error` and the reason. Fields are separated by tabs.
 
 use std::io::{BufRead, Write};
 

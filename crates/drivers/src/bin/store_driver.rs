@@ -1,13 +1,13 @@
-//! Calls a store by lines of text, for interop tests that share a server or a file with it.
+//! Runs store operations that it reads from standard input, for interop tests that use the same server or file.
 //!
 //! ```text
 //! store_driver tcp  HOST:PORT TIMEOUT_MS [PREFIX...]     with a PrefixStore around it for each prefix
 //! store_driver file PATH TIMEOUT_MS NUM_WORKERS          a negative number of workers means none
 //! ```
 //!
-//! Opens the store and prints `ok` or `err NAME MESSAGE`. Then each line of standard input is one operation, which
-//! prints one line. Values are in hexadecimal, `-` for an empty one. `close`, or the end of the input, closes the
-//! store.
+//! Opens the store and prints `ok` or `err NAME MESSAGE`. Then each line of standard input is one operation, for which
+//! the program prints one line. Values are in hexadecimal, and `-` is the empty value. `close`, or the end of the
+//! input, closes the store.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn main() {
         match words[..] {
             ["close"] => {
                 drop(store);
-                // Closed explicitly, because a drop can't report errors.
+                // The store is closed explicitly, because dropping it cannot report errors.
                 let closed = file.and_then(Arc::into_inner).map_or(Ok(()), FileStore::close);
                 return answer(closed.map(|()| String::new()));
             }
@@ -117,12 +117,12 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
         }
         ["timeout"] => store.timeout().unwrap_or_default().as_millis().to_string(),
         ["has_extended_api"] => store.has_extended_api().to_string(),
-        // Many additions, which compete with other processes for the lock.
+        // Performs many additions, which compete with those of other processes for the lock of the file.
         ["adds", key, times] => {
             let sums = (0..number(times)).map(|_: u32| store.add(key, 1).map(|sum| sum.to_string()));
             sums.collect::<Result<Vec<_>, _>>()?.join(" ")
         }
-        // The helpers around a store, whose other ranks run torch.
+        // `synchronize` and `meet` call helper functions whose other ranks run torch.
         ["synchronize", data, rank, size, prefix, timeout] => {
             list(&synchronize(store, &bytes(data), number(rank), number(size), prefix, millis(timeout))?)
         }
@@ -156,7 +156,7 @@ fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().expect("a number")
 }
 
-/// Returns `None`, which is no timeout, for zero.
+/// Parses a timeout in milliseconds. 0 means no timeout, which is `None`.
 fn millis(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(number(text))).filter(|timeout| !timeout.is_zero())
 }

@@ -1,8 +1,10 @@
 //! Opens and locks the file of a store. This module does not depend on the contents of the file.
 //!
-//! Each operation opens the file again. A lock belongs to an open file and not to a process, and another process may
-//! have deleted or replaced the file. The lock is `flock`, as in torch. It is polled, because a blocking `flock` has no
-//! timeout.
+//! The lock is `flock`, as in torch. It is polled, because a blocking `flock` has no timeout.
+//!
+//! Each operation opens the file again, for two reasons. Threads that shared one open file would share its lock,
+//! because a lock belongs to an open file and not to a thread. And another process may have deleted or replaced the
+//! file.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -19,7 +21,7 @@ use super::Call;
 use crate::deadline::{now, pause};
 use crate::error::{FileFault, Result, StoreError};
 
-/// Obstacles in [`StoreError::FileTimeout`].
+/// The obstacles that [`StoreError::FileTimeout`] reports for a file that cannot be locked.
 const MISSING: &str = "no such file";
 const LOCKED: &str = "another process holds its lock";
 
@@ -92,7 +94,8 @@ impl StoreFile {
             Err(error) => return Err(self.system_error("lock", error.into())),
         }
         let mut locked = Locked { file: Arc::new(file), metadata: opened };
-        // Another process may have deleted the file after we opened it. Then we have locked a deleted file.
+        // Another process may have deleted or replaced the file after this process opened it. The lock would then be on
+        // a file that has no name.
         match std::fs::symlink_metadata(&self.path) {
             Ok(now) if identity(&now) == identity(&locked.metadata) => {
                 locked.metadata = now;
@@ -116,7 +119,8 @@ impl StoreFile {
         let flags = safe | if access == Access::Read { OFlags::RDONLY } else { OFlags::RDWR };
         let mut opened = rustix::fs::open(&self.path, flags, Mode::empty());
         if access == Access::Create && matches!(opened, Err(Errno::NOENT)) {
-            // O_CREAT is used only if the file does not exist: some systems refuse it for a file of another user.
+            // O_CREAT is used only if the file does not exist. With `fs.protected_regular`, Linux refuses O_CREAT for
+            // an existing file of another user in directories such as `/tmp`.
             opened = rustix::fs::open(&self.path, flags | OFlags::CREATE | OFlags::EXCL, owner_only);
         }
         let file = match opened {
@@ -149,7 +153,7 @@ pub(super) fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Returns the reason if a file with this owner and mode cannot be trusted.
+/// Returns why `user` cannot trust a file with this owner and mode, or `None` if it is trusted.
 fn distrust(owner: u32, user: u32, mode: u32) -> Option<String> {
     if owner != user {
         Some(format!("it belongs to user {owner}, not to {user}"))

@@ -1,7 +1,7 @@
-//! The contents of the file that one instance has read so far.
+//! The part of a store's file that one instance has read so far.
 //!
-//! A view continues where it stopped reading. It starts again if the file was replaced or truncated. The caller holds
-//! the lock of the file.
+//! A view reads on from the position where it stopped. It reads the file again from the start if the file was replaced
+//! or truncated. The methods that take a [`Locked`] read or write the file under its lock.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::FileExt;
@@ -15,26 +15,27 @@ use super::lock::{Locked, StoreFile, identity};
 use crate::deadline::now;
 use crate::error::{FileFault, Result, StoreError};
 
-/// The minimum size of one read.
+/// The minimum size of one read, unless the file ends earlier.
 const MIN_READ_BYTES: usize = 64 * 1024;
 
 /// The contents of the file up to the position `end`.
 #[derive(Default)]
 pub(super) struct View {
     pub(super) table: Table,
-    /// The end of the last complete record.
+    /// The position after the last complete record.
     end: u64,
     /// The length of the file when it was last read. Greater than `end` if the last record is torn.
     len: u64,
-    /// The file and its identity. The file stays open without the lock, because the system may reuse the inode number
-    /// of a file that is deleted and closed.
+    /// The file and its identity. The file stays open while it is not locked. If it were closed and deleted, the system
+    /// could reuse its inode number, and another file would have the same identity.
     file: Option<(Arc<File>, (u64, u64))>,
-    /// Whether this instance is counted in this file.
+    /// Whether the number of open instances in this file includes this instance.
     pub(super) is_counted: bool,
 }
 
 impl View {
-    /// Returns the identity of the file and the position up to which it was read. The table changes only with these.
+    /// Returns the identity of the file and the position up to which it was read. While these are unchanged, so is the
+    /// table.
     pub(super) fn position(&self) -> (Option<(u64, u64)>, u64) {
         (self.file.as_ref().map(|(_, identity)| *identity), self.end)
     }
@@ -54,7 +55,8 @@ impl View {
         self.file.as_ref().is_some_and(|(_, own)| *own == identity(metadata))
     }
 
-    /// Reads the records that were appended since the last call. After a timeout, the next call continues reading.
+    /// Reads the records that were appended since the last call. After a timeout, the next call reads on from where
+    /// this one stopped.
     pub(super) fn refresh(
         &mut self,
         locked: &Locked,
@@ -62,21 +64,21 @@ impl View {
         limits: &Limits,
         call: &Call,
     ) -> Result<()> {
-        // The last poll of a call is at its deadline, so reading needs the grace.
+        // The last poll of a call begins at the deadline of the call, so this read may use the grace after it.
         let deadline = call.deadline.grace(now());
         let metadata = &locked.metadata;
         if !self.is_same_file(metadata) || metadata.len() < self.end {
             *self = View { file: Some((Arc::clone(&locked.file), identity(metadata))), ..View::default() };
         }
         self.len = metadata.len();
-        // The bytes of the file from `end` on.
+        // The bytes that were read from position `end` on.
         let mut bytes = Vec::new();
         loop {
             let need = self.apply_whole_records(&mut bytes, limits).map_err(|error| StoreError::File {
                 path: file.path.clone(),
                 fault: FileFault::Corrupt { offset: self.end, what: error.to_string() },
             })?;
-            // The file is too short for the next record, so the record is torn and not worth reading.
+            // The rest of the file is shorter than a record: it is empty or torn, so it is not read.
             if need as u64 > self.torn_len() {
                 return Ok(());
             }
@@ -90,8 +92,8 @@ impl View {
         }
     }
 
-    /// Removes the complete records from the front of `bytes` and applies them. Returns the minimum length of the next
-    /// record.
+    /// Removes the complete records from the front of `bytes` and applies them to the table. Returns the minimum length
+    /// of the next record.
     fn apply_whole_records(&mut self, bytes: &mut Vec<u8>, limits: &Limits) -> Result<usize, String> {
         let mut used = 0;
         loop {
@@ -109,7 +111,8 @@ impl View {
         }
     }
 
-    /// Truncates a torn record at the end of the file. Since this process has the exclusive lock, the writer has died.
+    /// Truncates the file before a torn record at its end. This process has the exclusive lock, so the writer of the
+    /// record has died or failed.
     pub(super) fn truncate_torn_record(&mut self, locked: &Locked, file: &StoreFile) -> Result<()> {
         let (bytes, end) = (self.torn_len(), self.end);
         if bytes > 0 {
@@ -120,12 +123,14 @@ impl View {
         Ok(())
     }
 
-    /// Appends records to the file with one write. A process that is killed meanwhile leaves at most one torn record.
+    /// Appends records to the file with one write. A process that is killed during the write leaves at most one torn
+    /// record.
     pub(super) fn append(&mut self, locked: &Locked, file: &StoreFile, records: Vec<Record>) -> Result<()> {
         let mut bytes = Vec::new();
         records.iter().for_each(|record| record.encode_into(&mut bytes));
         if let Err(error) = locked.file.write_all_at(&bytes, self.end) {
-            // A torn record would block every torch process. If truncating fails too, the next writer truncates it.
+            // A torn record would block every torch process that reads the file. If truncating fails here, our next
+            // writer truncates it.
             let _ = locked.file.set_len(self.end);
             return Err(file.system_error("write to", error));
         }

@@ -1,4 +1,4 @@
-//! The event loop of the server, which polls sockets, reads, writes and reads the clock. The [`Hub`] makes all
+//! The event loop of the server. It polls, reads and writes the sockets, and reads the clock. The [`Hub`] makes all
 //! decisions.
 
 use std::fs::File;
@@ -15,15 +15,15 @@ use rallypoint_core::hub::{
 use rallypoint_core::{counted, printable};
 use rustix::io::Errno;
 
-/// The token of the waker. The tokens of the listeners follow. The token of a connection has its generation in the
-/// upper half, which is never zero.
+/// The token of the waker. The tokens of the listeners follow. The token of a connection has the generation of the
+/// connection in its upper half. A generation is never zero, so these tokens are greater.
 const WAKE_TOKEN: Token = Token(0);
-/// The number of connections that are accepted before the open ones are served.
+/// The maximum number of connections that a listener accepts before the open connections are served.
 const ACCEPT_BATCH: usize = 128;
-/// How long to wait before accepting again after files or memory ran out.
+/// How long to wait before accepting again after file descriptors or memory ran out.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A command of another thread, which wakes the loop after it sends one.
+/// A command from another thread. The sender must wake the loop afterwards.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Sends the statistics of the server.
@@ -41,9 +41,11 @@ pub(super) struct EventLoop {
     sockets: Vec<Option<TcpStream>>,
     /// The read buffer of all connections.
     buffer: Box<[u8]>,
-    /// Closed when the process runs out of files, so that a connection can be accepted and refused.
+    /// An open file that is closed when the process runs out of file descriptors. With the released descriptor, a
+    /// connection can be accepted and refused.
     spare_file: Option<File>,
-    /// When accepting last failed because files or memory ran out.
+    /// The time at which accepting failed because file descriptors or memory ran out. `None` if accepting is not
+    /// blocked.
     accept_blocked_at: Option<Duration>,
     out_of_files: bool,
     commands: Receiver<Command>,
@@ -52,7 +54,7 @@ pub(super) struct EventLoop {
 
 struct Listener {
     socket: TcpListener,
-    /// Whether connections may be pending. The poll reports no further event for them.
+    /// Whether connections may be pending. The poll is edge-triggered, so it reports no further event for them.
     is_ready: bool,
 }
 
@@ -140,14 +142,14 @@ impl EventLoop {
         self.commands.try_iter().all(|command| match command {
             Command::Stop => false,
             Command::Stats(reply) => {
-                // Fails if the other thread no longer waits for the reply.
+                // Sending fails if the other thread no longer waits for the reply.
                 let _ = reply.send(stats);
                 true
             }
         })
     }
 
-    /// Returns how long to poll the sockets.
+    /// Returns how long the next poll may block.
     fn timeout(&self) -> Option<Duration> {
         if self.listeners.iter().any(|listener| listener.is_ready) && self.accept_blocked_at.is_none() {
             return Some(Duration::ZERO);
@@ -183,7 +185,7 @@ impl EventLoop {
             }
         };
         match sent {
-            // After a partial write the socket is full, and an event reports when it is writable again.
+            // After a partial write the send buffer is full, and an event reports when the socket is writable again.
             Ok(sent) if sent > 0 => self.hub.handle_sent(id, sent, sent == offered, now),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.hub.handle_sent(id, 0, false, now);
@@ -198,7 +200,7 @@ impl EventLoop {
     fn close(&mut self, id: ConnectionId) {
         self.sockets[id.index()] = None;
         self.out_of_files = false;
-        // Closing has released a file and memory, so accepting can be tried again.
+        // Closing has released a file descriptor and memory, so accepting can be tried again immediately.
         self.accept_blocked_at = self.accept_blocked_at.map(|_| Duration::ZERO);
     }
 
@@ -232,8 +234,8 @@ impl EventLoop {
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::MFILE | Errno::NFILE) => {
                     self.out_of_files = true;
-                    // Closing the spare file allows us to accept and refuse a connection. The error also occurs if no
-                    // connection is pending.
+                    // With the descriptor of the spare file, one connection can be accepted and refused. The error also
+                    // occurs if no connection is pending.
                     self.spare_file = None;
                     match listener.socket.accept() {
                         Ok((socket, peer)) => {

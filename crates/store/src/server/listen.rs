@@ -23,13 +23,13 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Listens on a host name or IP address.
+    /// Creates a [`Listen::Endpoint`].
     pub fn at(host: &str, port: u16) -> Listen {
         Listen::Endpoint(Endpoint::new(host, port))
     }
 }
 
-/// Opens all listening sockets. If one of them fails, opens none.
+/// Opens all listening sockets. If one of them cannot be opened, fails and closes the others.
 pub(super) fn open_listeners(listen: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for target in listen {
@@ -48,7 +48,7 @@ fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
     if endpoint.host.is_empty() {
         let listener = open_address((Ipv6Addr::UNSPECIFIED, endpoint.port).into());
         return Ok(vec![match listener {
-            // The machine has no IPv6.
+            // The machine probably has no IPv6, so the server listens on all IPv4 addresses.
             Err(error) if !error.is_address_in_use() => {
                 open_address((Ipv4Addr::UNSPECIFIED, endpoint.port).into())?
             }
@@ -56,8 +56,8 @@ fn open_endpoint(endpoint: &Endpoint) -> Result<Vec<std::net::TcpListener>> {
         }]);
     }
     let addresses = endpoint.resolve_within(None)?;
-    // With port 0 the first address selects a port, which may be in use at the other addresses. Then another attempt
-    // follows.
+    // With port 0, the system selects a port for the first address. If that port is in use at another address, another
+    // attempt follows.
     let mut attempts = if endpoint.port == 0 { 16 } else { 1 };
     loop {
         attempts -= 1;
@@ -78,7 +78,8 @@ fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
             address.set_port(first.port());
         }
         match open_address(address) {
-            // `localhost` may have an address that is not available on this machine. One address is enough.
+            // A name such as `localhost` may have an address that is not available on this machine. One available
+            // address is enough.
             Err(StoreError::Listen { address, error }) if error.kind() == ErrorKind::AddrNotAvailable => {
                 unavailable.get_or_insert(StoreError::Listen { address, error });
             }
@@ -94,7 +95,7 @@ fn open_all(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>> {
 fn open_address(address: SocketAddr) -> Result<std::net::TcpListener> {
     let open = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        // Allows a restart while connections of the previous server are in TIME_WAIT.
+        // This option allows a restart while connections of the previous server are in TIME_WAIT.
         socket.set_reuse_address(true)?;
         if let IpAddr::V6(ip) = address.ip() {
             // The unspecified IPv6 address also accepts IPv4 connections.

@@ -1,4 +1,4 @@
-//! Files and memory that are available to this process.
+//! The file descriptors and the memory that are available to this process.
 //!
 //! The memory budget of a server follows from the memory of the machine, the control groups (`memory.max` and
 //! `memory.high`, or `memory.limit_in_bytes`) and the resource limits (`ulimit -v`, `ulimit -d`).
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open files to the hard limit. Returns the number of files that this process may open.
+/// Raises the soft limit on open file descriptors to the hard limit. Returns the resulting limit.
 pub fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -17,10 +17,10 @@ pub fn raise_file_limit() -> usize {
     files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
-/// The minimum budget. With less, a server could not store the state of a rendezvous.
+/// The minimum memory budget. With less, a server could not store the state of a rendezvous.
 const MIN_BUDGET_BYTES: u64 = 4 << 20;
 
-/// Address space that glibc's allocator reserves for the arena of a thread.
+/// The address space that glibc's allocator reserves for the arena of a thread.
 const MALLOC_ARENA_BYTES: u64 = 64 << 20;
 
 /// Returns the memory budget of a server in this process, in bytes.
@@ -31,14 +31,15 @@ pub(super) fn budget() -> usize {
     static BUDGET: AtomicUsize = AtomicUsize::new(0);
     if BUDGET.load(Ordering::Relaxed) == 0 {
         let budget = usize::try_from(budget_share(available_bytes())).unwrap_or(usize::MAX);
-        // The first result counts. A lock could stay locked forever in a forked child.
+        // If several threads compute the budget, the first result is used. A mutex could stay locked forever in a
+        // forked child.
         let _ = BUDGET.compare_exchange(0, budget, Ordering::Relaxed, Ordering::Relaxed);
     }
     BUDGET.load(Ordering::Relaxed)
 }
 
-/// Returns the budget for this amount of available memory: 7/10 of it. With the other 3/10, the process stays below 4/5
-/// of its limit even if the rest of the program grows.
+/// Returns 7/10 of the available memory, but at least [`MIN_BUDGET_BYTES`]. The other 3/10 leave room for the rest of
+/// the program, so that the process stays below 4/5 of its limit.
 fn budget_share(available: u64) -> u64 {
     (available / 10 * 7).max(MIN_BUDGET_BYTES)
 }
@@ -60,13 +61,15 @@ fn available_bytes() -> u64 {
     bounds.map(|(limit, used)| limit.saturating_sub(used)).min().unwrap_or(u64::MAX)
 }
 
-/// Returns whether each thread has an arena of its own. Under RLIMIT_AS, the threads of `rallypoint serve` share one.
+/// Returns whether each thread has an arena of its own. Under RLIMIT_AS, `rallypoint serve` sets `GLIBC_TUNABLES` so
+/// that its threads share one.
 fn has_thread_arenas() -> bool {
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
     cfg!(target_env = "gnu") && !tunables.contains("glibc.malloc.arena_max=1")
 }
 
-/// Returns a size of `/proc/self/status` in bytes, or 0 if it is missing.
+/// Returns the size in the field `name` in bytes, or 0 if the field is missing. `status` is the text of
+/// `/proc/self/status`.
 fn status_bytes(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
@@ -81,10 +84,10 @@ fn cgroup_limits(groups: &str) -> Vec<u64> {
     cgroup_files(groups).iter().filter_map(read).collect()
 }
 
-/// Returns the paths of the files that may contain such limits.
+/// Returns the paths of the files that may contain the memory limits of these control groups and of their ancestors.
 ///
-/// In a container, the path of a group may be that of the host while only the subtree of the container is mounted. Then
-/// the file at the mount point contains the limit of the container.
+/// In a container, `/proc/self/cgroup` may contain the path on the host, although only the subtree of the container is
+/// mounted. In that case, the file at the mount point contains the limit of the container.
 fn cgroup_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {

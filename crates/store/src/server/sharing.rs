@@ -43,7 +43,8 @@ impl SharedServers {
 }
 
 impl TcpStoreServer {
-    /// Returns the server of this process on a port, and starts it if it does not run.
+    /// Returns the server of this process on a port, and starts it if it does not run. Port 0 always starts a new
+    /// server.
     ///
     /// The stores of one process share the server, which stops when the last of them is dropped. As in torch, the port
     /// alone identifies the server.
@@ -72,7 +73,7 @@ impl TcpStoreServer {
     }
 }
 
-/// Fails if a running server differs from the requested one.
+/// Fails if a running server does not listen on the requested host or has other limits.
 fn check_match(entry: &Entry, running: &[SocketAddr], requested: &Endpoint, limits: &Limits) -> Result<()> {
     let mismatch = |how: String| {
         let reason = format!("this process already serves port {} differently: {how}", requested.port);
@@ -104,7 +105,7 @@ fn is_reachable(running: &[SocketAddr], requested: &Endpoint) -> Result<bool> {
     let covers = |bound: &SocketAddr, requested: &SocketAddr| {
         let (bound, requested) = (bound.ip().to_canonical(), requested.ip().to_canonical());
         bound == requested
-            // `listen` opens this address for IPv4 as well.
+            // A server on this address also accepts IPv4 connections.
             || bound == IpAddr::from(Ipv6Addr::UNSPECIFIED)
             || bound == IpAddr::from(Ipv4Addr::UNSPECIFIED) && requested.is_ipv4()
     };

@@ -176,8 +176,8 @@ impl Store for TcpStore {
 impl TcpStore {
     /// Runs one call with the keys in their wire form.
     ///
-    /// Refuses keys and values that exceed a limit before anything is sent, and adds the context to a failure. `values`
-    /// are the values of `keys`, or several values of one key.
+    /// Refuses keys and values that exceed a limit before the request is sent, and adds the context to a failure.
+    /// `values` are the values of `keys`, or several values of one key.
     pub(super) fn call<T>(
         &self,
         op: Op,

@@ -33,7 +33,7 @@ pub(super) struct Stream {
 
 /// A reply within this time is fast. Sleeping and waking up would take most of it.
 const FAST_REPLY_TIMEOUT: Duration = Duration::from_micros(200);
-/// How long a thread spins for a reply. It yields to other threads meanwhile.
+/// How long a thread spins for a reply. While it spins, it yields to other threads.
 const SPIN_TIMEOUT: Duration = Duration::from_micros(100);
 
 impl Io for Sockets {
@@ -58,7 +58,7 @@ impl Io for Sockets {
             return Err(ConnectionFault::Refused);
         }
         socket.set_nodelay(true).map_err(|error| ConnectionFault::from(&error))?;
-        // Best effort: without keep-alive the client only detects a dead peer later.
+        // An error is ignored: without keep-alive, the client only detects a dead peer later.
         let _ = SockRef::from(&socket).set_tcp_keepalive(
             &TcpKeepalive::new()
                 .with_time(self.limits.client_keepalive_idle)
@@ -121,13 +121,13 @@ impl Io for Sockets {
     }
 
     fn set_user_timeout(&self, stream: &Stream, timeout: Duration) {
-        // Best effort: without the timeout the client only detects a dead peer later.
+        // An error is ignored: without the timeout, the client only detects a dead peer later.
         let _ = SockRef::from(&stream.socket).set_tcp_user_timeout(Some(timeout));
     }
 }
 
-/// Permission for a thread to spin. At most half of the processors may be busy with it, because spinning threads take
-/// time from the threads that produce the replies.
+/// Permission for a thread to spin. The number of spinning threads is at most half the number of processors, because
+/// they take processor time from the threads that produce the replies.
 struct Spin;
 
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
@@ -151,7 +151,8 @@ impl Drop for Spin {
     }
 }
 
-/// Sleeps until the socket is ready. Fails with [`ConnectionFault::Silent`] if the deadline passes first.
+/// Sleeps until the socket is ready as `flags` requests. Fails with [`ConnectionFault::Silent`] if the deadline passes
+/// first.
 fn wait_until(socket: impl AsFd, flags: PollFlags, deadline: &Deadline) -> Result<(), ConnectionFault> {
     loop {
         let slice = deadline.slice(now());

@@ -16,7 +16,8 @@ const ROLE_VARIABLE: &str = "CLIENT_FAULTS_CHILD_ROLE";
 /// The prefix of lines that a child prints for the test. The test harness prints other lines.
 const OUTPUT_PREFIX: &str = "child says ";
 
-/// Starts this program in another role, through the command `wrapper` if it is not empty.
+/// Starts this test program as a child process with a role. If `wrapper` is not empty, the command `wrapper` runs the
+/// child.
 ///
 /// The child exits when its work is done or when this process has exited.
 pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
@@ -74,7 +75,7 @@ fn wait_for_end() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Starts a server and returns its port.
+/// Starts a server in a child process. Returns the child and the port of the server.
 fn serve(wrapper: &[&str], host: &str, port: u16) -> (Child, u16) {
     let mut child = start(wrapper, &format!("serve {host} {port}"));
     let port = read_line(&mut child).parse().unwrap();
@@ -96,7 +97,7 @@ impl Server {
         Server { child, reserved, port }
     }
 
-    /// Starts a server on another machine.
+    /// Starts a server on another machine. The command `wrapper` runs it there.
     pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
         let (child, port) = serve(wrapper, host, 0);
         Server { child, reserved: Port::reserve(), port }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rallypoint_store::{Endpoint, Result, Store, TcpStore, TcpStoreOptions};
 use rallypoint_testkit::{CALL_TIMEOUT, assert_blocked_for};
 
-/// Returns a client of the server on a port of this machine, which has identified the server.
+/// Returns a client of the server on a port of this machine, after the client has identified the server.
 ///
 /// `timeout` applies to later calls and not to the connection.
 fn client(port: u16, timeout: Duration) -> TcpStore {

@@ -1,7 +1,7 @@
-//! Tests of the memory that a reply takes. The client allocates for the bytes that have arrived, not for the announced
-//! length. Invariant K5 in docs/internals/robustness.md.
+//! Tests of the memory that a reply takes. The client allocates memory for the bytes that have arrived, not for the
+//! announced length. This is invariant K5 of docs/internals/robustness.md.
 //!
-//! A child process measures the memory, because no other thread allocates there.
+//! A child process measures the memory, because no other test allocates memory there.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -46,10 +46,11 @@ fn serve_once(listener: &TcpListener, reply: &[u8]) {
     let mut handshake = [0; 10];
     stream.read_exact(&mut handshake).unwrap();
     stream.write_all(&handshake[6..10]).unwrap();
-    // A CHECK of the key with the identity of our servers: operation code, one key, its length. The reply is "absent".
+    // A CHECK of the key under which our servers store their identity: operation code, number of keys, length of the
+    // key, key. The reply is "absent".
     stream.read_exact(&mut [0; 1 + 8 + 8 + 17]).unwrap();
     stream.write_all(&[1]).unwrap();
-    // A WAIT: operation code, one key of two bytes.
+    // A WAIT: operation code, number of keys, length of the key, key.
     stream.read_exact(&mut [0; 1 + 8 + 8 + 2]).unwrap();
     stream.write_all(&[0]).unwrap();
     stream.read_exact(&mut [0; 1 + 8 + 2]).unwrap();

@@ -1,7 +1,7 @@
 //! A simulated machine: a network namespace behind a switch, which is another network namespace. Tests can cut the
 //! link.
 //!
-//! This needs root, iproute2 and util-linux.
+//! Creating the namespaces needs root, iproute2 and util-linux.
 
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use crate::child::{read_line, start};
 
 /// A machine, its switch, and the links between them.
 ///
-/// Each namespace exists as long as its process, so nothing stays behind however the tests end.
+/// Each namespace exists as long as its process, and the process exits with the tests, even if they are killed.
 pub(crate) struct Machine {
     host: Network,
     switch: Network,
@@ -112,7 +112,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The interface would disappear with the switch, but only later.
+        // The kernel would also delete the interface together with the switch, but only after a delay.
         ip(&format!("link delete {}", self.near));
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Returns the operation on the wire and in errors.
+    /// Returns the operation that requests and errors contain.
     pub(crate) fn op(&self) -> Op {
         match self.name {
             "compare_exchange" => Op::CompareSet,

@@ -16,7 +16,7 @@ fn matrix() -> Vec<Case> {
     vec![
         (None, "", "new", "new", Exchange::Stored, Some("new")),
         (None, "", "", "", Exchange::Stored, Some("")),
-        // The returned value is not stored. Torch's own code relies on this.
+        // `compare_set` returns `expected` although the key is absent. Torch's own code relies on this.
         (None, "x", "new", "x", Exchange::Absent, None),
         (None, "x", "", "x", Exchange::Absent, None),
         (Some("y"), "y", "new", "new", Exchange::Stored, Some("new")),
@@ -74,7 +74,8 @@ pub(crate) fn compare_exchange_of_equal_values_distinguishes_absent_from_stored(
     assert_eq!(store.compare_exchange("c", b"w", b"w").unwrap(), Exchange::Mismatch(b"x".to_vec()));
 }
 
-/// Each successful exchange increments the value of the one before it, so a lost exchange would show in the sum.
+/// Each successful exchange increments the number that the previous one stored. If two threads succeeded with the same
+/// expected number, the final number would be too small.
 pub(crate) fn exactly_one_thread_wins_each_exchange(fixture: &Fixture) {
     const THREADS: u32 = 4;
     const WINS: u32 = 25;
@@ -115,7 +116,8 @@ pub(crate) fn a_failed_compare_set_wakes_no_waiter(fixture: &Fixture) {
     assert!(!other.check(&["c"]).unwrap());
 }
 
-/// `compare_set` returns the same value in both cases. A caller that uses the key as a lock needs the difference.
+/// `compare_set` returns the same value whether it stored `desired` or found it already stored. A caller that uses the
+/// key as a lock needs the difference.
 pub(crate) fn a_desired_value_that_is_already_stored_is_reported_as_a_mismatch(fixture: &Fixture) {
     let (first, second) = (fixture.client(), fixture.client());
     assert_eq!(first.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Stored);

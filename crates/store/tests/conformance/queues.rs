@@ -1,4 +1,4 @@
-//! Queues. A store without queues fails with `Unsupported` and changes nothing.
+//! Queues. On a store without queues, every queue operation fails with `Unsupported` and changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -221,7 +221,7 @@ pub(crate) fn a_queue_with_items_is_present_for_check_and_wait(fixture: &Fixture
     assert!(!store.check(&["q"]).unwrap());
 }
 
-/// As in torch, the key ends the wait, and then the queue has no item.
+/// As in torch, a value under the same key ends the wait, and the pop fails because the queue has no item.
 pub(crate) fn a_key_with_the_name_of_the_queue_ends_a_pop(fixture: &Fixture) {
     if !supports_queues(fixture) {
         return;
@@ -252,7 +252,8 @@ pub(crate) fn pops_of_several_threads_of_one_client_lose_no_wakeup(fixture: &Fix
                 }
             });
         }
-        // One item at a time, so that all threads wait and an item stays in the queue if a wakeup is lost.
+        // The producer pushes one item at a time, so that all threads wait and an item stays in the queue if a wakeup
+        // is lost.
         for item in 1..=ITEMS {
             producer.queue_push("q", b"x").unwrap();
             rallypoint_testkit::eventually("the item was taken", || taken.load(Ordering::Relaxed) == item);

@@ -30,7 +30,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Creates a new client of the store, as independent of the others as the kind of store allows.
+    /// Creates a new client of the store, which shares as little with other clients as the kind of store allows.
     pub(crate) fn client(&self) -> Box<dyn Store> {
         (self.new_client)()
     }

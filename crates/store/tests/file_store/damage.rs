@@ -123,7 +123,7 @@ fn a_file_of_another_format_is_corrupt_and_left_unchanged() {
     assert_corrupt(&TestFile::with(b"Dear diary,\nit rained.\n"), 0);
     assert_corrupt(&TestFile::with(&[0; 4096]), 0);
     assert_corrupt(&TestFile::with(&[0xff; 4096]), 0);
-    // A torch process that appends after a torn record of another process leaves such a file.
+    // A torch process that appends to a file with a torn record leaves a file like this one.
     assert_corrupt(
         &TestFile::with(&[healthy(), vec![2, 0], record("/x", "y")].concat()),
         healthy().len() as u64,

@@ -66,7 +66,7 @@ fn read_field(rest: &mut &[u8]) -> String {
     String::from_utf8(text.to_vec()).unwrap()
 }
 
-/// Encodes one record. The key is in its form in the file.
+/// Encodes one record. `key` includes its prefix in the file.
 pub(crate) fn record(key: &str, value: &str) -> Vec<u8> {
     let len = |text: &str| (text.len() as u32).to_le_bytes();
     [&len(key)[..], key.as_bytes(), &len(value), value.as_bytes()].concat()
@@ -101,13 +101,13 @@ impl Drop for LockHolder {
     }
 }
 
-/// Runs a call that must fail at its timeout and sleep until then. Returns the error.
+/// Runs a call that must fail at its timeout and use a processor for less than 25 % of that time. Returns the error.
 #[track_caller]
 pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl FnOnce() -> Result<T>) -> StoreError {
     times_out_within(timeout, 0.25, call)
 }
 
-/// Like [`times_out_after`], but the call may use a processor for the share `max_busy` of its timeout.
+/// Like [`times_out_after`], but the call may use a processor for up to the fraction `max_busy` of its timeout.
 #[track_caller]
 pub(crate) fn times_out_within<T: Debug>(
     timeout: Duration,

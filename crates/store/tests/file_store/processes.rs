@@ -62,7 +62,7 @@ fn child() {
 }
 
 fn print(message: impl std::fmt::Display) {
-    // One write for the whole line, so that a child that is killed prints all of it or nothing.
+    // The line is written with one call, so that a child that is killed prints all of it or nothing.
     std::io::stdout().lock().write_all(format!("{OUTPUT_PREFIX}{message}\n").as_bytes()).unwrap();
 }
 
@@ -74,7 +74,7 @@ const ROUNDS: usize = 60;
 const PROCESSES: usize = 3;
 const THREADS: usize = 2;
 
-/// Adds to a counter and to a log, and prints each number that it got and each log that it read.
+/// Increments a counter and appends to a log in several threads. Prints each number and each log that it reads.
 fn agree(path: &Path, name: &str) {
     let store = open(path);
     std::thread::scope(|scope| {
@@ -143,13 +143,13 @@ fn write_in_pieces_until_killed(path: &Path) {
         }
         flock(&file, FlockOperation::Unlock).unwrap();
         print(n);
-        // Allows other processes to take the lock.
+        // The pause allows other processes to take the lock.
         std::thread::sleep(Duration::from_micros(300));
     }
 }
 
-/// Kills a writer after `pause`. Asserts that the file contains all of its finished records and that other processes
-/// are not blocked. Returns whether it left a torn record.
+/// Kills a writer after `pause`. Asserts that the file contains all records that the writer finished, and that other
+/// processes are not blocked. Returns whether the writer left a torn record.
 fn kill_a_writer(role: &str, pause: Duration) -> bool {
     let file = TestFile::new();
     let store = file.open();
@@ -186,7 +186,8 @@ fn is_whole(file: &TestFile) -> bool {
     rest.is_empty()
 }
 
-/// Returns the bytes after a field, which is a length and this number of bytes.
+/// Returns the bytes after the first field, or `None` if the field is torn. A field is a length of 4 bytes, followed by
+/// that number of bytes.
 fn after_field(bytes: &[u8]) -> Option<&[u8]> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.get(u32::from_le_bytes(*len) as usize..)

@@ -1,5 +1,5 @@
-//! Tests of the count of open instances in the file, and of when the file is deleted. The records are the same as
-//! torch's.
+//! Tests of the number of open instances in the file, and of when the file is deleted. The stores write the same
+//! records as torch's.
 
 use std::fs;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Tests of timeouts. A call ends at its timeout whatever the obstacle, sleeps until then, and reports what it waited
-//! for.
+//! Tests of timeouts. For each obstacle, a call sleeps until its timeout, fails then, and reports what it waited for.
 
 use std::fs;
 use std::sync::Arc;
