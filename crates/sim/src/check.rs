@@ -60,9 +60,9 @@ pub(crate) struct Checks {
     pub(crate) heartbeat_changed_at: BTreeMap<NodeDesc, Duration>,
     /// When each node on the wait list was added to it.
     pub(crate) wait_started_at: BTreeMap<NodeDesc, Duration>,
-    /// Since when the wait list has contained a node, or `None` if it is empty.
+    /// When the wait list last became non-empty, or `None` if it is empty.
     pub(crate) waiting_since: Option<Duration>,
-    /// Since when the complete round has lacked a node, or `None` if all of its nodes are in it.
+    /// When the complete round lost its first node, or `None` if all of its nodes are in it.
     pub(crate) losing_since: Option<Duration>,
     /// When a round was last completed or restored.
     pub(crate) last_round_at: Option<Duration>,

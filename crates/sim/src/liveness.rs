@@ -13,7 +13,7 @@ use crate::node::{Node, Stage};
 use crate::world::{Event, World};
 
 impl World {
-    /// Returns the time from which on neither the node nor its messages had a fault.
+    /// Returns the time since which neither the node nor its messages had a fault.
     fn fault_free_since(&self, node: &Node) -> Duration {
         let messages = match self.config.lost_one_in == 0 && self.config.late_one_in == 0 {
             true => Duration::ZERO,
