@@ -205,7 +205,7 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     }
 }
 
-/// Returns why this node can't be in the job, if its `--nnodes` differs from that of the other nodes.
+/// Returns why this node can't be in the job, or `None` if its `--nnodes` is compatible with that of the other nodes.
 fn terms_conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     let Member { me, settings, .. } = view.member;
     let mine = Terms::new(me, settings);
@@ -233,7 +233,7 @@ fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
 }
 
 fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    // Other nodes may have moved this node out of its round and into the next one since it last read the state.
+    // Other nodes may have moved this node out of its round and into the next one since this node last read the state.
     let is_in_next = view.member.announcement == Some(state.round);
     if is_in_next || !state.participants.contains_key(&view.member.me) {
         return (Decision::Finish, Reason::Nothing);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::state::{Extra, NodeDesc, State};
 use super::time::WallTime;
 
-// The following attributes are added to the state by nodes of ours. Torch nodes preserve them without reading them.
+// Nodes of ours add the following attributes to the state. Torch nodes preserve them without reading them.
 
 /// The number of nodes that a round was completed with, as `round:nodes`.
 const WORLD_ATTR: &str = "rallypoint_world";

@@ -65,7 +65,7 @@ impl Settings {
     ///
     /// A round opens only after every node has left the round before it, so all surviving nodes are on the wait list
     /// when it opens. A longer last call only helps new nodes. So a round that is known to have no more nodes than the
-    /// one before it gets the short one.
+    /// one before it gets the short last call.
     pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
         let have = state.participants.len() as u64;
         let is_reform = state

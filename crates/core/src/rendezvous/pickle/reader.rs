@@ -19,7 +19,7 @@ pub(super) enum Item<'a> {
     Bool(bool),
     Int(i64),
     Text(&'a str),
-    /// The 10 bytes of a `datetime`. A state contains no other bytes.
+    /// The 10 bytes of a `datetime`. A state contains no other `bytes` object.
     Stamp(WallTime),
     /// The name of one of [`CLASSES`].
     Class(&'a str),
