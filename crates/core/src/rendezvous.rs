@@ -1,17 +1,18 @@
-//! The dynamic rendezvous: nodes agree on members and ranks through one shared state. Each node decides for itself.
+//! The dynamic rendezvous: nodes agree on members and group ranks through one shared state. Each node reads the state
+//! and decides for itself what to write.
 //!
-//! This module reads no clock and no store. The caller passes in the time and the state that it read.
+//! This module accesses no clock and no store. The caller passes in the time, and the state that it has read.
 //!
 //! - [`State`], [`NodeDesc`], [`WallTime`]: the shared state and its parts
-//! - [`pickle`]: converts between a state and the bytes that torch writes. The codec executes nothing that it reads
+//! - [`pickle`]: converts between a state and a pickle that torch can read. The codec executes nothing that it reads
 //! - [`cell`]: converts between those bytes and the value in the store
 //! - [`keys`]: the keys of a rendezvous in the store
 //! - `decide`, `apply`: `(state, node, now) → decision + reason`, and the state that follows from the decision
-//! - [`Terms`]: the options that all nodes of a job must agree on
+//! - [`Terms`]: `--nnodes`, which all nodes of a job must agree on, and the launch options
 //! - [`Outage`]: how long a node tolerates a store that does not answer
 //! - [`Watch`]: the heartbeats that one node has observed, by its own clock ([`MonoTime`])
 //! - [`Membership`]: what one node knows about the members of its round
-//! - [`Pursuit`]: one node that works toward one [`Goal`]. It returns one [`Operation`] at a time to a driver, which
+//! - [`Pursuit`]: one node's attempt to reach one [`Goal`]. It returns one [`Operation`] at a time to a driver, which
 //!   reads, writes and sleeps
 
 mod apply;

@@ -1,12 +1,12 @@
 //! The supervisor decides what a node does with its workers.
 //!
-//! Its inputs are events (workers exit, other nodes join, leave or fail, signals arrive) and the time. Its outputs are
-//! orders to the agent: join, start workers, send signals, publish a failure, finish, end. This module starts no
-//! process and reads no clock, file or store.
+//! Its inputs are events (such as the exit of a worker or the arrival of a signal), the membership of the rendezvous,
+//! and the time. Its outputs are orders to the agent: join, start workers, send signals, publish a failure, finish,
+//! end. This module starts no process and reads no clock, file or store.
 //!
 //! - [`Event`]: something that happened
-//! - [`Reports`]: what the nodes of the round have reported. Together with a membership it shows the state of the other
-//!   nodes
+//! - [`Reports`]: what the nodes of the round have reported. Together with a membership, the reports show whether a
+//!   lost node had finished
 //! - [`Order`]: an instruction to the agent, with its [`Reason`]
 //! - [`Supervisor`]: turns events into orders
 

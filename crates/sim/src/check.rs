@@ -1,6 +1,6 @@
-//! The rules for every write and every join, by number.
+//! Checks the rules for every write and every join. `docs/internals/simulator.md` lists the rules by number.
 //!
-//! The checks read the state in the store and the reports of nodes, never the internal state of a node.
+//! The checks in this file read the state in the store and the reports of nodes, never the internal state of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,7 +35,7 @@ macro_rules! require {
 }
 pub(crate) use require;
 
-/// The node that wrote.
+/// The node that wrote a state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writer<'a> {
     pub(crate) node: &'a NodeDesc,
@@ -45,11 +45,11 @@ pub(crate) struct Writer<'a> {
 /// The nodes of a round, with their group ranks.
 type Members = BTreeMap<NodeDesc, i64>;
 
-/// The history of one rendezvous, as far as the checks need it.
+/// The part of the history of one rendezvous that the checks need.
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) settings: Settings,
-    /// The members with which each round was completed, and whether nodes of ours can know its size.
+    /// By round: the members with which the round was completed, and whether nodes of ours can know their number.
     completed: BTreeMap<u64, (Members, bool)>,
     closed: bool,
     /// The completed rounds that the store has lost. A node may restore such a round.
@@ -60,9 +60,9 @@ pub(crate) struct Checks {
     pub(crate) heartbeat_changed_at: BTreeMap<NodeDesc, Duration>,
     /// When each node on the wait list was added to it.
     pub(crate) wait_started_at: BTreeMap<NodeDesc, Duration>,
-    /// When the first node was added to the wait list, unless the list is empty.
+    /// When the wait list last became non-empty, or `None` if it is empty.
     pub(crate) waiting_since: Option<Duration>,
-    /// When the first node left the complete round, unless all nodes are in it.
+    /// When the complete round lost its first node, or `None` if all of its nodes are in it.
     pub(crate) losing_since: Option<Duration>,
     /// When a round was last completed or restored.
     pub(crate) last_round_at: Option<Duration>,
@@ -95,8 +95,8 @@ impl Checks {
         (self.waiting_since, self.wait_started_at, self.losing_since) = (None, BTreeMap::new(), None);
     }
 
-    /// Returns the members of the lost round that a write restores, if it does. Such a write has the ranks of the
-    /// round, and a new heartbeat for every node.
+    /// Returns the members of the round that a write restores, or `None` if the write restores no round that the store
+    /// has lost. A write that restores a round has the group ranks of that round, and a new heartbeat for every node.
     pub(crate) fn restored(&self, before: &State, after: &State, writer: &NodeDesc) -> Option<&Members> {
         let newest = before.last_heartbeats.values().max();
         let are_new = after.last_heartbeats.values().all(|heartbeat| newest < Some(heartbeat));
@@ -111,8 +111,8 @@ impl Checks {
         found.map(|(_, members)| members).filter(|_| is_candidate)
     }
 
-    /// Returns how long a heartbeat stays unchanged before its node is dead. This does not call the core's function,
-    /// which is under test.
+    /// Returns how long a heartbeat stays unchanged before its node is dead. This function does not call
+    /// `Settings::keep_alive_limit`, which is under test.
     pub(crate) fn dead_after(&self) -> Duration {
         self.settings.keep_alive_interval * self.settings.keep_alive_max_attempt
     }
@@ -140,8 +140,8 @@ impl Checks {
             self.check_transition(before, after, writer.node, at)?;
         }
         if let Some((members, is_size_known)) = self.completed.get_mut(&after.round) {
-            // If the node of the highest rank is in the round, its rank shows the size of the round. If it is on the
-            // wait list, the state shows that the round may have been larger.
+            // If the node of the highest group rank is in the round, its rank shows the number of nodes of the round.
+            // If that node is on the wait list, the state shows that the round may have been larger.
             let is_listed = |last| before.participants.contains_key(last) || before.wait_list.contains(last);
             *is_size_known |= !writer.is_torch && members.keys().next_back().is_some_and(is_listed);
         }
@@ -149,7 +149,7 @@ impl Checks {
         Ok(())
     }
 
-    /// Checks the rules for every single state: R3, R5, R6, R7, R11.
+    /// Checks the rules that hold for every state: R3, R5, R6, R7, R11.
     fn check_lists(&mut self, after: &State, at: Duration) -> Result<(), Violation> {
         let Settings { min_nodes: min, max_nodes: max, .. } = self.settings;
         let have = after.participants.len() as u64;
@@ -208,7 +208,7 @@ impl Checks {
     }
 
     /// Checks R10: a node of ours removes no node whose heartbeat has changed within the limit, less 1 % for clock
-    /// drift. This holds whatever the clocks and messages do.
+    /// drift. This holds even if clocks are wrong and messages are late or lost.
     fn check_removals(
         &self,
         before: &State,
@@ -287,8 +287,9 @@ impl Checks {
             rank == completed.get(node).copied(),
             "{node} joined with rank {rank:?} of {completed:?}"
         );
-        // If a torch node completed the round and no node of ours has written since, only the ranks and `min_nodes`
-        // show its size. A node can't know whether the node of the highest rank has left.
+        // If a torch node completed the round and no node of ours has written since, only the group ranks and
+        // `min_nodes` show the number of its nodes. Then a node can't know whether the node of the highest group rank
+        // has left.
         let has_last_left =
             || completed.keys().next_back().is_none_or(|last| !state.participants.contains_key(last));
         let enough = world >= self.settings.min_nodes;
@@ -304,8 +305,8 @@ impl Checks {
             require!(at, "R2", in_range, "{node} has rank {rank:?} of {world}");
         }
         if is_torch && was_awake {
-            // A torch node counts only the nodes that it considers alive. That includes every node with a recent
-            // heartbeat.
+            // A torch node joins with only the participants that it considers alive. These must include every node with
+            // a recent heartbeat.
             for missing in completed.keys().filter(|member| !state.participants.contains_key(*member)) {
                 let age = at - self.heartbeat_changed_at.get(missing).copied().unwrap_or_default();
                 let has_left = round != now.round || !now.participants.contains_key(missing);

@@ -21,7 +21,7 @@ pub struct Config {
     pub fault_duration: Duration,
     /// The maximum latency of a message that is not late, in microseconds.
     pub max_latency_us: u64,
-    /// One message in this number is late by up to 1.4 s or 4 s. 0 means none.
+    /// One message in this number is late: it takes up to 1.4 s, or up to 4 s if messages may be lost. 0 means none.
     pub late_one_in: u64,
     /// One message in this number is lost. 0 means none.
     pub lost_one_in: u64,
@@ -35,19 +35,19 @@ pub struct Config {
     pub may_close: bool,
     /// Whether the store is empty after an outage.
     pub outages_empty_store: bool,
-    /// One node in this number behaves like torch's. 0 means none. Such nodes tolerate neither lost messages nor a
+    /// One node in this number behaves like torch's. 0 means none. Torch nodes tolerate neither lost messages nor a
     /// large skew.
     pub torch_one_in: u64,
     /// The number of rendezvous on the store, each with its own nodes.
     pub jobs: usize,
     /// Whether the tokens of the store are encoded states. If not, they are numbers.
     pub uses_codec: bool,
-    /// Whether nodes can read announcements. If not, each node has to write for itself, as with a backend without
-    /// announcements.
+    /// Whether nodes can read announcements. If not, each node has to add itself to the round with a write of its own,
+    /// as with a backend that does not support announcements.
     pub has_announcements: bool,
     /// Whether every write is checked, which is too slow for thousands of nodes.
     pub checks_writes: bool,
-    /// How long the nodes must stay in one stable round for the run to end.
+    /// How long the run continues after the nodes have formed a stable round.
     pub stable_time: Duration,
     /// The number of times that the workers of one node fail after a stable round, so that all nodes rejoin.
     pub restarts: u64,
@@ -114,7 +114,8 @@ impl Config {
         Config { outages_empty_store: random.one_in(2), ..config }
     }
 
-    /// Returns a run without faults in which `nodes` nodes join within 300 ms. The round needs all of them.
+    /// Returns the configuration of a run without faults, in which `nodes` nodes join within 300 ms. The round needs
+    /// all of them.
     pub fn burst(seed: u64, nodes: u64) -> Config {
         Config {
             seed,
@@ -143,7 +144,8 @@ impl Config {
         }
     }
 
-    /// Returns the same run without announcements, so that each node has to write for itself.
+    /// Returns the run of [`Config::burst`] without announcements, so that each node has to add itself to the round
+    /// with a write of its own.
     pub fn burst_alone(seed: u64, nodes: u64) -> Config {
         Config { has_announcements: false, max_writes: u64::MAX, ..Config::burst(seed, nodes) }
     }
@@ -158,18 +160,20 @@ pub struct Summary {
     pub joins: u64,
     /// The number of joins that ended with a timeout or an outage.
     pub timeouts: u64,
-    /// The number of compare-and-sets.
+    /// The number of compare-and-sets, including those that failed.
     pub writes: u64,
-    /// The number of compare-and-sets that were lost.
+    /// The number of compare-and-sets that failed.
     pub lost_writes: u64,
     /// When the first round was completed.
     pub first_round_at: Option<Duration>,
     /// The number of compare-and-sets until `recovered_at`.
     pub writes_to_recover: u64,
-    /// When all nodes were in one stable round after the faults had ended, for the last time.
+    /// When the nodes first were in a stable round after the last fault, or after the last of [`Config::restarts`].
     pub recovered_at: Option<Duration>,
-    /// The number of live nodes that were removed because all of their heartbeats were lost writes.
+    /// The number of removals of live nodes that do not break R9, because the last four compare-and-sets of the removed
+    /// node had failed.
     pub excused: u64,
-    /// How often each timed check was applied to something that could break its rule: R9, R10, R11, R12, R13, R17.
+    /// How often each timed check examined a case that could have broken its rule, in the order R9, R10, R11, R12, R13,
+    /// R17.
     pub timed_checks: [u64; 6],
 }

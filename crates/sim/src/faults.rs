@@ -11,7 +11,7 @@ use crate::ours::Ours;
 use crate::torch::Torch;
 use crate::world::{Event, World};
 
-/// How long after an outage a node may not have noticed that the store answers again.
+/// How long a node may take to notice that the store answers again after an outage.
 const OUTAGE_NOTICE_GRACE: Duration = Duration::from_secs(4);
 
 impl World {
@@ -132,7 +132,7 @@ impl World {
                 let jump = self.random.between(0, 7_200_000_000) as i64 - 3_600_000_000;
                 self.nodes[node].context.clocks.offset += jump;
             }
-            // The workers of the node fail, so it rejoins.
+            // The workers of the node fail, so the node rejoins.
             3 if matches!(self.nodes[node].context.stage, Stage::Working { .. }) => {
                 return self.start_join(node);
             }
@@ -160,7 +160,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns a random node that joins, is in no list and awaits no reply. Another node may be about to admit it.
+    /// Returns a random node that joins, is in no list and awaits no reply. Such a node may have announced itself, and
+    /// another node may be about to admit it.
     fn pick_outsider(&mut self) -> Option<usize> {
         let is_outside = |node: &Node| {
             node.context.stage == Stage::Joining && !node.awaits_reply && !self.state(node.job).has(&node.me)
@@ -169,7 +170,8 @@ impl World {
         (!found.is_empty()).then(|| found[self.random.between(0, found.len() as u64) as usize])
     }
 
-    /// Starts an outage of the store, of 2 s to 30 s. Nodes can neither write nor observe heartbeats.
+    /// Starts an outage of the store, which lasts 2 s to 30 s. During an outage, nodes can neither write nor observe
+    /// heartbeats.
     fn start_outage(&mut self) {
         let end = self.now + Duration::from_millis(self.random.between(2_000, 30_000));
         self.outages.push(self.now..end);
@@ -189,7 +191,7 @@ impl World {
         self.schedule_dead_check(node, died);
     }
 
-    /// Restarts the process of a node under the same name, as in a container whose process id is always 1.
+    /// Restarts the process of a node with the same [`NodeDesc`], as in a container, where the process id is always 1.
     fn restart(&mut self, node: usize) {
         let delay = Duration::from_millis(self.random.between(0, 3_000));
         let Node { job, is_torch, ref me, .. } = self.nodes[node];

@@ -8,11 +8,12 @@
 //!
 //! `docs/internals/simulator.md` lists the rules and the faults, and explains the trace.
 //!
-//! A request to the store takes at most 3 s, or has failed. A heartbeat takes two requests, and a third one after a
-//! lost write. With slower requests, the heartbeats of a live node could not be distinguished from those of a dead one.
+//! A request to the store fails if its reply takes longer than 3 s. A heartbeat takes two requests, and a third one
+//! after a failed compare-and-set. So a heartbeat that is due after 5 s is written within 14 s, before its node counts
+//! as dead after 15 s. With slower requests, live nodes could not be distinguished from dead ones.
 //!
 //! The simulator does not cover the exchange of `MASTER_ADDR` in a round (a part of R1), nor the static rendezvous. The
-//! tests of `crates/rendezvous` do.
+//! tests of `crates/rendezvous` cover both.
 
 mod check;
 mod config;

@@ -1,7 +1,7 @@
 //! The rules about time and about several rendezvous: when a node must have been removed, noticed or admitted, and that
 //! the nodes recover after the faults.
 //!
-//! Each check counts in `Summary::timed_checks` how often it was applied to something that could break its rule.
+//! Each check counts in `Summary::timed_checks` how often it examined a case that could have broken its rule.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::node::{Node, Stage};
 use crate::world::{Event, World};
 
 impl World {
-    /// Returns since when neither the node nor its messages had a fault.
+    /// Returns the time since which neither the node nor its messages had a fault.
     fn fault_free_since(&self, node: &Node) -> Duration {
         let messages = match self.config.lost_one_in == 0 && self.config.late_one_in == 0 {
             true => Duration::ZERO,
@@ -27,7 +27,7 @@ impl World {
         !node.is_torch && node.is_active() && self.fault_free_since(node) <= since
     }
 
-    /// Returns `time` plus a tolerance: 1 % for clock drift, and the maximum latency of this number of messages.
+    /// Returns `time` plus a tolerance: 1 % for clock drift, and `messages` times the maximum latency.
     fn with_tolerance(&self, time: Duration, messages: u32) -> Duration {
         time.mul_f64(1.011) + Duration::from_micros(self.config.max_latency_us) * messages
     }
@@ -66,8 +66,9 @@ impl World {
         self.jobs[job].checks.check_write(before, after, writer, at)
     }
 
-    /// Checks R12: a node that waited for 5 s is in the next round, unless the round is full or a torch node with a
-    /// fast clock ended the last call too early.
+    /// Checks R12: if `after` completes a round, every node that has been on the wait list for 5 s is in that round.
+    /// The rule does not apply to a full round, nor if a torch node with a fast clock may have ended the last call too
+    /// early.
     fn check_admitted(
         &mut self,
         job: usize,
@@ -106,7 +107,8 @@ impl World {
             }
             self.summary.timed_checks[0] += 1;
             if writer.is_torch && node.is_up() {
-                // A torch node did that because of wall clocks. The nodes have to recover from it.
+                // Torch nodes compare wall clocks, so they may remove live nodes. The nodes get 60 s to recover from
+                // that.
                 self.disturbed_at = Some(self.now);
             }
             self.check_observed(node, writer)?;
@@ -114,8 +116,8 @@ impl World {
                 && node.paused_until.is_none();
             let stays = matches!(node.context.stage, Stage::Joining | Stage::Working { .. });
             if was_fault_free && stays && self.config.lost_one_in == 0 && !writer.is_torch && !node.is_torch {
-                // R9 assumes that heartbeats get written. With latencies of 1 s, a node can lose four writes in a row,
-                // and then no heartbeat was written.
+                // With latencies of 1 s, four compare-and-sets of a node in a row can fail. Then the node wrote no
+                // heartbeat in time, and its removal does not break R9.
                 if self.config.late_one_in > 0 && node.lost_writes >= 4 {
                     self.summary.excused += 1;
                     continue;
@@ -128,13 +130,14 @@ impl World {
         Ok(())
     }
 
-    /// Checks R9: the time of an outage, in which no node can observe, counts as at most one `keep_alive_interval`.
+    /// Checks R9: before `writer` removed `node`, its heartbeat was unchanged for the whole limit. No node can observe
+    /// heartbeats in an outage, so each outage counts as at most one `keep_alive_interval`.
     fn check_observed(&self, node: &Node, writer: Writer<'_>) -> Result<(), Violation> {
         let checks = &self.jobs[node.job].checks;
         let unchanged_since = checks.heartbeat_changed_at.get(&node.me).copied().unwrap_or_default();
         let unobserved = |outage: &Range<Duration>| {
             let time = outage.end.min(self.now).saturating_sub(outage.start.max(unchanged_since));
-            // Messages that were sent before the outage may arrive within its first 4 s.
+            // Messages that were sent before the outage may still arrive in its first 4 s.
             time.saturating_sub(checks.settings.keep_alive_interval + Duration::from_secs(4))
         };
         let observed = self.now - unchanged_since - self.outages.iter().map(unobserved).sum::<Duration>();
@@ -150,7 +153,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks R14: a node of ours writes at most 20 times per second.
+    /// Checks R14: a node of ours sends at most 20 compare-and-sets per second.
     pub(crate) fn check_write_rate(&mut self, node: usize) -> Result<(), Violation> {
         let (now, target) = (self.now, &mut self.nodes[node]);
         while target.write_attempts.front().is_some_and(|at| now - *at >= Duration::from_secs(1)) {
@@ -168,7 +171,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks R13: a join ends in time, and the node is in no list afterwards.
+    /// Checks R13 for a join that has timed out: the node ended it in time, after it had withdrawn, and is in no list.
     pub(crate) fn check_timed_out(&mut self, node: usize, is_clean: bool) -> Result<(), Violation> {
         let target = &self.nodes[node];
         if target.is_torch {
@@ -196,7 +199,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks R13: no node still joins after its join timeout.
+    /// Checks R13: the join that `node` started at `since` has ended, unless the node was a spare.
     pub(crate) fn check_join_ended(&mut self, node: usize, since: Duration) -> Result<(), Violation> {
         let target = &self.nodes[node];
         let is_joining = target.joining_since == since
@@ -213,7 +216,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks R14: nodes that join together need at most `max_writes` writes.
+    /// Checks R14: the nodes sent at most `max_writes` compare-and-sets until the first stable round.
     pub(crate) fn check_write_count(&self) -> Result<(), Violation> {
         let (writes, limit) = (self.store.writes, self.config.max_writes);
         require!(
@@ -230,7 +233,8 @@ impl World {
         self.schedule(Duration::from_secs(5), Event::CheckDeadRemoved { node, died });
     }
 
-    /// Checks R10: a dead node is removed in time, if a node without faults can observe it.
+    /// Checks R10: a node that died at `died` is removed in time, if a node without faults can observe it. Repeats
+    /// itself every 700 ms.
     pub(crate) fn check_dead_removed(&mut self, node: usize, died: Duration) -> Result<(), Violation> {
         let target = &self.nodes[node];
         if target.died_at != Some(died) {
@@ -262,7 +266,8 @@ impl World {
         self.schedule(after, Event::CheckWaitingNoticed { job, since });
     }
 
-    /// Checks R12: a node in a round has noticed that another node waits.
+    /// Checks R12: every node of ours that was in a round at `since` has noticed that another node waits, and has left
+    /// the round.
     pub(crate) fn check_waiting_noticed(&mut self, job: usize, since: Duration) -> Result<(), Violation> {
         let waiting = self.jobs[job].checks.waiting_since.is_some_and(|from| from <= since);
         if !waiting || self.state(job).closed {
@@ -283,14 +288,15 @@ impl World {
         Ok(())
     }
 
-    /// Schedules the check of R17. A membership is up to one poll interval old, and a node that left has 1.2 s to
-    /// rejoin.
+    /// Schedules the check of R17. It is due after four poll intervals, because a membership is up to one poll interval
+    /// old and a node that left has 1.2 s to rejoin.
     pub(crate) fn schedule_lost_check(&mut self, job: usize, since: Duration) {
         let after = self.with_tolerance(4 * POLL_INTERVAL, 12);
         self.schedule(after, Event::CheckLostNoticed { job, since });
     }
 
-    /// Checks R17: a node in a round rejoins when nodes of its round are lost.
+    /// Checks R17: every node of ours that was in a round at `since`, when a node of that round was lost, has left the
+    /// round to rejoin.
     pub(crate) fn check_lost_noticed(&mut self, job: usize, since: Duration) -> Result<(), Violation> {
         if self.jobs[job].checks.losing_since != Some(since) || self.state(job).closed {
             return Ok(());
@@ -310,9 +316,10 @@ impl World {
         Ok(())
     }
 
-    /// Iterates over the nodes that must be in a round in the end.
+    /// Iterates over the nodes of a job that must be in a round at the end of the run.
     fn live_nodes(&self, job: usize) -> impl Iterator<Item = &Node> {
-        // A torch node that was removed, or that considers itself dead, continues and never notices it.
+        // A torch node whose workers run never notices that it was removed. If its own heartbeat seems too old, it
+        // removes itself from its copy of the state and writes no heartbeat any more.
         let (state, checks) = (self.state(job), &self.jobs[job].checks);
         let limit = self.with_tolerance(checks.dead_after(), 0);
         let is_unaware = move |node: &Node| {
@@ -324,22 +331,24 @@ impl World {
         self.nodes.iter().filter(move |node| node.job == job && node.is_up() && !is_unaware(node))
     }
 
-    /// Returns whether a round must be completed: enough nodes are up, and the rendezvous is open.
+    /// Returns whether the nodes of a job must complete a round: at least `min_nodes` are live, and the rendezvous is
+    /// not closed.
     fn has_enough_nodes(&self, job: usize) -> bool {
         self.live_nodes(job).count() as u64 >= self.config.min_nodes && !self.state(job).closed
     }
 
-    /// Returns whether a round must be stable.
+    /// Returns whether the nodes of a job must be in a stable round.
     ///
     /// Rounds with torch nodes need not be stable while there are more than `max_nodes` nodes: torch nodes stay on the
-    /// wait list of a full round and make it re-form. They need not be stable within 60 s after `disturbed_at` either.
+    /// wait list of a full round and make it re-form. Nor need they be stable within 60 s after `disturbed_at`.
     fn must_be_stable(&self, job: usize) -> bool {
         let are_few = self.live_nodes(job).count() as u64 <= self.config.max_nodes;
         let is_calm = self.disturbed_at.is_none_or(|at| at + Duration::from_secs(60) < self.now);
         self.has_enough_nodes(job) && (self.config.torch_one_in == 0 || are_few && is_calm)
     }
 
-    /// Checks R11: within 60 s after the faults, a round of live nodes was completed.
+    /// Checks R11: 60 s after the last fault, a round was completed within these 60 s, or the current round is complete
+    /// and all of its nodes are live.
     pub(crate) fn check_round_found(&mut self, job: usize) -> Result<(), Violation> {
         let minute = Duration::from_secs(60);
         if self.now < self.faults_end + minute {

@@ -29,7 +29,7 @@ pub(crate) enum Reply {
     Announced(Arc<[NodeDesc]>),
 }
 
-/// A write that won: the key, the state before it, and the state after it.
+/// A successful compare-and-set: the key, the state before it, and the state after it.
 pub(crate) type Change = (Key, Option<Arc<State>>, Arc<State>);
 
 /// The simulated store.
@@ -37,13 +37,13 @@ pub(crate) type Change = (Key, Option<Arc<State>>, Arc<State>);
 pub(crate) struct Store {
     cells: BTreeMap<Key, Cell>,
     announcements: BTreeMap<Key, Arc<[NodeDesc]>>,
-    /// The nodes whose announcements were retracted. They can't be announced again under the same key.
+    /// The nodes whose announcements were retracted, by key. They can't be announced again under the same key.
     retracted: BTreeMap<Key, BTreeSet<NodeDesc>>,
     uses_codec: bool,
     has_announcements: bool,
-    /// The number of compare-and-sets.
+    /// The number of compare-and-sets, including those that failed.
     pub(crate) writes: u64,
-    /// The number of compare-and-sets that were lost.
+    /// The number of compare-and-sets that failed.
     pub(crate) lost_writes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Store {
         Store { uses_codec, has_announcements, ..Store::default() }
     }
 
-    /// Deletes everything, like a restart of the server.
+    /// Deletes everything, as a restart of the server does.
     pub(crate) fn clear(&mut self) {
         self.cells.clear();
         self.announcements.clear();
@@ -67,7 +67,7 @@ impl Store {
         self.cells.get(key).cloned().unwrap_or(Cell { state: None, token: Bytes::new() })
     }
 
-    /// Carries out a request. Returns the reply, and the change if a write won.
+    /// Carries out a request. Returns the reply, and the change if the request was a compare-and-set that succeeded.
     pub(crate) fn handle(&mut self, request: Request) -> (Reply, Option<Change>) {
         match request {
             Request::Read { key } => (Reply::Cell(self.cell(&key)), None),
@@ -103,8 +103,10 @@ impl Store {
         }
     }
 
-    /// Returns the cell after a write. The token is the encoded state, so equal states have equal tokens. Without the
-    /// codec, a number takes the place of the bytes.
+    /// Returns the cell after `state` has replaced `before`.
+    ///
+    /// The token of a cell is its encoded state, so equal states have equal tokens. Without the codec, the token is a
+    /// number that changes whenever the state changes.
     fn next_cell(&self, before: &Cell, state: Arc<State>) -> Cell {
         let token = if self.uses_codec {
             Bytes::from(

@@ -1,4 +1,4 @@
-//! One simulated node: its clocks, its stage, and its history as far as the checks need it.
+//! A simulated node: its clocks, its stage, and the part of its history that the checks need.
 //!
 //! The trait [`Behavior`] has two implementations: nodes of ours, and nodes that behave like torch's.
 
@@ -71,7 +71,7 @@ pub(crate) enum Report {
         /// Whether the node had time to withdraw and to retract its announcement.
         is_clean: bool,
     },
-    /// The node has left, and its withdrawal is written.
+    /// The node has left the rendezvous and has written its withdrawal.
     Left,
     /// The node itself has broken a rule.
     RuleBroken {
@@ -90,7 +90,7 @@ pub(crate) struct Context {
     pub(crate) stage: Stage,
     /// The phase whose end ends the current pause.
     pub(crate) wake_phase: Option<Phase>,
-    /// A phase that the node has ended. The world sends the signal.
+    /// A phase that the node has just ended. The world takes it and signals the waiting nodes.
     pub(crate) ended_phase: Option<Phase>,
 }
 
@@ -106,9 +106,9 @@ pub(crate) trait Behavior: fmt::Debug {
     fn handle_reply(&mut self, context: &mut Context, reply: Reply, random: u64, now: Duration) -> Step;
     /// Handles the timeout of a request.
     fn handle_no_reply(&mut self, context: &mut Context, now: Duration) -> Step;
-    /// Handles a store that was emptied, as reported by the client of the node.
+    /// Handles a report of the store client that the store was emptied.
     fn handle_store_emptied(&mut self) {}
-    /// Handles the end of a pause. `is_woken` means that a signal ended it.
+    /// Handles the end of a pause that the node requested. `is_woken` tells whether a signal ended it.
     fn handle_timer(&mut self, context: &mut Context, is_woken: bool, now: Duration) -> Step;
 }
 
@@ -116,7 +116,7 @@ pub(crate) trait Behavior: fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) me: NodeDesc,
-    /// The index of its rendezvous.
+    /// The index of the rendezvous of the node.
     pub(crate) job: usize,
     pub(crate) is_torch: bool,
     pub(crate) context: Context,
@@ -131,20 +131,22 @@ pub(crate) struct Node {
     /// When the node started, or when its last fault (pause, outage, request timeout) ended.
     pub(crate) last_fault_at: Duration,
     pub(crate) died_at: Option<Duration>,
+    /// Whether the stage of the node was [`Stage::Exiting`] when its last command was recorded.
     pub(crate) was_exiting: bool,
     /// When the worker of the node started, if it runs.
     pub(crate) working_since: Option<Duration>,
     /// When the last join started.
     pub(crate) joining_since: Duration,
-    /// Whether the node was a spare since then, which extends its join timeout.
+    /// Whether the node was a spare since `joining_since`. A spare has no join timeout, and gets a new one when it is
+    /// needed.
     pub(crate) was_spare: bool,
     /// Whether the node has withdrawn cleanly, so that no node may admit it again.
     pub(crate) has_left: bool,
-    /// Whether an abandoned request may still reach the store.
+    /// Whether a request that the node no longer waits for may still reach the store.
     pub(crate) has_stray_request: bool,
-    /// The number of consecutive lost writes.
+    /// The number of consecutive compare-and-sets that failed.
     pub(crate) lost_writes: u32,
-    /// The times of its writes within the last second.
+    /// When the node sent compare-and-sets within the last second.
     pub(crate) write_attempts: VecDeque<Duration>,
 }
 
@@ -153,7 +155,8 @@ impl Node {
         self.context.stage != Stage::Ended
     }
 
-    /// Records the next command of the node under a number. Returns whether the node starts to join.
+    /// Records the next command of the node, whose events have this `number`. Returns whether the node starts a join
+    /// with it.
     pub(crate) fn record(&mut self, command: &Command, number: u64, now: Duration) -> bool {
         self.awaited_number = number;
         self.awaits_reply = matches!(command, Command::Send(_));

@@ -1,5 +1,7 @@
-//! A node of ours. It executes the operations of a `Pursuit` with one request at a time, like the shipped driver, and
-//! passes the membership to a `Supervisor`, like the shipped agent.
+//! Simulates a node of ours, which runs the real `Pursuit` and the real `Supervisor`.
+//!
+//! Like the driver in `crates/rendezvous`, the node executes one operation of its pursuit at a time. Like the agent in
+//! `crates/agent`, it passes each membership that it observes to its supervisor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +22,11 @@ pub(crate) struct Ours {
     key: Key,
     supervisor: Supervisor,
     pursuit: Option<Pursuit>,
-    /// The signals to send if the pending write wins.
+    /// The signals to send if the pending compare-and-set succeeds.
     signals: Vec<Signal>,
 }
 
-/// The only worker of the node, which exits as soon as it gets a signal.
+/// The node's only worker. It exits as soon as it gets a signal.
 const WORKER: LocalRank = LocalRank(0);
 
 impl Ours {
@@ -52,13 +54,14 @@ impl Ours {
         keys::announcements(&self.member.settings.run_id, round).into()
     }
 
-    /// Passes an outcome to the current pursuit, and executes the next operation.
+    /// Passes an outcome to the current pursuit, and executes the operation that the pursuit returns.
     fn handle(&mut self, context: &mut Context, outcome: Outcome, random: u64, now: Duration) -> Step {
         let Some(pursuit) = &mut self.pursuit else { return idle() };
         let moment = Moment { mono: context.clocks.mono(now), wall: context.clocks.wall(now), random };
         let operation = pursuit.handle(&mut self.member, outcome, moment);
         while pursuit.poll_notice().is_some() {}
-        // The agent also observes the membership while the writes of a heartbeat are lost.
+        // A keep-alive pursuit may have to repeat its compare-and-set several times. Like the agent, the node observes
+        // the membership after each outcome, not only when the pursuit ends.
         if matches!(context.stage, Stage::Working { .. })
             && let Some(state) = pursuit.state().cloned()
             && let Some(next) = self.observe_membership(context, &self.member.current(Some(&state)), now)
@@ -90,7 +93,7 @@ impl Ours {
                 self.signals = signals;
                 Request::Write { key: self.key.clone(), token, state }
             }
-            // The simulated store always stays on the same host.
+            // The simulator does not model the store's host, so taking over the store does nothing.
             Operation::Host => return self.handle(context, Outcome::Done, 0, now),
             Operation::Pause { timeout, wake } => {
                 context.wake_phase = wake;
@@ -114,10 +117,12 @@ impl Ours {
             (End::Reached { state, .. }, Stage::Working { .. }) => {
                 return self.observe_membership(context, &state, now).unwrap_or_else(idle);
             }
-            // A failed heartbeat is repeated.
+            // A failed keep-alive pursuit is not reported. The node reads the state again after 1 s, and starts another
+            // one if a heartbeat is due.
             (_, Stage::Working { .. }) => return idle(),
             (End::Reached { .. }, Stage::Leaving) => Some(Report::Left),
-            // A node that can't write its withdrawal in time exits without it, and the other nodes find it dead.
+            // A node that can't write its withdrawal within `WITHDRAW_GRACE` exits without it. The other nodes remove
+            // it when they count it as dead.
             (End::Failed(reason), Stage::Joining) if reason.is_join_timeout() => {
                 let is_clean = context.clocks.mono(now).since(deadline) <= WITHDRAW_GRACE;
                 Some(Report::TimedOut { is_clean })
@@ -132,8 +137,8 @@ impl Ours {
         (Command::Nothing, report)
     }
 
-    /// Passes the membership to the supervisor, as the agent does while its worker runs. Returns the next step if there
-    /// is an order.
+    /// Passes the membership that follows from `state` to the supervisor, as the agent does while its workers run.
+    /// Returns the node's next step if an order of the supervisor determines it.
     fn observe_membership(
         &mut self,
         context: &mut Context,
@@ -164,16 +169,19 @@ impl Ours {
         None
     }
 
-    /// Checks R8: a lost write changes only the observations of the node.
+    /// Checks R8: a failed compare-and-set changes only the observations of the node. `before` is the node before it
+    /// handled the reply, and `cell` is the cell in the reply.
     fn check_lost_write(&self, before: Member, cell: &Cell, mono: MonoTime) -> Option<Report> {
         let mut expected = before;
         expected.observe(cell.state.as_ref(), mono);
-        // The node may have joined the round that the other node completed.
+        // The reply may show that another node completed the round with this node in it. Then this node has joined the
+        // round.
         expected.round.clone_from(&self.member.round);
         expected.joined.clone_from(&self.member.joined);
         expected.is_state_lost = self.member.is_state_lost;
         expected.outage = self.member.outage.clone();
-        // A node that has joined has no announcement any more. A node that has not may announce itself next.
+        // A node that joins a round forgets its announcement. A node that has not joined may announce itself as its
+        // next operation.
         let has_joined = self.member.joined.is_some();
         expected.announcement = self.member.announcement.or(expected.announcement.filter(|_| !has_joined));
         (expected != self.member).then(|| Report::RuleBroken {
@@ -182,8 +190,8 @@ impl Ours {
         })
     }
 
-    /// Handles the state that the agent reads once a second. If something is to be written, the keep-alive pursuit
-    /// starts.
+    /// Handles the state that a node in a round reads once a second. Starts a keep-alive pursuit if a heartbeat is due,
+    /// another node is dead, or the store has lost the round.
     fn monitor(&mut self, context: &mut Context, cell: Cell, random: u64, now: Duration) -> Step {
         let mono = context.clocks.mono(now);
         self.member.observe(cell.state.as_ref(), mono);

@@ -1,7 +1,8 @@
-//! A node that behaves like torch's, to share rounds with nodes of ours.
+//! Simulates a torch node, which shares rounds with nodes of ours.
 //!
-//! It polls once a second, finds nodes dead by its wall clock, drops its change when a compare-and-set is lost, and
-//! uses neither announcements nor signals. It was written from the observed behavior of torch.
+//! A torch node polls the state once a second and detects dead nodes by its wall clock. It discards its change when its
+//! compare-and-set fails, and uses neither announcements nor signals. This file was written from the observed behavior
+//! of torch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +15,9 @@ use rallypoint_core::rendezvous::{
 use crate::network::{Key, Reply, Request};
 use crate::node::{Behavior, Command, Context, Report, Stage, Step};
 
-/// How long torch uses a cached state. Its pauses take a little longer, as in reality.
+/// How long torch uses a cached state before it reads the state again.
 const CACHE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The pause between two polls. Torch sleeps for 1 s, and a real sleep takes slightly longer.
 const POLL_INTERVAL: Duration = Duration::from_millis(1_001);
 
 /// The behavior of a torch node.
@@ -146,7 +148,7 @@ impl Torch {
         }
     }
 
-    /// Decides like torch's join operation, in the same order of conditions.
+    /// Decides as torch's join operation does, and checks its conditions in the same order.
     fn decide_to_join(
         &self,
         mono: MonoTime,
@@ -206,7 +208,8 @@ impl Torch {
             Action::AddToParticipants => {
                 self.state.wait_list.remove(&me);
                 self.state.participants.insert(me.clone(), 0);
-                // An attribute that a later torch might add, which nodes of ours must preserve.
+                // This attribute stands for one that a later version of torch might add. Nodes of ours must preserve
+                // it.
                 self.state.extra.insert("joined_last".into(), Extra::Int(me.pid));
                 let have = self.state.participants.len() as u64;
                 if have == self.settings.min_nodes {

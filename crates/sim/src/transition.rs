@@ -10,18 +10,21 @@ use rallypoint_core::rendezvous::{Extra, NodeDesc, State};
 
 use crate::check::{Checks, Violation, require};
 
-/// Returns the rank of a node, if it is a participant, and whether it is on the wait list and on the redundancy list.
+/// Returns the position of a node in a state: its group rank if it is a participant, whether it is on the wait list,
+/// and whether it is on the redundancy list.
 fn position(state: &State, node: &NodeDesc) -> (Option<i64>, bool, bool) {
     let rank = state.participants.get(node).copied();
     (rank, state.wait_list.contains(node), state.redundancy_list.contains(node))
 }
 
-/// Returns the attributes that our nodes must preserve.
+/// Returns the attributes that nodes of ours must preserve: all whose names do not start with our prefix.
 fn foreign_attributes(state: &State) -> impl Iterator<Item = (&Arc<str>, &Extra)> {
     state.extra.iter().filter(|(name, _)| !name.starts_with("rallypoint_"))
 }
 
 impl Checks {
+    /// Checks a write by `writer`, a node of ours, that replaced `before` by `after`. The write must follow R8, and
+    /// must not leave nodes on the wait list of a full round (R12).
     pub(crate) fn check_transition(
         &self,
         before: &State,
@@ -71,7 +74,8 @@ impl Checks {
                     before.round
                 );
             } else if is_admitted {
-                // The record of announcements is incomplete after the store was emptied.
+                // After the store was emptied, the record may lack announcements: `record_completed` deletes those for
+                // completed rounds, and the round numbers start from 0 again.
                 let has_announced = self.is_state_lost
                     || self.announced.get(&after.round).is_some_and(|announced| announced.contains(node));
                 require!(
@@ -82,7 +86,8 @@ impl Checks {
                     after.round
                 );
             } else {
-                // Ranks are assigned when the round is completed.
+                // The write that completes a round assigns the group ranks, and turns waiting nodes into spares if the
+                // round is full.
                 let ranked = after.complete && !before.complete && old.0.is_some() && new.0.is_some();
                 let spare =
                     after.complete && full && old == (None, true, false) && new == (None, false, true);

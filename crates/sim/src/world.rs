@@ -1,4 +1,5 @@
-//! The run of a seed: events in the order of virtual time. After the faults end, the nodes must recover.
+//! Runs one seed. The world handles events in the order of virtual time, until the nodes have recovered from the last
+//! fault.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -22,7 +23,7 @@ pub(crate) enum Event {
     Reply { node: usize, number: u64, reply: Reply },
     /// A request of a node times out.
     NoReply { node: usize, number: u64 },
-    /// A pause is over.
+    /// The pause that a node requested is over, by time or by a signal.
     Timer { node: usize, number: u64, is_woken: bool },
     /// The signal that a phase is over reaches the nodes that wait for it.
     PhaseOver { job: usize, phase: Phase },
@@ -30,7 +31,7 @@ pub(crate) enum Event {
     Fault,
     /// An outage ends, and the store has lost everything.
     StoreEmptied,
-    /// The pause of a node ends.
+    /// A node that a fault has paused handles events again.
     Resume { node: usize },
     /// A node starts.
     Start { node: usize },
@@ -46,7 +47,8 @@ pub(crate) enum Event {
     CheckRoundFound { job: usize },
 }
 
-/// An event and its time. The order is reversed, because the heap returns the greatest element first.
+/// An event and its time. The order is reversed, because a `BinaryHeap` returns its greatest element first and the
+/// earliest event is needed.
 #[derive(Debug)]
 struct Scheduled {
     at: Duration,
@@ -104,14 +106,14 @@ pub(crate) struct World {
 
 /// The timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long after the faults the nodes may take to form a stable round. They have to find dead nodes, wait for a last
-/// call, and admit the remaining nodes to another round with another last call.
+/// How long the nodes may take to form a stable round after the last fault. They have to detect dead nodes, wait for a
+/// last call, and admit the remaining nodes to another round with another last call.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// The state of a rendezvous without any write.
+/// The state of a rendezvous that no node has written yet.
 static EMPTY_STATE: LazyLock<State> = LazyLock::new(State::default);
 
-/// Runs a seed.
+/// Runs a simulation with this configuration, and returns its summary.
 ///
 /// # Errors
 ///
@@ -122,7 +124,7 @@ pub fn run(config: &Config) -> Result<Summary, Violation> {
 
 impl World {
     fn new(config: &Config) -> World {
-        // The second run id looks like a key of the first run.
+        // The second run id looks like a part of a key of the first run. The two runs must still not share a key (R16).
         let jobs = ["sim", "sim/announced/0"].into_iter().take(config.jobs).map(|run_id| {
             let mut settings = Settings::new(run_id, config.min_nodes, config.max_nodes);
             settings.last_call_timeout = Duration::from_secs(10);
@@ -335,7 +337,7 @@ impl World {
         self.last_number += 1;
         let (number, sent) = (self.last_number, self.now);
         if self.nodes[node].record(&command, number, sent) {
-            // The slowest clock needs 1 % more.
+            // A join takes 1 % longer by the slowest simulated clock.
             let limit = (self.config.join_timeout + WITHDRAW_GRACE + Duration::from_secs(1)).mul_f64(1.011);
             self.schedule(limit, Event::CheckJoinEnded { node, since: sent });
         }
@@ -371,7 +373,8 @@ impl World {
                     self.schedule_waiting_check(job, self.now);
                 }
                 let now = self.store.state(&self.jobs[job].key).cloned().unwrap_or_default();
-                // A node that was paused compares heartbeats that it read before the pause with the time after it.
+                // A torch node that was paused compares heartbeats that it read before the pause with its clock after
+                // the pause, so live nodes may seem dead to it.
                 let was_awake = resumed_at.is_none_or(|at| at + Duration::from_secs(5) < self.now);
                 self.jobs[job].checks.check_joined(&me, is_torch, was_awake, &state, &now, self.now)
             }
@@ -381,7 +384,8 @@ impl World {
             }
             Some(Report::TimedOut { is_clean }) => {
                 self.summary.timeouts += 1;
-                // There may be one spare less now. Until now, waiting torch nodes may have made a full round re-form.
+                // With this node, there may have been more than `max_nodes` nodes, and waiting torch nodes may have
+                // made full rounds re-form. The other nodes get 60 s to form a stable round without it.
                 self.disturbed_at = Some(self.now);
                 self.check_timed_out(node, is_clean)
             }

@@ -1,4 +1,4 @@
-//! Thousands of seeds, each a run with its own faults. A failure prints the command that repeats it.
+//! Runs 10,000 seeds, each with its own faults, and runs of many nodes without faults. A failure prints its seed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use rallypoint_sim::{Config, Summary, run};
 
 const SEEDS: u64 = 10_000;
-/// The number of seeds whose summaries are added up.
+/// The summaries of the seeds below this number are added up.
 const SUMMED_SEEDS: u64 = 2_000;
 
-/// The result of all seeds, which are run once for all tests.
+/// The result of all seeds, which run once for all tests in this file.
 struct Runs {
     failed: Option<u64>,
     first: Summary,
@@ -24,7 +24,7 @@ static RUNS: LazyLock<Runs> = LazyLock::new(|| {
             if seed >= SEEDS {
                 break;
             }
-            // A panic counts as a failure of the seed.
+            // A panic counts as a failure of its seed.
             match std::panic::catch_unwind(|| run(&Config::of(seed))) {
                 Ok(Ok(summary)) if seed < SUMMED_SEEDS => {
                     add(&mut first.lock().unwrap_or_else(PoisonError::into_inner), &summary);
@@ -61,8 +61,8 @@ fn ten_thousand_seeds_break_no_rule() {
     }
 }
 
-/// Seeds above 10,000 that have found a bug: the node of the highest rank left a round that a torch node completed,
-/// before a node of ours had read it.
+/// These seeds, which are above 10,000, have found a bug: the node of the highest group rank left a round that a torch
+/// node had completed, before a node of ours had read the round.
 #[test]
 fn seeds_that_once_failed_break_no_rule() {
     for seed in [18_419, 28_718, 50_799, 54_911, 74_806, 76_209, 200_022] {
@@ -77,7 +77,7 @@ fn a_seed_always_gives_the_same_run() {
     }
 }
 
-/// A check that is never applied finds nothing. So every timed check must have been applied, joins must have timed out,
+/// A check that is never applied finds no bug. So every timed check must have been applied, joins must have timed out,
 /// and runs must have had torch nodes and a second rendezvous.
 #[test]
 fn every_timed_check_is_exercised() {
@@ -101,8 +101,9 @@ fn nodes_that_join_together_need_at_most_3_writes_per_node() {
     }
 }
 
-/// All nodes leave the round and join the next together. The node with the first announcement moves and admits the
-/// others. Each run also checks that no node writes more than 20 times per second.
+/// All nodes leave the round and join the next together. The node with the first announcement moves the other nodes to
+/// the wait list, and admits them to the next round. Each run also checks that no node writes more than 20 times per
+/// second.
 #[test]
 fn a_thousand_nodes_that_rejoin_together_need_at_most_6_writes_per_node() {
     let summary = run(&Config { restarts: 1, checks_writes: false, ..Config::burst(4, 1_000) }).unwrap();
@@ -111,14 +112,15 @@ fn a_thousand_nodes_that_rejoin_together_need_at_most_6_writes_per_node() {
     assert!(summary.writes <= 6 * 1_000, "{summary:?}");
 }
 
-/// In this run, a live node was once removed: it had lost three writes, each with a latency of 1 s.
+/// An earlier version removed a live node in this run, because three of its compare-and-sets, each with a latency of 1
+/// s, had failed.
 #[test]
 fn a_node_far_from_the_store_is_not_removed_because_other_nodes_write_faster() {
     run(&Config::of(514_463)).unwrap();
 }
 
-/// Each write makes the writes of all other nodes fail. Each run checks that no node writes more than 20 times per
-/// second.
+/// Without announcements, each successful compare-and-set makes those of all other nodes fail. Each run checks that no
+/// node writes more than 20 times per second.
 #[test]
 fn nodes_without_announcements_that_join_together_do_not_flood_the_store() {
     let summary = run(&Config::burst_alone(7, 256)).unwrap();
@@ -126,7 +128,8 @@ fn nodes_without_announcements_that_join_together_do_not_flood_the_store() {
     assert!(summary.lost_writes > 0 && summary.first_round_at.unwrap().as_secs_f64() < 30.0, "{summary:?}");
 }
 
-/// All nodes are far from the store, so the node with the first announcement is as slow as the others.
+/// Messages of all nodes take up to 50 ms, including those of the node with the first announcement, which admits the
+/// other nodes.
 #[test]
 fn nodes_far_from_the_store_that_join_together_need_at_most_3_writes_per_node() {
     let config = Config { max_latency_us: 50_000, ..Config::burst(5, 256) };

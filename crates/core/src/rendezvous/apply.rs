@@ -1,4 +1,5 @@
-//! Applies a decision to the shared state. Every write is the result of [`apply`] on the state that it replaces.
+//! Computes the state that follows from a decision. Every state that a node writes is the result of [`apply`] on the
+//! state that it replaces.
 
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use super::member::Member;
 use super::state::{NodeDesc, State};
 use super::time::WallTime;
 
-/// Returns the state after `change` by the node of `view`.
+/// Returns `state` after the node of `view` has made `change`.
 ///
 /// Every write removes the dead nodes. `announced` are the nodes that have announced themselves for the next open
 /// round. The writer admits them together with itself, or moves them from the current round to the wait list together
-/// with itself. So nodes that join or rejoin at the same time need one write instead of one each.
+/// with itself. So nodes that join or rejoin at the same time need one write together instead of one write each.
 pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &[NodeDesc]) -> State {
     let (Member { me, settings, round, .. }, dead) = (view.member, view.dead);
     let newest = round.as_ref().and_then(|round| round.newest_heartbeat());
@@ -25,7 +26,8 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
                 if next.participants.len() as u64 >= settings.max_nodes {
                     break;
                 }
-                // Nodes on the wait list are admitted, too: when a round re-forms, all of its nodes are there.
+                // An announced node on the wait list is admitted, too: when a round re-forms, all of its nodes are on
+                // the wait list.
                 if !next.participants.contains_key(node) && !dead.contains(node) {
                     next.admit(node, stamp);
                 }
@@ -79,8 +81,9 @@ pub(super) fn apply(change: Change, state: &State, view: &View<'_>, announced: &
     next
 }
 
-/// Returns the time to write as a heartbeat. It is later than every heartbeat so far, for two reasons: torch nodes
-/// whose clocks are ahead must not count this node as dead, and no value may repeat, because only a change shows life.
+/// Returns the time to write as a heartbeat. It is later than every heartbeat so far, for two reasons. Torch nodes
+/// whose clocks are ahead must not count this node as dead. And no value may repeat, because a node counts as alive
+/// only while its heartbeat changes.
 fn stamp(newest: Option<WallTime>, view: &View<'_>) -> WallTime {
     let after = newest.and_then(|newest| newest.checked_add(Duration::from_micros(1)));
     after.map_or(view.wall, |after| view.wall.max(after))

@@ -1,14 +1,14 @@
 //! The value of the state's key in a store: the base64 of the state's bytes, or a sentinel if there is no state yet.
 //!
 //! This module has its own base64 codec. A value must be readable exactly if Python's `base64.b64decode` can read it.
-//! That function skips every byte that is not a digit, and it stops at the first padding that ends a group and ignores
-//! the rest. None of the crates that we use has these rules.
+//! That function skips every byte that is not a base64 digit. It stops at the first padding that ends a group, and
+//! ignores the rest. None of the crates that we use has these rules.
 
 use super::pickle::{self, StateError};
 use super::state::State;
 use crate::limits::Limits;
 
-/// The value that means that there is no state yet. Torch writes it first, so that every later write is a
+/// The value of the key before a node has written a state. Torch sets it first, so that every write of a state is a
 /// compare-and-set on a key that exists.
 pub const NULL: &[u8] = b"Y2FuaW1hZGFt";
 

@@ -1,4 +1,4 @@
-//! Decides what one node does next, from the shared state and the node's observations. Nothing is changed here;
+//! Decides what one node does next, from the shared state and the node's observations. This module changes no state:
 //! [`apply`](super::apply) computes the state that follows from a decision.
 
 use std::time::Duration;
@@ -29,7 +29,8 @@ impl Goal {
     /// The timeout of [`Goal::Leave`].
     pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// Returns whether a node waits for other nodes, and for a store that does not answer, to reach the goal.
+    /// Returns whether a node that pursues the goal waits for other nodes, and keeps retrying while the store does not
+    /// answer.
     pub fn waits(self) -> bool {
         matches!(self, Goal::Join | Goal::Exit)
     }
@@ -45,7 +46,7 @@ impl Goal {
     }
 }
 
-/// What to do next. [`decide`] returns it together with a [`Reason`].
+/// What a node does next. [`decide`] returns it together with a [`Reason`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// The goal is reached.
@@ -73,7 +74,7 @@ pub(super) enum Change {
     MoveToWaitList,
     /// Remove this node from every list.
     Withdraw,
-    /// Complete the round and assign ranks.
+    /// Complete the round and assign group ranks.
     MarkComplete,
     /// Close the rendezvous.
     MarkClosed,
@@ -84,7 +85,7 @@ pub(super) enum Change {
 /// What a decision depends on in addition to the state: the node and the time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
-    /// The node and its observations, which include the state to decide about.
+    /// The node and its observations. The state to decide about has been observed already.
     pub(super) member: &'a Member,
     /// The other nodes that are dead.
     pub(super) dead: &'a [NodeDesc],
@@ -109,7 +110,8 @@ impl View<'_> {
 /// How long after its join timeout a node may still withdraw.
 pub const WITHDRAW_GRACE: Duration = Duration::from_secs(5);
 
-/// Returns what to do next, and why. `state` is the shared state without the dead nodes (see [`State::without`]).
+/// Returns what the node of `view` does next to reach `goal`, and why. `state` is the shared state without the dead
+/// nodes (see [`State::without`]), or the complete state as it was read if this node is in the round.
 pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) {
     let decided = match goal {
         Goal::Join => return join(state, view),
@@ -131,7 +133,8 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     let spare = state.redundancy_list.contains(me);
     if state.closed {
         let by = state.closed_by();
-        // A spare that was needed has not failed either, if the rendezvous was closed before it joined a round.
+        // A node that was a spare until it was needed has not failed either, if the rendezvous is closed before the
+        // node has joined a round.
         let reason = if spare || view.was_spare { Reason::SpareNotNeeded } else { Reason::Closed { by } };
         return (Decision::Fail, reason);
     }
@@ -144,18 +147,18 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return stay(view, Reason::Spare { have });
     }
     if state.complete && in_round {
-        // A round without a recorded size was completed with at least `min_nodes` nodes.
+        // A round whose number of nodes is not recorded was completed with at least `min_nodes` nodes.
         let min_world = match state.recorded_world() {
             Some(_) => 0,
-            // A waiting node may have been in the round, with the highest rank. To assume so costs nothing: the round
-            // re-forms anyway, because a node waits.
+            // A waiting node may have left the round, where it had the highest group rank. To assume so costs nothing:
+            // the round re-forms anyway, because a node waits.
             None => settings.min_nodes.max(state.max_world_size(settings.max_nodes)),
         };
         let (round, world_size) = (state.round, state.world_size().max(min_world));
         return match world_size == have {
             true => (Decision::Finish, Reason::InRound { round, world_size }),
-            // Other nodes may have started in this round with a larger world size, so this node can't enter it any
-            // more.
+            // Other nodes may have started workers in this round with a larger number of nodes, so this node can't
+            // enter it any more.
             false => (Decision::Write(Change::Withdraw), Reason::RoundBroken { round, world_size, have }),
         };
     }
@@ -176,13 +179,13 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return match (waiting, have < settings.max_nodes) {
             (true, true) => stay(view, reason),
             (false, true) => (Decision::Write(Change::AddToWaitList), reason),
-            // This applies to nodes on the wait list, too. A node that stays there would make a full round re-form
-            // again and again.
+            // A node on the wait list becomes a spare, too. If it stayed on the wait list, it would make the full round
+            // re-form again and again.
             (_, false) => (Decision::Write(Change::AddToRedundancyList), Reason::Spare { have }),
         };
     }
     if !in_round {
-        // An open round can be full only if nodes have different settings.
+        // An open round can be full only if nodes have different values of `max_nodes`.
         return match have < settings.max_nodes {
             true => (Decision::Write(Change::AddToParticipants), Reason::NotJoined { round: state.round }),
             false => (Decision::Write(Change::AddToRedundancyList), Reason::Spare { have }),
@@ -202,7 +205,7 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     }
 }
 
-/// Returns why this node can't be in the job, if its `--nnodes` differs from that of the other nodes.
+/// Returns why this node can't be in the job, or `None` if its `--nnodes` is compatible with that of the other nodes.
 fn terms_conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     let Member { me, settings, .. } = view.member;
     let mine = Terms::new(me, settings);
@@ -219,7 +222,8 @@ fn terms_conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     }
 }
 
-/// Decides for a node that stays in its list: to wait, or to write if a heartbeat is due or a node is dead.
+/// Decides for a node that stays in its list: the node waits, unless its heartbeat is due or another node is dead. Then
+/// it writes.
 fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
     match (view.dead.is_empty(), view.member.until_heartbeat().is_zero()) {
         (false, _) => (Decision::Write(Change::KeepAlive), Reason::Dead { nodes: view.dead.to_vec() }),
@@ -229,7 +233,7 @@ fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
 }
 
 fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    // Other nodes may have moved this node out of its round and into the next one since it last read the state.
+    // Other nodes may have moved this node out of its round and into the next one since this node last read the state.
     let is_in_next = view.member.announcement == Some(state.round);
     if is_in_next || !state.participants.contains_key(&view.member.me) {
         return (Decision::Finish, Reason::Nothing);

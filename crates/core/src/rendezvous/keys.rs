@@ -1,4 +1,5 @@
-//! The keys of a rendezvous in a store. Two runs with different run ids share no key, whatever the run ids contain.
+//! The keys of a rendezvous in a store. Runs with different run ids share no key that a function of this module
+//! returns, whatever characters the run ids contain.
 
 use super::operation::Phase;
 
@@ -9,8 +10,8 @@ pub fn state(run_id: &str) -> String {
 
 /// Returns the key under which nodes announce themselves for a round.
 ///
-/// It does not start with torch's prefix, because our server accepts nothing but states under keys with that prefix.
-/// The parts after the run id contain no slash, so a reader finds the run id by removing the last two parts.
+/// The key does not start with torch's prefix, because our server accepts only states under keys with that prefix. The
+/// two parts after the run id contain no slash, so removing the last two parts leaves the run id.
 pub fn announcements(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/announced/{round}")
 }
@@ -31,9 +32,10 @@ pub fn round_prefix(run_id: &str, round: u64) -> String {
     format!("{}.{round}", state(run_id))
 }
 
-/// Returns the round that a key of this run belongs to. Every key of a run belongs to a round, except the state.
+/// Returns the round that a key of this run belongs to, or `None` if the key is that of the state or belongs to another
+/// run.
 ///
-/// A key of another run counts as a key of this run if the other run id looks like the start of such a key.
+/// A key of another run can be ambiguous: the state of run `a.1/b` counts as a key of round 1 of run `a`.
 pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     let number = |text: &str| {
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -51,8 +53,8 @@ pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     ours().or_else(torchs)
 }
 
-/// Returns the run id of the rendezvous that a key of a server belongs to. Such keys start with the slash that clients
-/// add.
+/// Returns the run id of the rendezvous that a key belongs to, or `None` if there is none. `key` is a key in a server,
+/// so it starts with the slash that clients add.
 ///
 /// Some keys are ambiguous. The state of run `a.1/b` looks like a key of round 1 of run `a`, and counts as a key of run
 /// `a`.

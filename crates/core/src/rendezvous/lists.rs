@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use super::state::{Extra, NodeDesc, State};
 use super::time::WallTime;
 
-// The attributes that our nodes add to the state. Torch nodes preserve them without reading them.
+// Nodes of ours add the following attributes to the state. Torch nodes preserve them without reading them.
 
 /// The number of nodes that a round was completed with, as `round:nodes`.
 const WORLD_ATTR: &str = "rallypoint_world";
 /// The number of nodes of ours that have left the rendezvous.
 const LEAVERS_ATTR: &str = "rallypoint_left";
-/// The newest heartbeat so far, if it is not the heartbeat of a node in the state.
+/// The newest heartbeat so far, if the node that wrote it is no longer in the state.
 const NEWEST_ATTR: &str = "rallypoint_newest";
 /// The node that closed the rendezvous, and the time.
 const CLOSED_BY_ATTR: &str = "rallypoint_closed_by";
@@ -65,14 +65,15 @@ impl State {
     /// Returns whether this state is older than `round`, a complete round that a node has joined. If so, the store has
     /// lost that round.
     ///
-    /// A recorded world size shows that nodes have completed a round since the store lost its state. Then they have
-    /// dropped the node, and this state is not older.
+    /// A recorded number of nodes shows that nodes of ours have completed a round since the store lost its state. Those
+    /// nodes have dropped the node that joined `round`, so this state is not older.
     pub(super) fn is_behind(&self, round: &State) -> bool {
         !self.closed && !self.complete && self.round <= round.round && self.last_recorded_world().is_none()
     }
 
-    /// Returns this state as a replacement of `other`. The nodes that are only in `other` go to the wait list. All
-    /// nodes get a new heartbeat, because the store has lost the recent ones.
+    /// Returns this state, whose round the store has lost, as a replacement of `other`, the state that is in the store
+    /// now. The nodes that are only in `other` are added to the wait list. All nodes get a new heartbeat, because the
+    /// store has lost the recent ones.
     pub(super) fn restored(mut self, other: &State, heartbeat: WallTime) -> State {
         for node in other.last_heartbeats.keys() {
             if !self.has(node) {
@@ -92,10 +93,10 @@ impl State {
         self.last_heartbeats.insert(node.clone(), heartbeat);
     }
 
-    /// Completes the open round. Ranks follow the order of the nodes.
+    /// Completes the open round. The group ranks follow the order of the nodes.
     ///
-    /// If the round is full, the waiting nodes become spares with the same write. Otherwise, each of them would have to
-    /// notice it, and until then the nodes on the wait list would make the round re-form.
+    /// If the round is full, the waiting nodes become spares with the same write. If each waiting node had to become a
+    /// spare by itself, the nodes that are still on the wait list would make the round re-form.
     pub(super) fn mark_complete(&mut self, max_nodes: u64) {
         if self.participants.len() as u64 >= max_nodes {
             self.redundancy_list.append(&mut self.wait_list);
@@ -112,19 +113,20 @@ impl State {
         self.set_text(WORLD_ATTR, format!("{}:{nodes}", self.round));
     }
 
-    /// Records the world size of a complete round that a torch node completed, while the size can still be determined.
-    /// Once the node of the highest rank has left, the state does not show it any more.
+    /// Records the number of nodes of a round that a torch node completed, while `before` still shows that number. Once
+    /// the node of the highest group rank has left, the state does not show it any more.
     ///
-    /// A waiting node may have been in the round, so the recorded size can be too large. Then no further node enters
-    /// the round, which does no harm: the round re-forms anyway, because a node waits. A size that is too small would
-    /// be wrong.
+    /// A waiting node may have been in the round, so the recorded number can be too large. Then no further node enters
+    /// the round. That does no harm, because the round re-forms anyway when a node waits. With a number that is too
+    /// small, nodes would enter a round that has lost a node.
     pub(super) fn preserve_world_size(&mut self, before: &State, max_nodes: u64) {
         if self.complete && before.complete && self.round == before.round && self.recorded_world().is_none() {
             self.record_world_size(before.world_size().max(before.max_world_size(max_nodes)));
         }
     }
 
-    /// Returns the largest possible world size of the complete round: all waiting nodes may have been in it.
+    /// Returns the largest number of nodes with which the current round may have been completed: all waiting nodes may
+    /// have been in it.
     pub(super) fn max_world_size(&self, max_nodes: u64) -> u64 {
         ((self.participants.len() + self.wait_list.len()) as u64).min(max_nodes)
     }
@@ -142,7 +144,7 @@ impl State {
         }
     }
 
-    /// Counts a node that leaves.
+    /// Increments the number of nodes that have left.
     ///
     /// This changes the state even if the leaving node is in no list and has only announced itself. A node that read
     /// the announcement before it was retracted can't admit the leaving node any more: its compare-and-set fails.
@@ -151,7 +153,7 @@ impl State {
         self.extra.insert(LEAVERS_ATTR.into(), Extra::Int(before.wrapping_add(1)));
     }
 
-    /// Returns the newest heartbeat so far, as far as our nodes have recorded it.
+    /// Returns the newest heartbeat so far: of a node in the state, or the recorded one of a node that has left.
     pub(super) fn newest_heartbeat(&self) -> Option<WallTime> {
         let recorded = match self.extra.get(NEWEST_ATTR) {
             Some(Extra::Time(newest)) => Some(*newest),
@@ -160,7 +162,8 @@ impl State {
         self.last_heartbeats.values().copied().max().max(recorded)
     }
 
-    /// Records the newest heartbeat so far, if its node has left.
+    /// Records `before`, the newest heartbeat so far, if no node in the state has a heartbeat that is as new. Deletes
+    /// the record otherwise.
     pub(super) fn preserve_newest_heartbeat(&mut self, before: Option<WallTime>) {
         let current = self.last_heartbeats.values().copied().max();
         match before {
@@ -171,20 +174,21 @@ impl State {
 
     /// Returns the number of nodes that the complete round was completed with, as far as the state shows it.
     ///
-    /// Our nodes record it when they complete a round, and with their first write into a round that a torch node
-    /// completed. Before that it follows from the highest rank, unless that node has left.
+    /// Nodes of ours record the number when they complete a round, and with their first write after a torch node has
+    /// completed one. Before that, the number follows from the highest group rank, unless the node of that rank has
+    /// left.
     pub fn world_size(&self) -> u64 {
         let have = self.participants.len() as u64;
         let highest = self.participants.values().max().map_or(0, |rank| rank.saturating_add(1).max(0) as u64);
         self.recorded_world().unwrap_or(0).max(highest).max(have)
     }
 
-    /// Returns the recorded world size of the current round.
+    /// Returns the recorded number of nodes of the current round.
     pub(super) fn recorded_world(&self) -> Option<u64> {
         self.last_recorded_world().filter(|(round, _)| *round == self.round).map(|(_, world)| world)
     }
 
-    /// Returns the last round with a recorded world size, and that size.
+    /// Returns the last round whose number of nodes was recorded, and that number.
     pub(super) fn last_recorded_world(&self) -> Option<(u64, u64)> {
         let (round, world) = self.text(WORLD_ATTR)?.split_once(':')?;
         Some((round.parse().ok()?, world.parse().ok()?))

@@ -10,8 +10,8 @@ use super::state::{NodeDesc, State};
 use super::time::MonoTime;
 use super::watch::Watch;
 
-/// The timeout of one call to the store. Failed calls are repeated, so it only bounds how late a node notices that it
-/// is to stop.
+/// The maximum timeout of one call to the store. Failed calls are repeated, so the timeout only bounds how long a node
+/// takes to notice that it has to stop.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -24,13 +24,14 @@ pub struct Member {
     pub settings: Settings,
     /// The observed heartbeats of all nodes, including this one.
     pub watch: Watch,
-    /// How long the last successful write took. The heartbeat in it was this old when the reply arrived.
+    /// How long the last successful write took, up to half of `keep_alive_interval`. The heartbeat in that write was
+    /// this old when the reply arrived.
     pub write_time: Duration,
     /// The round that this node has announced itself for, while the announcement may still be in the store.
     pub announcement: Option<u64>,
     /// The outage of the store, if there is one.
     pub outage: Outage,
-    /// The last round whose keys no node needs any more, until the driver has deleted them.
+    /// The last round whose keys no node needs any more. The driver deletes the keys and clears this field.
     pub stale_round: Option<u64>,
     /// The complete round that this node is in, as this node last read it.
     pub round: Option<Arc<State>>,
@@ -57,13 +58,15 @@ impl Member {
         }
     }
 
-    /// Returns the timeout of one call to the store. During an outage it ends no later than `store_outage_timeout`.
+    /// Returns the timeout of one call to the store. During an outage, the call ends no later than
+    /// `store_outage_timeout` after the start of the outage, but takes at least 100 ms.
     pub fn call_timeout(&self, now: MonoTime) -> Duration {
         let left = self.settings.store_outage_timeout.saturating_sub(self.outage.lasted(now));
         left.clamp(MIN_CALL_TIMEOUT, CALL_TIMEOUT)
     }
 
-    /// Forgets all observed heartbeats. A restarted store has lost heartbeats, so one that stands still proves nothing.
+    /// Forgets all observed heartbeats, because the store was restarted and has lost heartbeats. A heartbeat that does
+    /// not change proves nothing then.
     pub fn handle_store_emptied(&mut self) {
         self.watch = Watch::default();
     }
@@ -85,8 +88,8 @@ impl Member {
         }
     }
 
-    /// Returns the state to act on after `state` was observed. If the store has lost the round of this node, that is
-    /// the lost round, which this node restores.
+    /// Returns the state to act on after `state` was observed: `state` itself, or the round of this node if the store
+    /// has lost it. This node will restore that round.
     pub fn current(&self, state: Option<&Arc<State>>) -> Arc<State> {
         let round = self.round.as_ref().filter(|_| self.is_state_lost);
         round.or(state).cloned().unwrap_or_default()

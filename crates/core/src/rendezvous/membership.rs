@@ -7,14 +7,14 @@ use super::member::Member;
 use super::reason::names;
 use super::state::{NodeDesc, State};
 
-/// The round that a node has joined, as it was at that moment.
+/// The round that a node has joined, as it was when the node joined it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinedRound {
     /// The number of the round.
     pub round: u64,
     /// The nodes of the round, ordered by group rank.
     pub nodes: Vec<NodeDesc>,
-    /// The number of nodes that had left the rendezvous by then.
+    /// The number of nodes of ours that had left the rendezvous when this node joined.
     leavers: i64,
 }
 
@@ -37,13 +37,13 @@ pub struct Membership {
     pub members: Vec<NodeDesc>,
     /// The nodes that have left that round to join the next one.
     pub rejoining: Vec<NodeDesc>,
-    /// The nodes of that round that have left the rendezvous or died.
+    /// The nodes of that round that are lost, if any.
     pub lost: Option<Lost>,
     /// All nodes on the wait list.
     pub waiting: Vec<NodeDesc>,
     /// The spares.
     pub spares: Vec<NodeDesc>,
-    /// Whether nodes of the round have started the next one, or wait for it.
+    /// Whether the round of this node is over: a later round has opened, or nodes of the round wait for the next one.
     pub is_round_over: bool,
     /// Whether the other nodes have removed this one from the round, or have started a later round without it.
     pub is_dropped: bool,
@@ -65,7 +65,7 @@ pub struct Lost {
 /// Why nodes are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossCause {
-    /// A node recorded that it left, and does not rejoin. Torch nodes don't record it.
+    /// A node recorded that it left the rendezvous, so it does not rejoin. Torch nodes don't record that.
     Left,
     /// A node had no heartbeat for this long (`keep_alive_interval × keep_alive_max_attempt`), or is a torch node that
     /// left and may be about to rejoin.
@@ -119,12 +119,13 @@ impl Membership {
         (self.waiting.len() as u64).max(u64::from(self.is_dropped))
     }
 
-    /// Returns whether all nodes of the round are in it, and no node waits for the next one.
+    /// Returns whether no node of the round is lost and no node waits for the next one. In a closed rendezvous, lost
+    /// nodes don't count.
     pub fn is_intact(&self) -> bool {
         self.num_nodes_waiting() == 0 && (self.is_closed || self.lost.is_none())
     }
 
-    /// Returns whether a node of the round has left it.
+    /// Returns whether `node`, a node of the round, has left the round: it is lost or rejoins.
     pub fn has_left_round(&self, node: &NodeDesc) -> bool {
         let is_lost = self.lost.as_ref().is_some_and(|lost| lost.nodes.contains(node));
         is_lost || self.rejoining.contains(node)

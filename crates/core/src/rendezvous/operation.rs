@@ -18,8 +18,8 @@ pub struct Cell {
     pub token: Bytes,
 }
 
-/// A phase of the rendezvous: a round while it is open, or a round while it is complete. The node that ends a phase
-/// notifies the other nodes.
+/// A phase of the rendezvous: one round while it is open, or one round while it is complete. The node that ends a phase
+/// signals that to the other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Phase {
     /// The round.
@@ -67,7 +67,8 @@ pub enum Operation {
         /// The signals to send if the write succeeds.
         signals: Vec<Signal>,
     },
-    /// Takes over the store if this node may host it, because its host seems to be lost. Ends with [`Outcome::Done`].
+    /// Takes over the store if this node may host it, because the current host seems to be lost. Ends with
+    /// [`Outcome::Done`].
     Host,
     /// Waits. Ends with [`Outcome::Paused`].
     Pause {
@@ -91,9 +92,9 @@ pub enum Outcome {
     Done,
     /// The compare-and-set was carried out.
     Written {
-        /// Whether it succeeded. If not, another node has written first.
+        /// Whether the compare-and-set succeeded. If not, another node has written first.
         won: bool,
-        /// The state and the token after it.
+        /// The state and the token in the store after the compare-and-set.
         cell: Cell,
     },
     /// The pause is over.
@@ -105,7 +106,7 @@ pub enum Outcome {
     Failed(Fault),
 }
 
-/// A failure of an operation that a node tolerates for some time. Any other error ends the pursuit.
+/// A failure of an operation that a node tolerates for some time. After any other failure, the driver ends the pursuit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The store did not answer.
@@ -126,9 +127,9 @@ pub enum End {
     },
     /// The goal can't be reached.
     Failed(Reason),
-    /// The fault of the last operation has lasted this long, which is longer than the node tolerates.
+    /// The operations have failed for this long, which is longer than the node tolerates.
     Outage(Duration),
-    /// The error of the last operation is final.
+    /// The last operation failed, and no time is left for another attempt. The driver has the error.
     Error,
 }
 

@@ -1,4 +1,4 @@
-//! How long a node tolerates failing calls to the store, and when it logs a warning.
+//! How long a node tolerates calls to the store that fail, and when it logs a warning about them.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use super::settings::Settings;
 use super::time::MonoTime;
 
 /// The duration of an outage before the first warning. Each further warning is due when the outage has lasted twice as
-/// long.
+/// long as at the warning before.
 const FIRST_WARNING_GRACE: Duration = Duration::from_secs(5);
 
 /// The duration of an outage before a node that may host the store takes it over.
 const HOST_GRACE: Duration = Duration::from_secs(5);
 
-/// How long a node tolerates a corrupt state. Another node may repair it.
+/// How long a node tolerates a corrupt state, which another node may overwrite in the meantime.
 const CORRUPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An outage of the store, as one node observes it.
+/// The outage of the store that one node observes, if there is one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outage {
     /// The fault of the last call, and when the first call with this fault began. `None` after a successful call.
@@ -58,7 +58,7 @@ impl Outage {
         Ok(Some(Notice::Failing { fault, lasted }))
     }
 
-    /// Returns how long the store has not answered, or zero if it answers.
+    /// Returns how long the store has not answered, or zero if the last call got an answer.
     pub fn lasted(&self, now: MonoTime) -> Duration {
         match self.failing {
             Some((Fault::Outage, since)) => now.since(since),
@@ -66,7 +66,7 @@ impl Outage {
         }
     }
 
-    /// Returns whether the outage has lasted so long (5 s) that the host of the store counts as lost.
+    /// Returns whether the outage has lasted for 5 s or longer, so that the host of the store counts as lost.
     pub fn is_host_lost(&self, now: MonoTime) -> bool {
         self.lasted(now) >= HOST_GRACE
     }

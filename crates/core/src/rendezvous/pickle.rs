@@ -1,8 +1,8 @@
 //! The codec of a state: a pickle of torch's `_RendezvousState`.
 //!
 //! The reader is not an unpickler. It accepts the 30 opcodes and the 5 class names that a state consists of, and it
-//! looks up and calls nothing. It refuses everything else and reports what it found and where. It uses no recursion,
-//! and allocates at most a small multiple of what the largest state within the limits needs.
+//! imports and calls nothing. It refuses everything else and reports what it found and where. It uses no recursion, and
+//! allocates at most a small multiple of what the largest state within the limits needs.
 //!
 //! The reader accepts the pickles of CPython 3.8 to 3.14 (protocols 4 and 5). The writer uses protocol 4, which every
 //! Python that torch supports can read. Its bytes differ from those that CPython writes for the same state, but Python
@@ -16,7 +16,7 @@ mod writer;
 use super::state::State;
 use crate::limits::Limits;
 
-/// Why bytes are not a state of a rendezvous.
+/// Why bytes could not be decoded as a state, or a state could not be encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
@@ -63,7 +63,8 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<State, StateError> {
 
 /// Returns the bytes of `state`, after decoding them as a check.
 ///
-/// A single bad state ends every torch agent of a job with an exception that does not name the cause.
+/// The check is necessary because a single malformed state ends every torch agent of a job, with an exception that does
+/// not name the cause.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! One node that works toward one goal, one operation at a time: read, decide, write, read again.
+//! One node's attempt to reach one goal, one operation at a time: read the state, decide, write, read again.
 //!
-//! A driver executes the operations and reports their outcomes; it decides nothing. A failed compare-and-set is an
-//! observation, not an error. A write *wins* if its compare-and-set succeeds, and is *lost* if another node wrote
-//! first.
+//! A driver executes the operations and reports their outcomes; it decides nothing. Every write is a compare-and-set. A
+//! failed compare-and-set is not an error: another node wrote first, and the reply contains the state that it wrote. In
+//! names, a write has *won* if its compare-and-set succeeded, and is *lost* if it failed.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use super::reason::Reason;
 use super::state::{NodeDesc, State};
 use super::time::MonoTime;
 
-/// The pursuit of a goal by one node, as a state machine.
+/// One node's attempt to reach one goal, as a state machine.
 #[derive(Debug)]
 pub struct Pursuit {
     goal: Goal,
@@ -27,9 +27,9 @@ pub struct Pursuit {
     /// The state that was read or written last.
     cell: Option<Cell>,
     reason: Reason,
-    /// Why the node fails, from the decision to withdraw until the withdrawal is written.
+    /// Why the pursuit fails. This is set when the node decides to withdraw, and used when the withdrawal is written.
     failure: Option<Reason>,
-    /// The number of writes lost since the last write that won.
+    /// The number of compare-and-sets that failed since the last one that succeeded.
     losses: u32,
     /// The round in which this node has already waited for nodes with earlier announcements.
     deferred_round: Option<u64>,
@@ -37,8 +37,7 @@ pub struct Pursuit {
     pending: Pending,
     /// When the pending operation began.
     began: MonoTime,
-    /// A phase that is not over although a signal reported its end. Such a signal is stale, and is not waited for
-    /// again.
+    /// A phase that is not over although a signal reported its end. The node does not wait for this stale signal again.
     stale_phase: Option<Phase>,
     notices: VecDeque<Notice>,
 }
@@ -55,20 +54,21 @@ enum Pending {
     Host,
 }
 
-/// How often a waiting node reads the state. Torch nodes use the same interval.
+/// The interval at which a waiting node reads the state. Torch nodes use the same interval.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The base of the backoff after lost writes. The backoff doubles with each lost write.
+/// The base of the backoff after failed compare-and-sets. The backoff doubles with each of them.
 const BACKOFF_INTERVAL: Duration = Duration::from_millis(4);
 const MAX_BACKOFF_INTERVAL: Duration = Duration::from_millis(1024);
 /// The delay per earlier announcement when a node waits for other nodes to write first.
 const STAGGER_INTERVAL: Duration = Duration::from_millis(1);
 /// The maximum number of earlier announcements that delay a node.
 const MAX_STAGGERED: usize = 256;
-/// A write that takes this long or longer needs no backoff: the node can't write more than 20 times a second anyway.
+/// A heartbeat whose write takes this long is retried without backoff. Such a node can't write more than 20 times a
+/// second anyway.
 const SLOW_WRITE_INTERVAL: Duration = Duration::from_millis(60);
 /// The shortest pause while waiting, even if something is due earlier.
 const MIN_WAIT_INTERVAL: Duration = Duration::from_millis(10);
-/// The shortest pause in which a node waits for a signal.
+/// The shortest pause that a signal can end early.
 const MIN_SIGNAL_WAIT_INTERVAL: Duration = Duration::from_millis(20);
 /// The pause after a failed operation.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -106,7 +106,7 @@ impl Pursuit {
         self.goal
     }
 
-    /// Returns the reason of the last decision.
+    /// Returns the reason for the last decision.
     pub fn reason(&self) -> &Reason {
         &self.reason
     }
@@ -116,7 +116,7 @@ impl Pursuit {
         self.cell.as_ref()?.state.as_ref()
     }
 
-    /// Returns when the goal must be reached. The deadline is extended when a spare is needed.
+    /// Returns when the goal must be reached. A spare that is needed gets a new deadline.
     pub fn deadline(&self) -> MonoTime {
         self.deadline
     }
@@ -185,11 +185,12 @@ impl Pursuit {
         }
     }
 
-    /// Handles a write that won and replaced the state `before`.
+    /// Handles a successful compare-and-set, which replaced the state `before`.
     fn handle_won(&mut self, member: &mut Member, change: Change, before: &State) {
         self.losses = 0;
         if change == Change::Withdraw {
-            // Not earlier: until this write won, a node that had read the announcement could admit this node.
+            // The node remembers its announcement until the withdrawal is written: before that, a node that has read
+            // the announcement could still admit this node.
             member.announcement = None;
         }
         let after = self.state().cloned().unwrap_or_default();
@@ -199,22 +200,23 @@ impl Pursuit {
         self.notices.extend(removal_notice(&member.me, before, &after));
     }
 
-    /// Handles a lost write. The state that the other node wrote may already reach the goal.
+    /// Handles a failed compare-and-set. The goal may already be reached in the state that the other node wrote.
     fn handle_lost(&mut self, member: &mut Member, change: Change, took: Duration, now: Moment) -> Operation {
         self.losses += 1;
         let pause = BACKOFF_INTERVAL.saturating_mul(1 << self.losses.min(8)).min(MAX_BACKOFF_INTERVAL);
         let backoff = pause / 4 + pause.mul_f64((now.random % 4096) as f64 / 4096.0 * 0.75);
-        // A lost heartbeat is retried immediately, because the reply contained the state to replace. With backoff, a
-        // node far from the store would lose to nodes near it until it counts as dead. Near the store, every other
-        // retry backs off.
+        // If the compare-and-set of a heartbeat fails, the node retries immediately with the state in the reply. With a
+        // backoff, nodes near the store would always write before a node far from it, until that node counts as dead.
+        // For a node near the store, every other retry has a backoff.
         let is_urgent = change == Change::KeepAlive && (took >= SLOW_WRITE_INTERVAL || self.losses % 2 == 1);
         self.next(member, None, (!is_urgent).then_some(backoff), now)
     }
 
-    /// Decides what to do next.
+    /// Decides what to do next, and returns the operation for it.
     ///
     /// `announced` are the nodes that have announced themselves for the next open round, and the time it took to read
-    /// them. They were read after the state. With a `backoff`, the node pauses that long instead of writing.
+    /// them. The announcements were read after the state. With a `backoff`, the node pauses that long instead of
+    /// writing.
     fn next(
         &mut self,
         member: &mut Member,
@@ -234,7 +236,8 @@ impl Pursuit {
             true => Cow::Borrowed(&*raw),
             false => Cow::Owned(raw.without(&dead, member.settings.min_nodes)),
         };
-        // Ranks follow from the bytes that were read, never from this node's view of which nodes are dead.
+        // A complete round is used exactly as it was read, so that all nodes get the same group ranks. Nodes may
+        // disagree about which nodes are dead.
         let seen = if raw.complete && raw.participants.contains_key(&member.me) { &*raw } else { &*state };
         let view = View {
             member,
@@ -285,12 +288,12 @@ impl Pursuit {
         if reason.ends_join() {
             self.failure.get_or_insert(reason);
         }
-        // A spare that is needed has its whole join timeout again.
+        // A spare that is needed gets a whole join timeout again.
         if raw.redundancy_list.contains(&member.me) && !next.redundancy_list.contains(&member.me) {
             self.deadline = now.mono.after(member.settings.join_timeout);
         }
-        // The announcements of removed and leaving nodes are retracted first. Otherwise, other nodes would admit them
-        // again; see `State::count_leaver`.
+        // The announcements of removed and leaving nodes are retracted before the state is written. If they were
+        // retracted later, other nodes could admit these nodes again; see `State::count_leaver`.
         let mut withdrawn = dead;
         if change == Change::Withdraw && member.may_be_admitted(&raw) {
             withdrawn.push(member.me.clone());
@@ -302,8 +305,8 @@ impl Pursuit {
         Operation::Retract { round: round.max(member.announcement.unwrap_or_default()), nodes: withdrawn }
     }
 
-    /// Announces this node for a round, unless it has done so before, and then reads the announcements of other nodes.
-    /// The node that writes next admits all of them.
+    /// Returns the operation that announces this node for a round, or the one that reads the announcements if the node
+    /// has announced itself before. The node that writes next admits all announced nodes.
     fn announce(&mut self, member: &mut Member, round: u64) -> Operation {
         if member.announcement.replace(round) == Some(round) {
             return self.read_announced(round);
@@ -317,10 +320,11 @@ impl Pursuit {
         Operation::ReadAnnounced { round }
     }
 
-    /// Returns how long to wait for nodes with earlier announcements, at most once per round.
+    /// Returns how long this node waits for nodes with earlier announcements, or `None` if there is none or this node
+    /// has already waited in this round.
     ///
-    /// The first of them admits all others, or moves them to the wait list. So when many nodes join or rejoin together,
-    /// few of them have to write.
+    /// The node with the first announcement admits all announced nodes, or moves them to the wait list. So when many
+    /// nodes join or rejoin together, few of them have to write.
     fn stagger_delay(
         &mut self,
         me: &NodeDesc,
@@ -330,7 +334,8 @@ impl Pursuit {
     ) -> Option<Duration> {
         let index = announced.iter().position(|node| node == me)?;
         let must_write = |node: &&NodeDesc| state.participants.contains_key(*node) == state.complete;
-        // In reverse order, because the nodes with the earliest announcements are usually admitted already.
+        // The list is searched from its end, because the nodes with the earliest announcements are usually admitted
+        // already.
         let ahead = announced[..index].iter().rev().filter(must_write).take(MAX_STAGGERED).count() as u32;
         if ahead == 0 || self.deferred_round.replace(state.round) == Some(state.round) {
             return None;
@@ -348,7 +353,8 @@ impl Pursuit {
 
     fn pause(&mut self, timeout: Duration, phase: Option<Phase>) -> Operation {
         self.pending = Pending::Pause(phase);
-        // A goal that does not wait for other nodes pauses only because of collisions, so no signal ends the pause.
+        // If the goal does not wait for other nodes, the pause is a backoff or precedes a retry. A signal does not end
+        // such a pause.
         let is_waiting = self.goal.waits() && timeout >= MIN_SIGNAL_WAIT_INTERVAL;
         Operation::Pause { timeout, wake: phase.filter(|_| is_waiting && self.stale_phase != phase) }
     }
@@ -359,7 +365,8 @@ impl Pursuit {
             Reason::LastCall { left, .. } => left,
             _ => POLL_INTERVAL,
         };
-        // A spare waits beyond its deadline. Other nodes wait until 1 ms after it, because they fail only *after* it.
+        // A spare waits beyond its deadline. Any other node waits until 1 ms after its deadline, because its join times
+        // out only *after* the deadline.
         let until_deadline = match now > self.deadline {
             true => POLL_INTERVAL,
             false => self.deadline.since(now) + Duration::from_millis(1),
@@ -367,11 +374,11 @@ impl Pursuit {
         POLL_INTERVAL.min(last_call).min(until_deadline).min(member.until_heartbeat()).max(MIN_WAIT_INTERVAL)
     }
 
-    /// Handles a failed operation. The store may or may not have carried it out; the next read shows which.
+    /// Handles a failed operation. The store may or may not have carried it out; the next read shows whether it did.
     fn recover(&mut self, member: &mut Member, fault: Fault, began: MonoTime, now: MonoTime) -> Operation {
         let is_over = self.is_over(member, now);
-        // A heartbeat ends after one call that timed out. It still takes over the store first, because a node in a
-        // round has no other pursuit that would.
+        // A keep-alive pursuit ends after one call that timed out. If the host of the store is lost, the pursuit first
+        // takes over the store, because a node in a round has no other pursuit that could.
         if is_over && self.goal != Goal::KeepAlive {
             return Operation::End(End::Error);
         }
@@ -393,7 +400,7 @@ impl Pursuit {
     }
 }
 
-/// Returns the signals to send after a write by `me`, to wake the nodes that wait for its change.
+/// Returns the signals to send after a write by `me`. They wake the nodes that wait for what the write changed.
 fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
     let (was, is) = (Phase::of(before), Phase::of(after));
     let mut signals = Vec::new();
@@ -404,7 +411,7 @@ fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
         }
     }
     let is_new_waiter = after.wait_list.contains(me) && !before.wait_list.contains(me);
-    // The remaining nodes of the round have to rejoin.
+    // After a node of the round is lost, the remaining nodes have to rejoin.
     let has_lost = || was == is && before.participants.keys().any(|node| node != me && !after.has(node));
     if after.complete && (is_new_waiter || has_lost()) {
         signals.push(Signal::NextRoundWanted { round: after.round });
@@ -412,7 +419,7 @@ fn signals(me: &NodeDesc, before: &State, after: &State) -> Vec<Signal> {
     signals
 }
 
-/// Returns a notice with the nodes that a write by `me` removed because they are dead.
+/// Returns a notice that names the dead nodes that a write by `me` removed, or `None` if it removed no node.
 fn removal_notice(me: &NodeDesc, before: &State, after: &State) -> Option<Notice> {
     let is_removed = |node: &&NodeDesc| *node != me && !after.has(node);
     let nodes: Vec<_> = before.last_heartbeats.keys().filter(is_removed).cloned().collect();

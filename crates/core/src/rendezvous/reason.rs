@@ -1,4 +1,5 @@
-//! The reason of a decision, as one value that log lines, error messages, the live line and tests share.
+//! The reason for a decision, as one value from which log lines, error messages and the live line on a terminal are
+//! formatted.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use super::state::NodeDesc;
 use super::terms::Terms;
 use crate::{counted, first_few};
 
-/// The reason of a decision.
+/// The reason for a decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
@@ -56,7 +57,7 @@ pub enum Reason {
         /// The number of nodes that the round was completed with.
         world_size: u64,
     },
-    /// A round is under way without this node, which waits for the next one.
+    /// A round is complete without this node, which waits for the next one.
     #[error("round {round} is under way with {}; waiting for the next", counted(*have, "node"))]
     RoundUnderWay {
         /// The round.
@@ -70,7 +71,7 @@ pub enum Reason {
         /// The number of participants.
         have: u64,
     },
-    /// A node left a complete round before this node started in it, so this node can't use the round.
+    /// A node left a complete round before this node had joined it, so this node can't use the round.
     #[error(
         "round {round} was completed with {}, but {} left before this node started",
         counted(*world_size, "node"),
@@ -107,7 +108,7 @@ pub enum Reason {
         /// The terms of the job.
         theirs: Box<Terms>,
     },
-    /// A node with a smaller minimum than this one has completed the round with too few nodes.
+    /// A node whose `min_nodes` is smaller than that of this node has completed the round with too few nodes.
     #[error(
         "another node completed round {round} with {}, but this node needs at least {need}",
         counted(*have, "node")
@@ -176,7 +177,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns whether a node that withdraws for this reason stops joining.
+    /// Returns whether a node that withdraws for this reason gives up its join. For other reasons, it tries to join the
+    /// next round.
     pub(super) fn ends_join(&self) -> bool {
         self.is_join_timeout() || matches!(self, Reason::TermsConflict { .. } | Reason::TooFewNodes { .. })
     }
@@ -187,7 +189,7 @@ impl Reason {
     }
 }
 
-/// Returns the first few nodes, and the number of the others.
+/// Returns the addresses and process ids of the first few nodes, and the number of the other nodes.
 pub(super) fn names(nodes: &[NodeDesc]) -> String {
     first_few(nodes.iter().map(|node| format!("{} (pid {})", node.addr, node.pid)))
 }

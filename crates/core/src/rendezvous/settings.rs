@@ -1,4 +1,4 @@
-//! The settings of a rendezvous: numbers of nodes, and timeouts.
+//! The settings of one node: the run id, the numbers of nodes, and timeouts.
 
 use std::time::Duration;
 
@@ -8,27 +8,27 @@ use super::terms::Launch;
 /// The settings of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The name of the job.
+    /// The run id, which is the name of the job.
     pub run_id: String,
     /// The minimum number of nodes of a round.
     pub min_nodes: u64,
     /// The maximum number of nodes of a round.
     pub max_nodes: u64,
-    /// How long a node waits until it is in a round.
+    /// How long a node may take to join a round. A node whose join times out withdraws.
     pub join_timeout: Duration,
     /// The duration of the last call.
     pub last_call_timeout: Duration,
-    /// The duration of the last call in a round that re-forms with no more nodes than the round before it had.
+    /// The duration of the last call of a round that re-forms with no more nodes than the round before it.
     pub reform_last_call_timeout: Duration,
     /// How long closing the rendezvous may take.
     pub close_timeout: Duration,
     /// How long writing one heartbeat may take.
     pub heartbeat_timeout: Duration,
-    /// How often a node renews its heartbeat.
+    /// The interval at which a node renews its heartbeat.
     pub keep_alive_interval: Duration,
     /// The number of intervals without a new heartbeat after which a node is dead.
     pub keep_alive_max_attempt: u32,
-    /// How long a node tolerates an outage of the store, after the store has answered once.
+    /// How long a node continues while the store does not answer.
     pub store_outage_timeout: Duration,
     /// The launch options of the node, if a launcher started it.
     pub launch: Option<Launch>,
@@ -38,7 +38,7 @@ impl Settings {
     /// The longest timeout that is accepted: 100 years. Arithmetic with longer times could overflow.
     pub const MAX_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-    /// Creates settings with torch's defaults, and with our own for settings that torch does not have.
+    /// Creates settings with torch's defaults. The settings that torch does not have get our own defaults.
     pub fn new(run_id: impl Into<String>, min_nodes: u64, max_nodes: u64) -> Settings {
         Settings {
             run_id: run_id.into(),
@@ -63,9 +63,9 @@ impl Settings {
 
     /// Returns the duration of the last call of the open round of `state`, and the name of its setting.
     ///
-    /// A round opens when every node has left the round before it, so all surviving nodes are present when it opens.
-    /// The long last call is for new nodes. More of them can be expected only if the round already has more nodes than
-    /// the one before.
+    /// A round opens only after every node has left the round before it, so all surviving nodes are on the wait list
+    /// when it opens. A longer last call only helps new nodes. So a round that is known to have no more nodes than the
+    /// one before it gets the short last call.
     pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
         let have = state.participants.len() as u64;
         let is_reform = state
@@ -77,7 +77,8 @@ impl Settings {
         }
     }
 
-    /// Returns every error in the settings, in torch's words where torch has the same check.
+    /// Returns a message for every error in the settings, or nothing if they are valid. Where torch has the same check,
+    /// the message is torch's.
     pub fn check(&self) -> Vec<String> {
         let mut errors = Vec::new();
         if self.run_id.is_empty() {
@@ -108,7 +109,7 @@ impl Settings {
                 errors.push(format!("The {name} timeout ({}s) is longer than a century.", time.as_secs()));
             }
         }
-        // Torch accepts zero, and then every node counts as dead.
+        // Torch accepts a limit of zero, with which every node counts as dead immediately.
         if self.keep_alive_limit().is_zero() || self.keep_alive_limit() > Settings::MAX_TIMEOUT {
             errors.push(format!(
                 "keep_alive_interval ({}s) × keep_alive_max_attempt ({}) is zero or longer than a century.",

@@ -11,9 +11,9 @@ use super::time::WallTime;
 pub struct State {
     /// The current round. Rounds are counted from 0, so the codec refuses a negative number.
     pub round: u64,
-    /// Whether the members of the round are final, so that ranks are valid.
+    /// Whether the members of the round are final, so that their group ranks are valid.
     pub complete: bool,
-    /// When the last call of an open round ends.
+    /// When the last call of an open round ends, by the wall clock of the node that started the last call.
     pub deadline: Option<WallTime>,
     /// Whether the rendezvous is closed.
     pub closed: bool,
@@ -23,13 +23,15 @@ pub struct State {
     pub wait_list: BTreeSet<NodeDesc>,
     /// The spares.
     pub redundancy_list: BTreeSet<NodeDesc>,
-    /// The heartbeat of each node, by the node's own wall clock.
+    /// The heartbeat of each node, by the wall clock of the node that wrote it. A node that admits another one writes
+    /// its heartbeat, too.
     pub last_heartbeats: BTreeMap<NodeDesc, WallTime>,
-    /// All other attributes, by name: our own, and those that later versions of torch may add. They survive our writes.
+    /// All other attributes, by name: our own, and those that later versions of torch may add. Nodes of ours preserve
+    /// the latter.
     pub extra: BTreeMap<Arc<str>, Extra>,
 }
 
-/// The value of an unknown attribute. Only plain values are accepted.
+/// The value of an attribute in [`State::extra`]. The codec refuses values of other types.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extra {
@@ -47,15 +49,15 @@ pub enum Extra {
 
 /// A node: one agent, identified by address, process id and local id.
 ///
-/// The order determines the ranks and must stay the same as torch's: by address, compared by code points (`node10`
-/// sorts before `node2`), then by process id, then by local id. A clone shares the address.
+/// The order determines the group ranks, and must be the same as in torch: by address, compared by code points
+/// (`node10` sorts before `node2`), then by process id, then by local id. A clone shares the address.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeDesc {
     /// The host name or address at which other nodes reach the node.
     pub addr: Arc<str>,
     /// The process id of the agent.
     pub pid: i64,
-    /// The number of the handler in its process, counted from 0.
+    /// The number of the rendezvous handler in its process, counted from 0.
     pub local_id: i64,
 }
 

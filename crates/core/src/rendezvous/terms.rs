@@ -1,5 +1,5 @@
-//! The terms of a job: the options that its nodes must agree on. The first node of ours publishes them in the shared
-//! state.
+//! The terms of a job: `--nnodes`, which all nodes must agree on, and the launch options, which should be the same. The
+//! first node of ours publishes its terms in the shared state.
 
 use std::fmt;
 
@@ -43,13 +43,13 @@ impl Terms {
         format!("{}:{}", self.min_nodes, self.max_nodes)
     }
 
-    /// Returns whether both have the same `--nnodes`.
+    /// Returns whether these terms and `other` have the same `--nnodes`.
     pub fn agrees_with(&self, other: &Terms) -> bool {
         (self.min_nodes, self.max_nodes) == (other.min_nodes, other.max_nodes)
     }
 
-    /// Returns the differences between the launch options (restart limit, command), for a warning. Such nodes may still
-    /// share a job.
+    /// Returns the differences between the launch options (restart limit, command), for a warning. Nodes with different
+    /// launch options may still be in the same job.
     pub fn differences(&self, other: &Terms) -> Vec<String> {
         let (Some(ours), Some(theirs)) = (self.launch, other.launch) else { return Vec::new() };
         let mut found = Vec::new();
@@ -92,7 +92,7 @@ impl State {
         self.text(TERMS_ATTR).and_then(Terms::read)
     }
 
-    /// Publishes the terms of `me`, unless there are published terms and another node is in the state.
+    /// Publishes the terms of `me` in this state, unless `before` has terms and another node is in one of its lists.
     pub(super) fn publish_terms(&mut self, before: &State, me: &NodeDesc, settings: &Settings) {
         if before.terms().is_none() || !before.has_other_nodes(me) {
             self.set_text(TERMS_ATTR, Terms::new(me, settings).to_string());

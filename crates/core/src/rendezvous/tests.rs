@@ -37,7 +37,7 @@ pub(super) fn open(participants: &[&str]) -> State {
     state
 }
 
-/// A complete round with these participants.
+/// A complete round with these participants, all with a heartbeat at `wall(0)`.
 pub(super) fn complete(participants: &[&str]) -> State {
     let mut state = open(participants);
     state.mark_complete(u64::MAX);
@@ -68,7 +68,7 @@ impl State {
     }
 }
 
-/// Node `b` of a job with `--nnodes 2:3`, 60 s after its join started. No heartbeat is due.
+/// Node `b` of a job, by default with `--nnodes 2:3`, 60 s after its join started. No heartbeat is due.
 #[derive(Debug, Clone)]
 pub(super) struct Fixture {
     pub(super) member: Member,
@@ -91,10 +91,12 @@ impl Fixture {
         self.after_observing(&open(&["b"]), 5)
     }
 
+    /// Moves the time to `seconds` after the join timeout.
     pub(super) fn late_by(self, seconds: u64) -> Fixture {
         Fixture { now: at(600 + seconds), ..self }
     }
 
+    /// Makes the node remember an announcement for round 0.
     pub(super) fn announced(mut self) -> Fixture {
         self.member.announcement = Some(0);
         self

@@ -1,4 +1,4 @@
-//! Time by two clocks. This module reads neither of them.
+//! Times by the wall clock and by the monotonic clock. This module reads neither clock.
 //!
 //! [`WallTime`] is the time in the shared state, in UTC and microseconds. It can't measure durations, because the wall
 //! clocks of other machines may be wrong or jump. [`MonoTime`] measures durations.
@@ -49,7 +49,7 @@ impl WallTime {
         let seconds = i64::from(hour) * 3600 + i64::from(minute) * 60 + i64::from(second);
         let micros = i64::from(u32::from_be_bytes([0, u2, u1, u0]));
         let time = WallTime::from_micros(days * MICROS_PER_DAY + seconds * MICROS_PER_SECOND + micros)?;
-        // An invalid part, such as 31 April, was carried over, so the result has other bytes.
+        // An invalid part, such as day 31 of April, was carried over to the next part, so the time has other bytes.
         (time.to_stamp() == stamp).then_some(time)
     }
 
@@ -100,7 +100,7 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + EPOCH;
     let era = days.div_euclid(DAYS_PER_400_YEARS);
     let in_era = days.rem_euclid(DAYS_PER_400_YEARS);
-    // After the leap days before it are subtracted, the year is a plain quotient.
+    // After the leap days of the earlier years are subtracted, every year has 365 days.
     let year_of_era = (in_era - in_era / 1460 + in_era / 36_524 - in_era / 146_096) / 365;
     let day_of_year = in_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let months = (5 * day_of_year + 2) / 153;
@@ -109,7 +109,7 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
-/// A time by this node's monotonic clock. Other nodes can't interpret it.
+/// A time by this node's monotonic clock. It has no meaning on other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MonoTime(Duration);
 

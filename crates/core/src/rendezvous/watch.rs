@@ -3,7 +3,8 @@
 //! Wall clocks of other machines are never compared. A node is alive while its heartbeat *changes*, and a last call is
 //! over when it has been observed for its whole duration.
 //!
-//! Observing an unchanged state copies nothing. Of states in quick succession, only some are recorded.
+//! Observing an unchanged state copies nothing. If the state changes many times a second, only some of the states are
+//! recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,17 +24,17 @@ const MAX_RECORDED_STATES: u32 = 64;
 pub struct Watch {
     /// The total observed time.
     elapsed: Duration,
-    /// The state of the last observation, and the `elapsed` of the first observation that showed it.
+    /// The value of `elapsed` at the first observation of the newest state, and that state.
     newest: Option<(Duration, Arc<State>)>,
     /// The nodes of the last recorded state, which is older than `newest`.
     recorded: BTreeMap<NodeDesc, Sighting>,
     recorded_at: Duration,
-    /// The round and deadline of the current last call, and the `elapsed` of its first observation.
+    /// The round and deadline of the current last call, and the value of `elapsed` at its first observation.
     last_call: Option<((u64, WallTime), Duration)>,
     last_observed: Option<MonoTime>,
 }
 
-/// The heartbeat of a node, if it has one, and the `elapsed` of the first observation that showed it.
+/// The heartbeat of a node, if it has one, and the value of `Watch::elapsed` at the first observation that showed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sighting {
     heartbeat: Option<WallTime>,
@@ -49,8 +50,8 @@ impl Watch {
         self.elapsed = self.elapsed.saturating_add(self.gap(now).min(settings.keep_alive_interval));
         self.last_observed = Some(now);
         if self.newest.as_ref().is_none_or(|(_, newest)| newest != state) {
-            // A heartbeat that first appeared in a state that was not recorded seems newer than it is. So a node may be
-            // found dead a little late, but never too early.
+            // A heartbeat that first appeared in a state that was not recorded seems newer than it is. So a node may
+            // count as dead up to 1/64 of the limit too late, but never too early.
             if self.elapsed - self.recorded_at >= settings.keep_alive_limit() / MAX_RECORDED_STATES {
                 self.recorded = self.sightings().map(|(node, sighting)| (node.clone(), sighting)).collect();
                 self.recorded_at = self.elapsed;
@@ -64,7 +65,8 @@ impl Watch {
         });
     }
 
-    /// Iterates over the nodes of the last observed state. A node without a heartbeat that is in several lists repeats.
+    /// Iterates over the nodes of the last observed state. A node without a heartbeat is returned once for each list
+    /// that contains it.
     fn sightings(&self) -> impl Iterator<Item = (&NodeDesc, Sighting)> {
         self.newest.iter().flat_map(|(since, state)| {
             let with = state.last_heartbeats.iter().map(|(node, heartbeat)| (node, Some(*heartbeat)));

@@ -53,34 +53,34 @@ pub enum Event {
         restarts: u32,
         /// The nodes of the round, if they are known.
         nodes: Vec<NodeDesc>,
-        /// Whether all of them are nodes of ours, and none is a torch node.
+        /// Whether all nodes of the round are nodes of ours. If not, some are torch nodes.
         are_all_ours: bool,
     },
-    /// This node could not join a round. The agent keeps the error.
+    /// This node could not join a round. The agent has the error.
     JoinFailed {
-        /// Whether the job has ended while this node was a spare.
+        /// Whether the join failed because the job ended while this node was a spare.
         is_spare: bool,
     },
-    /// A worker could not be started, and counts as exited. The agent keeps the error.
+    /// A worker could not be started, and counts as exited. The agent has the error.
     NotStarted(LocalRank),
     /// A worker exited.
     Exited(LocalRank, Exit),
     /// All workers and all processes that they started have exited.
     AllProcessesExited,
-    /// A worker has been in uninterruptible sleep for too long.
+    /// A worker has been in uninterruptible sleep for longer than the agent tolerates.
     Stuck,
     /// The agent received a signal that tells this node to end.
     Signaled(Signal),
-    /// All nodes of the round have reported the number of their workers. These nodes have at least one.
+    /// All nodes of the round have reported the number of their workers. The listed nodes have at least one worker.
     WorkingNodes(Vec<NodeDesc>),
     /// No node of the round was lost. This is the reply to `CheckPeers`.
     PeersAlive,
-    /// Another node restarts its workers after a failure. All nodes count the restart, because workers only find each
-    /// other if they have the same restart count.
+    /// Another node restarts its workers after a failure. This node counts the restart, too, because workers only find
+    /// each other if they have the same restart count.
     PeerRestarts,
     /// Another node has failed for good.
     PeerFailed,
-    /// The store of the round is lost. The agent keeps the error.
+    /// The store of the round is lost. The agent has the error.
     StoreLost,
     /// This node has stopped waiting for the other nodes to finish. This is the reply to `Finish`.
     Finished {

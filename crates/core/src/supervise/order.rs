@@ -1,4 +1,4 @@
-//! The orders of the supervisor to the agent. Each prints on one line.
+//! The orders of the supervisor to the agent.
 
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use crate::counted;
 /// One instruction of the supervisor to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Joins the next round and determines the ranks of the workers. The agent replies with `Joined` or `JoinFailed`.
+    /// Joins the next round and determines the ranks of the workers. The agent replies with the event `Joined` or
+    /// `JoinFailed`.
     Join(Reason),
-    /// Cancels the join. The agent still replies to `Join`.
+    /// Cancels the join. The agent still replies to the order `Join`.
     StopJoining,
-    /// Starts all workers, in the order of their ranks. The agent reports each worker that can't be started with
+    /// Starts all workers, in the order of their local ranks. The agent reports each worker that can't be started with
     /// `NotStarted`.
     Start {
         /// The number of restarts after failures so far.
@@ -20,11 +21,11 @@ pub enum Order {
     },
     /// Sends a signal.
     Send(Target, Signal),
-    /// Publishes immediately to the other nodes that a worker of this node has failed.
+    /// Publishes to the other nodes that a worker of this node has failed.
     PublishFailure {
         /// The worker.
         worker: LocalRank,
-        /// Whether the job has failed. If not, all nodes restart their workers.
+        /// Whether the job has failed for good. If not, all nodes restart their workers.
         is_final: bool,
     },
     /// Logs that the next start is delayed by this duration, because the last runs of the workers were short.
@@ -33,10 +34,9 @@ pub enum Order {
     ReportLost,
     /// Logs how many nodes wait for the next round, and that this node continues.
     ReportWaiting(u64),
-    /// Publishes to the other nodes that the workers of this node have failed, so that no node waits for them to
-    /// finish.
+    /// Publishes to the other nodes that the workers of this node will not finish, so that no node waits for them.
     PublishNodeFailed,
-    /// Leaves the rendezvous now, while the workers are stopped.
+    /// Leaves the rendezvous while the workers are being stopped.
     Leave,
     /// Checks whether a node was lost, because a worker failed and no restart is left. The agent replies with
     /// `PeersAlive`, unless the membership shows a lost node.
@@ -57,7 +57,7 @@ pub enum Order {
 pub enum Target {
     /// A worker and the processes that it started.
     Worker(LocalRank),
-    /// The processes whose worker has exited.
+    /// The processes that a worker started and that still run after it has exited.
     Orphans,
 }
 
@@ -105,13 +105,14 @@ pub enum Verdict {
     FailedElsewhere,
     /// A worker was stuck, or could not be killed.
     Unhealthy,
-    /// The other nodes left the round while the workers ran. The policy does not allow them to run in another round.
+    /// The other nodes left the round while the workers ran, and the policy does not allow the workers to run in
+    /// another round.
     RoundOver,
     /// A signal told this node to end.
     Signaled(Signal),
     /// The job ended while this node was a spare.
     Spare,
-    /// An error, which the agent keeps.
+    /// The run failed with an error, which the agent has.
     Error,
 }
 
@@ -122,6 +123,6 @@ pub enum OnEnd {
     Close,
     /// Leaves the rendezvous. The other nodes may continue.
     Leave,
-    /// Does nothing, because it has left already or has no time.
+    /// Does nothing, because the node has left already, can't reach the store, or must end immediately.
     Nothing,
 }

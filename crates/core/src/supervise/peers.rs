@@ -19,8 +19,9 @@ pub struct Reports {
 impl Reports {
     /// Returns the number of lost nodes that had not finished.
     ///
-    /// Torch nodes that have finished send no heartbeats while they wait for the other nodes, so they seem lost. They
-    /// report only a count. So for each finished node that is not ours, one lost node counts as finished.
+    /// A torch node that has finished writes no heartbeats while it waits for the other nodes, so it seems lost. It
+    /// increments a counter but does not report its name. So for each finished torch node, one lost node counts as
+    /// finished.
     pub(super) fn unfinished(&self, seen: &Membership) -> u64 {
         let lost = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len() as u64);
         let torchs_finished = self.finished.saturating_sub(self.ours_finished);
@@ -31,7 +32,7 @@ impl Reports {
 /// What a node has observed about the other nodes of its round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Peers {
-    /// When a lost node that had not finished was first observed.
+    /// When a lost node that had not finished was first observed, if the last observation showed one.
     lost_since: Option<MonoTime>,
     /// The number of lost nodes that have been logged.
     pub(super) reported_lost: usize,
@@ -39,11 +40,11 @@ pub(super) struct Peers {
 
 impl Peers {
     /// How long a node that left its round may take to appear on the wait list. A torch node leaves the round with one
-    /// write and joins the wait list with another, and a membership is up to 1 s old.
+    /// write and adds itself to the wait list with another, and a membership is up to 1 s old.
     const RETURN_GRACE: Duration = Duration::from_millis(1200);
 
-    /// Returns why this node has to rejoin, if it has to. `reports` is `None` if the store of the round did not answer.
-    /// Then lost nodes are noticed with a later call.
+    /// Returns why this node has to rejoin, or `None` if it does not have to. `reports` is `None` if the store of the
+    /// round did not answer. Then this call ignores lost nodes, and a later call with reports returns them as a reason.
     pub(super) fn reason_to_reform(
         &mut self,
         seen: &Membership,
@@ -55,16 +56,19 @@ impl Peers {
         match seen.num_nodes_waiting() {
             0 => self.confirm_lost(seen, lost, now),
             _ if seen.is_dropped => Some(Reason::Dropped),
-            // Nodes of ours would have published that they restart.
+            // All waiting nodes are nodes of this round that rejoin, so their workers have failed. Torch nodes do not
+            // publish that they restart. If all nodes were ours, the failed node would have published it.
             _ if have_only_returned(seen) && !are_all_ours => Some(Reason::PeerRestarts),
             _ if seen.is_round_over => Some(Reason::RoundOver),
             waiting => Some(Reason::NodesWaiting(waiting)),
         }
     }
 
-    /// Returns a reason to rejoin if nodes are lost for good: in two observations, and either they recorded that they
-    /// left or the grace has passed. A node that is missing in one observation may have finished while the reports were
-    /// read.
+    /// Returns a reason to rejoin if nodes are lost for good. `lost` is the number of lost nodes that had not finished.
+    ///
+    /// Nodes are lost for good if two observations in a row show lost nodes, and if nodes have recorded that they left
+    /// or `RETURN_GRACE` has passed. One observation is not enough, because the membership and the reports are read one
+    /// after the other, and a node may have finished in between.
     pub(super) fn confirm_lost(&mut self, seen: &Membership, lost: u64, now: MonoTime) -> Option<Reason> {
         if lost == 0 {
             self.lost_since = None;

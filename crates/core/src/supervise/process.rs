@@ -1,6 +1,7 @@
-//! How one process is stopped: with a signal, then SIGKILL after a grace, and then the process counts as unkillable.
+//! Stops one process: with a signal, and with SIGKILL after a grace. A process that survives SIGKILL for 10 s counts as
+//! unkillable.
 //!
-//! Each process has its own grace, so a slow worker does not shorten the grace of another.
+//! Each process has a grace of its own, which does not depend on how long other processes take to exit.
 
 use std::time::Duration;
 
@@ -19,21 +20,22 @@ pub(super) enum Process {
     Terminating { until: MonoTime },
     /// SIGKILL was sent to the process. It counts as unkillable at `until`.
     Killed { until: MonoTime },
-    /// The process exists although SIGKILL was sent to it.
+    /// The process still exists, although SIGKILL was sent to it [`Policy::KILL_GRACE`] ago.
     Unkillable,
     /// The process has exited, or was never started.
     Exited,
 }
 
 impl Process {
-    /// Requests that the process gets this signal and exits. Does nothing if SIGKILL was sent to it.
+    /// Requests that this signal is sent to the process. Does nothing if SIGKILL was sent already or the process has
+    /// exited.
     pub(super) fn request_stop(&mut self, signal: Signal) {
         if matches!(self, Process::Running | Process::SignalPending(_) | Process::Terminating { .. }) {
             *self = Process::SignalPending(signal);
         }
     }
 
-    /// Returns the signal to send now, if any, and updates the state as if it was sent.
+    /// Returns the signal to send now, if any. The process counts as signaled from then on.
     pub(super) fn poll_signal(&mut self, now: MonoTime, grace: Duration) -> Option<Signal> {
         let signal = match *self {
             Process::SignalPending(signal) => signal,

@@ -1,4 +1,4 @@
-//! Turns events into orders. The workers of one node are one unit: they start together and stop together.
+//! Turns events into orders. All workers of a node start together and stop together.
 
 mod once;
 
@@ -16,7 +16,7 @@ use crate::rendezvous::{Membership, MonoTime, NodeDesc};
 pub struct Policy {
     /// The number of workers of this node.
     pub workers: u32,
-    /// The number of restarts after failures that are allowed.
+    /// The restart budget: the number of restarts after failures that are allowed.
     pub max_restarts: u32,
     /// The time between the signal that stops a worker and SIGKILL.
     pub shutdown_grace: Duration,
@@ -30,18 +30,18 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The time between SIGKILL and the moment at which a process counts as unkillable. Torch waits for its shutdown
-    /// grace once more.
+    /// How long after SIGKILL a process that still exists counts as unkillable.
     pub const KILL_GRACE: Duration = Duration::from_secs(10);
 
-    /// How long a finished node waits for the other nodes after the rendezvous was closed. Failed nodes have published
-    /// their failure by then.
+    /// How long a finished node waits for the other nodes after the rendezvous was closed. A failed node publishes its
+    /// failure within this time.
     pub const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
-    /// How long after the start of a round its nodes may take to report their numbers of workers. Some nodes never do.
+    /// How long after the start of a round a node without workers waits for the other nodes to report their numbers of
+    /// workers. Some nodes never report it.
     pub const WORKERS_REPORT_GRACE: Duration = Duration::from_secs(3);
 
-    /// How long torch nodes may take to notice that their workers have failed. A Python process may take seconds to
+    /// How long torch nodes get to notice that their workers have failed. A failing Python process may take seconds to
     /// exit.
     pub const TORCH_NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -52,7 +52,7 @@ impl Policy {
     /// this one. It is not zero because a node that can't join must not make the job restart many times a second.
     pub const MAX_REFORM_BACKOFF: Duration = Duration::from_secs(1);
 
-    /// Returns the delay of a restart after a number of consecutive short runs: 0 after the first, 0.1 s after the
+    /// Returns the delay of a restart after `short_runs` consecutive short runs: 0 after the first, 0.1 s after the
     /// second, then doubled with each further one, up to `longest`.
     pub fn restart_backoff(short_runs: u32, longest: Duration) -> Duration {
         match short_runs.checked_sub(2) {
@@ -69,7 +69,7 @@ pub struct Supervisor {
     phase: Phase,
     /// The number of restarts after failures of workers on any node.
     restarts: u32,
-    /// The number of these restarts that a lost node caused. They don't use the restart budget.
+    /// The number of these restarts that a lost node caused. Such restarts don't use the restart budget.
     excused: u32,
     /// Whether a restart was counted since the last round was joined.
     has_new_restart: bool,
@@ -82,33 +82,33 @@ pub struct Supervisor {
     short_failures: u32,
     /// The number of consecutive short runs that a change of membership ended.
     short_rounds: u32,
-    /// When all processes had exited, and how long the next join is delayed from then on.
+    /// When all processes of the last run had exited, and how long the next join is delayed from then on.
     pause: Option<(MonoTime, Duration)>,
     workers: Vec<Process>,
-    /// All orphans as one process, once their stop was requested.
+    /// All orphans, which are signaled together and so are one `Process` here. `None` until they get a signal.
     orphans: Option<Process>,
     /// Whether all workers and all orphans have exited.
     all_exited: bool,
     orders: VecDeque<Order>,
 }
 
-/// What is known about the last round that was joined.
+/// What this node knows about the last round that it joined.
 #[derive(Debug, Clone, Default)]
 struct Round {
     /// The nodes of the round, if they are known.
     nodes: Vec<NodeDesc>,
-    /// Whether all of them are nodes of ours.
+    /// Whether all nodes of the round are nodes of ours.
     are_all_ours: bool,
     /// Whether nodes have left the round or wait for the next one.
     has_changed: bool,
     peers: Peers,
-    /// The nodes that have workers, if they are known. Only a node without workers uses this.
+    /// The nodes that have workers, if they are known. Only a node without workers reads this field.
     working_nodes: Option<Vec<NodeDesc>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The node joins a round, or leaves again because of this signal.
+    /// The node joins a round. With a signal, it cancels the join, because the signal told the node to end.
     Joining(Option<Signal>),
     Running,
     /// The workers of this node have finished. Those of other nodes may still run.
@@ -119,7 +119,7 @@ enum Phase {
     /// The workers are being stopped, or have exited and the next step is delayed.
     Stopping {
         then: AfterStop,
-        /// The number of signals that told the node to end. The second one kills the workers.
+        /// The number of signals that told the node to end. The second signal makes the supervisor kill the workers.
         signals: u32,
     },
     Ended,
@@ -129,8 +129,8 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterStop {
     Join(Reason),
-    /// This worker failed and no restart is left. The job continues only if a node was lost, which explains the
-    /// failure.
+    /// This worker failed and no restart is left. The job continues only if a node was lost, because then the lost node
+    /// has caused the failure.
     CheckPeers(LocalRank),
     End(Verdict, OnEnd),
 }
@@ -222,8 +222,9 @@ impl Supervisor {
         self.reform(reason);
     }
 
-    /// Handles a closed rendezvous. If a node closed it before any node finished, the job has failed on that node. A
-    /// finished node may close it, too, when it stops waiting for the other nodes.
+    /// Handles a closed rendezvous. If no other node had finished, the node that closed the rendezvous has failed, and
+    /// so has the job. If another node had finished, it may have closed the rendezvous when it stopped waiting for the
+    /// other nodes.
     fn handle_closed(&mut self, reports: Option<&Reports>) {
         let Some(reports) = reports else { return };
         let is_failure = match self.phase {
@@ -236,7 +237,7 @@ impl Supervisor {
         }
     }
 
-    /// Orders a report of the lost nodes, if there are more than in the last report.
+    /// Pushes the order to log the lost nodes, if there are more of them than in the last report.
     fn report_lost(&mut self, seen: &Membership) {
         let lost = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len());
         if lost > std::mem::replace(&mut self.round.peers.reported_lost, lost) {
@@ -250,7 +251,8 @@ impl Supervisor {
         loop {
             if let Some(order) = self.orders.pop_front() {
                 if matches!(order, Order::Start { .. }) {
-                    // Not earlier: until now there was no process that could exit.
+                    // Until this order is returned, no worker has been started. A report that all processes have exited
+                    // concerned the run before.
                     self.all_exited = false;
                     self.started_at = now;
                 }
@@ -313,7 +315,7 @@ impl Supervisor {
             Event::PeerFailed => (Verdict::FailedElsewhere, OnEnd::Close),
             Event::StoreLost => (Verdict::Error, OnEnd::Nothing),
             Event::Finished { all: true } => (Verdict::Succeeded, OnEnd::Close),
-            // The other nodes may continue.
+            // The other nodes may continue, so this node does not close the rendezvous.
             Event::Finished { all: false } => (Verdict::Succeeded, OnEnd::Leave),
             _ => return,
         };
@@ -343,8 +345,8 @@ impl Supervisor {
         }
     }
 
-    /// Handles a signal while the workers are being stopped. The first signal is passed to them, the second one kills
-    /// them.
+    /// Handles a signal to the agent while the workers are being stopped. The first signal is passed to the workers. At
+    /// the second signal, the workers get SIGKILL.
     fn handle_signal_while_stopping(&mut self, signal: Signal) {
         let Phase::Stopping { then, signals } = &mut self.phase else { return };
         *signals += 1;
@@ -360,9 +362,9 @@ impl Supervisor {
     fn reform(&mut self, reason: Reason) {
         match &mut self.phase {
             Phase::Running => {}
-            // A finished node does not rejoin for a waiting node, which can wait until all nodes have finished. It does
-            // rejoin when a node is lost: the workers did their work together, so the remaining nodes have to repeat
-            // it.
+            // A finished node does not rejoin because a node waits: that node can wait until all nodes have finished. A
+            // finished node rejoins when a node is lost. The workers of all nodes worked together, so the remaining
+            // nodes have to repeat the work.
             Phase::Finishing { .. } if !matches!(reason, Reason::NodesWaiting(_)) => {}
             Phase::Stopping { then: then @ AfterStop::CheckPeers(_), .. } => {
                 if !matches!(reason, Reason::NodesWaiting(_) | Reason::PeerRestarts) {
@@ -409,7 +411,8 @@ impl Supervisor {
         self.phase = Phase::Stopping { then, signals };
     }
 
-    /// Takes one step that is due by time or by the exit of all processes. Returns whether there was one.
+    /// Takes one step that is due, because time has passed or all processes have exited. Returns whether there was such
+    /// a step.
     fn advance(&mut self, now: MonoTime) -> bool {
         let grace = self.policy.shutdown_grace;
         for (rank, worker) in (0..).zip(&mut self.workers) {
@@ -450,7 +453,8 @@ impl Supervisor {
         true
     }
 
-    /// Rejoins, immediately or after a delay. Returns whether there was something to do.
+    /// Rejoins if the delay after the last run has passed, and reports a new delay. Returns whether there is an order
+    /// to return.
     fn join_when_due(&mut self, reason: Reason, now: MonoTime) -> bool {
         if self.pause.is_none() {
             let pause = self.next_pause(reason, now);
@@ -466,7 +470,7 @@ impl Supervisor {
         is_due || !self.orders.is_empty()
     }
 
-    /// Returns the delay of the next join because of short runs.
+    /// Counts the last run if it was short, and returns the delay of the next join.
     fn next_pause(&mut self, reason: Reason, now: MonoTime) -> Duration {
         let is_short = now.since(self.started_at) < Policy::SHORT_RUN_INTERVAL;
         if !is_short {
@@ -483,9 +487,10 @@ impl Supervisor {
 
     /// Returns when the next join is due.
     ///
-    /// Torch nodes get time to notice that their own workers have failed, too. If a torch node first notices that this
-    /// node waits for the next round, it treats that as a change of membership and counts no restart. Workers with
-    /// different restart counts never find each other.
+    /// After a worker has failed in a round with torch nodes, this node joins only after `TORCH_NOTICE_TIMEOUT`. In
+    /// that time, the torch nodes notice that their own workers have failed as well, and count a restart. A torch node
+    /// that first notices that this node waits for the next round treats that as a change of membership and counts no
+    /// restart. Workers with different restart counts never find each other.
     fn join_time(&self) -> Option<MonoTime> {
         let (since, mut pause) = self.pause?;
         let has_failed =
@@ -502,7 +507,7 @@ impl Supervisor {
         self.orders.push_back(Order::Join(reason));
     }
 
-    /// Ends the run. No process is left, or none was ever started.
+    /// Ends the run. All processes have exited or count as unkillable, or none was started.
     fn end(&mut self, verdict: Verdict, on_end: OnEnd) {
         (self.orphans, self.pause) = (None, None);
         self.phase = Phase::Ended;

@@ -1,4 +1,4 @@
-//! The effect of each change on a state.
+//! Tests the effect of each change on a state.
 
 use std::sync::Arc;
 

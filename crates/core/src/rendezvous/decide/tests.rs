@@ -1,5 +1,5 @@
-//! Decisions, case by case. The rows are those of torch's join operation, of which the first match applies. Where we
-//! differ from torch, the comment of the test says what torch does.
+//! Tests each decision. Row numbers refer to the conditions of torch's join operation, in the order in which torch
+//! checks them. Where our decision differs from torch's, the comment of the test describes what a torch node does.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn a_failed_join_gives_its_reason() {
     assert!(reason(Fixture::new().late_by(1), open(&["a"])).is_join_timeout());
 }
 
-/// A torch node removes itself first (row 5), and is temporarily in no list.
+/// A torch node first removes itself from the redundancy list (row 5), and is temporarily in no list.
 #[test]
 fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     let under_way = complete(&["a", "c"]).spare("b");
@@ -66,7 +66,7 @@ fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     assert_eq!(join(&Fixture::new(), &starting), Decision::Write(Change::AddToParticipants));
 }
 
-/// A torch node returns (row 6) with a smaller world size than the nodes that returned before.
+/// A torch node joins such a round (row 6), with a smaller number of nodes than the nodes that joined before it.
 #[test]
 fn a_round_that_a_node_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
@@ -75,8 +75,8 @@ fn a_round_that_a_node_has_left_is_not_entered() {
     assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
-/// Torch nodes don't record the world size. After the node of the highest rank has left, only `min_nodes` shows that
-/// the round was larger.
+/// Torch nodes don't record the number of nodes. After the node of the highest group rank has left, only `min_nodes`
+/// shows that the round was larger.
 #[test]
 fn a_torch_round_below_min_nodes_has_lost_a_node_and_is_not_entered() {
     let mut round = complete(&["a", "b", "c"]);
@@ -87,8 +87,8 @@ fn a_torch_round_below_min_nodes_has_lost_a_node_and_is_not_entered() {
     assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
-/// Found by seeds 76,209 and 200,022 of the simulator: the node of the highest rank had left a round that a torch node
-/// completed, and waits for the next.
+/// The seeds 76,209 and 200,022 of the simulator found this bug: the node of the highest group rank had left a round
+/// that a torch node had completed, and waited for the next one.
 #[test]
 fn a_torch_round_of_unknown_size_is_not_entered() {
     let fixture = Fixture::with(Settings::new("job", 2, 4));
@@ -97,7 +97,7 @@ fn a_torch_round_of_unknown_size_is_not_entered() {
     let left = round.without(&nodes(["c"]), 2).waiting("c");
     let (decision, _) = decide(Goal::Join, &left, &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
-    // The size is known if no node waits, if the round is full, or if it is recorded.
+    // The number of nodes is known if no node waits, if the round is full, or if the number is recorded.
     assert_eq!(join(&fixture, &round.without(&nodes(["c"]), 2)), Decision::Finish);
     let mut full = complete(&["a", "b", "c", "d"]).waiting("e");
     full.extra.clear();
@@ -105,7 +105,7 @@ fn a_torch_round_of_unknown_size_is_not_entered() {
     assert_eq!(join(&fixture, &complete(&["a", "b"]).waiting("e")), Decision::Finish);
 }
 
-/// Torch nodes have no announcements.
+/// Torch nodes have no announcements, so a torch node in no list has nothing to retract.
 #[test]
 fn a_node_that_times_out_retracts_its_announcement_even_if_it_is_in_no_list() {
     let fixture = Fixture::new().late_by(1);
@@ -113,7 +113,7 @@ fn a_node_that_times_out_retracts_its_announcement_even_if_it_is_in_no_list() {
     assert_eq!(join(&fixture.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
 }
 
-/// A torch node stays on the wait list, because row 11 is only for nodes in no list. So it makes the full round
+/// A torch node on the wait list stays there, because row 11 is only for nodes in no list. So it makes the full round
 /// re-form.
 #[test]
 fn a_node_that_waits_for_a_full_round_becomes_a_spare() {
@@ -121,7 +121,8 @@ fn a_node_that_waits_for_a_full_round_becomes_a_spare() {
     assert_eq!(join(&Fixture::new(), &full), Decision::Write(Change::AddToRedundancyList));
 }
 
-/// A torch node compares the deadline, which another node's clock set, with its own clock (row 12).
+/// A torch node compares the deadline, which may come from the wall clock of another node, with its own wall clock (row
+/// 12).
 #[test]
 fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wall_clocks_show() {
     let state = open(&["a", "b"]).in_last_call();
@@ -140,20 +141,21 @@ fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wa
     }
 }
 
-/// A torch node joins whatever the number of participants is (row 13), and then the round is never completed.
+/// A torch node joins an open round with any number of participants (row 13). A round with more than `max_nodes`
+/// participants is never completed.
 #[test]
 fn an_open_round_that_is_full_by_the_nodes_own_settings_is_not_joined() {
     assert_eq!(join(&Fixture::new(), &open(&["a", "c", "d"])), Decision::Write(Change::AddToRedundancyList));
 }
 
-/// A torch node completes a round only at exactly `max_nodes` participants.
+/// A torch node never completes a round with more than `max_nodes` participants.
 #[test]
 fn a_participant_completes_an_open_round_that_is_full_by_its_own_settings() {
     let (decision, reason) = decide(Goal::Join, &open(&["a", "b", "c", "d"]), &Fixture::new().view());
     assert_eq!((decision, reason), (Decision::Write(Change::MarkComplete), Reason::Full { have: 4 }));
 }
 
-/// A torch node writes the removal of dead nodes only together with its next change.
+/// A torch node writes the removal of dead nodes only together with its next change, such as its heartbeat.
 #[test]
 fn a_waiting_node_removes_dead_nodes_immediately() {
     let state = open(&["a", "b"]);
@@ -225,14 +227,14 @@ fn a_timeout_on_the_wait_list_names_the_round_under_way() {
 
 #[test]
 fn a_torch_round_that_a_waiting_node_may_have_left_is_not_entered() {
-    // Node `c` may have been in the round with the highest rank, and wait for the next one now.
+    // Node `c` may have left the round, in which it had the highest group rank, and may now wait for the next one.
     let mut state = complete(&["a", "b"]).waiting("c");
     state.extra.clear();
     let (decision, reason) = decide(Goal::Join, &state, &Fixture::new().view());
     assert_eq!(decision, Decision::Write(Change::Withdraw), "{reason}");
 }
 
-/// Each torch node follows its own `--nnodes`, and rounds re-form again and again.
+/// Torch nodes don't compare their `--nnodes`. If the values differ, rounds re-form again and again.
 #[test]
 fn a_node_with_another_nnodes_is_refused_and_both_values_are_named() {
     let mut job = open(&["a"]);
@@ -245,10 +247,10 @@ fn a_node_with_another_nnodes_is_refused_and_both_values_are_named() {
         "node b (pid 1) was started with --nnodes 2:4, but node a (pid 1) started the job with --nnodes 2:3"
     );
     assert_eq!(join(&Fixture::new(), &job), Decision::Write(Change::AddToParticipants));
-    // Other nodes have admitted the node before it read the terms.
+    // Other nodes have admitted node `b` before it read the terms.
     job.participants.insert(node("b"), 0);
     assert_eq!(join(&other, &job), Decision::Write(Change::Withdraw));
-    // All other nodes have left, so the published terms hold no longer.
+    // All other nodes have left, so the published terms no longer apply.
     job.participants.remove(&node("a"));
     assert_eq!(join(&other, &job), Decision::Wait);
 }
@@ -273,7 +275,7 @@ fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
     };
     assert_eq!(after(2, &next), Decision::Wait);
     assert_eq!(after(3, &next), Decision::Write(Change::MarkComplete));
-    // The round has new nodes, so more may follow.
+    // The round has more nodes than the one before, so more new nodes may follow.
     let mut larger = next.clone();
     for name in ["c", "d"] {
         larger.participants.insert(node(name), 0);
@@ -297,11 +299,11 @@ fn a_node_restores_its_round_when_the_store_has_lost_it() {
         assert_eq!(keep_alive(&lost), (Decision::Write(Change::Restore), Reason::StateLost));
     }
     assert_eq!(keep_alive(&round).0, Decision::Finish);
-    // The other nodes have started the next round without it.
+    // The other nodes have opened the next round without node `b`.
     let mut next = open(&["a"]);
     next.round = 5;
     assert_eq!(keep_alive(&next), (Decision::Finish, Reason::Dropped));
-    // After the store lost the round, the other nodes have completed another one, and now re-form it.
+    // After the store lost the round, the other nodes completed another one without node `b`, which now re-forms.
     let mut since = open(&["a"]);
     (since.round, since.extra) = (1, complete(&["a"]).extra);
     assert_eq!(keep_alive(&since), (Decision::Finish, Reason::Dropped));

@@ -1,4 +1,4 @@
-//! How a state changes when nodes join and leave, and the world size of a round.
+//! Tests how a state changes when nodes join and leave, and the recorded number of nodes of a round.
 
 use super::super::tests::{complete, node, nodes, open, wall};
 use super::*;

@@ -1,4 +1,4 @@
-//! Builds nodes and states from the attributes that [`Reader`] has read.
+//! Converts the attributes that [`Reader`] has read into nodes and states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(Sta
 
 // ---- value types ----
 
-/// The type that was expected, for an error message.
+/// The type that an attribute should have, for an error message.
 type Expected = &'static str;
 
 fn int(item: Item<'_>) -> Result<i64, Expected> {
@@ -72,7 +72,7 @@ struct Object<'r, 'a> {
 }
 
 impl<'r, 'a> Object<'r, 'a> {
-    /// Creates an object from alternating names and values.
+    /// Creates an object from `attributes`, in which names and values alternate.
     fn new(
         name: &'static str,
         reader: &'r Reader<'a>,
@@ -86,7 +86,8 @@ impl<'r, 'a> Object<'r, 'a> {
         Ok(Object { name, reader, attributes })
     }
 
-    /// Takes the attribute with this name. As in Python, the last one wins if there are several.
+    /// Removes the attribute with this name and returns its value. If there are several, the last one counts, as in
+    /// Python.
     fn take(&mut self, field: &str) -> Option<Item<'a>> {
         self.attributes.extract_if(.., |(name, _)| *name == field).last().map(|(_, value)| value)
     }
@@ -138,7 +139,7 @@ impl<'r, 'a> Object<'r, 'a> {
         }
     }
 
-    /// Returns the attributes that have not been taken.
+    /// Returns the attributes that have not been read, as [`State::extra`].
     fn unknown_attributes(self) -> Result<BTreeMap<Arc<str>, Extra>, StateError> {
         let (mut extra, mut bytes) = (BTreeMap::new(), 0);
         for (name, value) in &self.attributes {

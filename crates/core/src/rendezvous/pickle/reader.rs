@@ -1,7 +1,8 @@
-//! Reads a state from a pickle, with a stack and a memo as in Python, and with tables in place of objects.
+//! Reads a state from a pickle. The reader has a stack and a memo, as in Python. It creates no Python objects: dicts,
+//! sets and nodes are entries of tables.
 //!
-//! The reader executes one opcode after the other without recursion, so nesting costs no stack space. `objects` checks
-//! the attributes of nodes and states.
+//! The reader executes one opcode after the other without recursion, so deep nesting can't overflow the call stack.
+//! `objects` checks the attributes of nodes and states.
 
 use super::{StateError, objects, opcode as op};
 use crate::counted;
@@ -18,7 +19,7 @@ pub(super) enum Item<'a> {
     Bool(bool),
     Int(i64),
     Text(&'a str),
-    /// The 10 bytes of a `datetime`. A state contains no other bytes.
+    /// The 10 bytes of a `datetime`. A state contains no other `bytes` object.
     Stamp(WallTime),
     /// The name of one of [`CLASSES`].
     Class(&'a str),
@@ -42,7 +43,7 @@ pub(super) enum Item<'a> {
     State,
 }
 
-// With this size and the bounds below, no list of items exceeds 4 MiB.
+// With this size, the bounds below and the default limits, no list of items exceeds 4 MiB.
 const _: () = assert!(size_of::<Item<'_>>() == 24);
 
 /// The classes that a state may name, each with its module.
@@ -116,7 +117,8 @@ impl<'a> Reader<'a> {
 
     fn execute(&mut self, code: u8) -> Result<(), StateError> {
         let item = match code {
-            // A frame starts with its length. Like CPython, this reader refuses a frame that is longer than the rest.
+            // A frame starts with its length. Like CPython, this reader refuses a frame that is longer than the
+            // remaining input.
             op::FRAME => {
                 let len = u64::from_le_bytes(self.array()?);
                 return self.check_remaining(len);
@@ -165,7 +167,7 @@ impl<'a> Reader<'a> {
             code => return Err(self.malformed(format!("opcode {code:#04x}"))),
         };
         self.stack.push(item);
-        // A writer that does not split lists into batches puts a whole list on the stack, each node with a value.
+        // A pickler that does not split dicts into batches puts a whole dict on the stack, which is two items per node.
         self.check_bound(self.stack.len(), 2, "items on the stack")
     }
 
@@ -180,8 +182,8 @@ impl<'a> Reader<'a> {
         if count <= limit { Ok(()) } else { Err(self.malformed(format!("more than {limit} {what}"))) }
     }
 
-    /// Fails if `count` exceeds what the largest state needs, which is `per_node` for each of its nodes. So a hostile
-    /// stream is refused before it costs much memory.
+    /// Fails if `count` exceeds what the largest state needs: `per_node` for each node, plus 1024. This bounds the
+    /// memory that a hostile input can make the reader allocate.
     fn check_bound(&self, count: usize, per_node: usize, what: &str) -> Result<(), StateError> {
         let limit = self.limits.state_nodes.saturating_mul(per_node).saturating_add(1024);
         self.check_limit(count, limit, what)
@@ -266,7 +268,8 @@ impl<'a> Reader<'a> {
 
     /// Creates a container and returns its index.
     fn container(&mut self) -> Result<usize, StateError> {
-        // A writer without a memo repeats each node in each of the four lists.
+        // A pickler without a memo writes each node again for each of the two dicts and two sets, and each copy has a
+        // dict of attributes.
         self.check_bound(self.containers.len() + 1, 4, "containers")?;
         self.containers.push(Some(Vec::new()));
         Ok(self.containers.len() - 1)
@@ -306,7 +309,7 @@ impl<'a> Reader<'a> {
 
     // ---- objects ----
 
-    /// Accepts one of [`CLASSES`] by name. Nothing is looked up.
+    /// Accepts one of [`CLASSES`] by name. The reader imports nothing.
     fn class(&mut self) -> Result<Item<'a>, StateError> {
         let [Item::Text(module), Item::Text(name)] = self.operands()? else {
             return Err(self.malformed("something other than the name of a class"));
@@ -323,7 +326,7 @@ impl<'a> Reader<'a> {
     fn tuple<const N: usize>(&mut self) -> Result<Item<'a>, StateError> {
         Ok(match self.operands::<N>()?[..] {
             [Item::Int(0), Item::Int(0), Item::Int(0)] => Item::DeltaArguments,
-            // No version of torch writes another zone, so the state does not come from a peer.
+            // No version of torch writes another time zone, so this state was not written by an agent.
             [Item::Int(_), Item::Int(_), Item::Int(_)] => return Err(self.malformed("a zone other than UTC")),
             [Item::ZeroDelta] => Item::ZoneArguments,
             [Item::Stamp(time), Item::Utc] => Item::TimeArguments(time),
@@ -335,7 +338,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Handles the five constructor calls of a state. Nothing is called here.
+    /// Replaces the five constructor calls that a state contains by items. The reader calls nothing.
     fn call(&mut self, code: u8) -> Result<Item<'a>, StateError> {
         let [class, arguments] = self.operands()?;
         match (code, class, arguments) {
@@ -388,8 +391,8 @@ impl<'a> Reader<'a> {
             return Err(self.malformed("bytes after the end"));
         }
         match self.state.take() {
-            // This check is the last one, so a state that is refused as old is complete, and Python can unpickle it
-            // safely.
+            // This check is the last one. So a state that is refused as old contains nothing else that is refused, and
+            // Python can unpickle it safely.
             Some(_) if self.is_old => Err(StateError::OldAgent),
             Some(state) => Ok(state),
             None => Err(self.malformed("a state without attributes")),

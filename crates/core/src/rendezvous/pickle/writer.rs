@@ -1,7 +1,8 @@
 //! Writes a state as a pickle of protocol 4, without frames. The caller checks the result by decoding it.
 //!
-//! The writer memoizes what nodes or times have in common, and each address and each node. It memoizes nothing else, so
-//! a state has no more bytes than if torch had written it.
+//! The writer memoizes classes, modules, the attribute names of nodes, addresses, nodes and UTC, which usually occur
+//! more than once. It memoizes nothing else, because each memo entry costs a byte and a state must not be larger than
+//! if torch had written it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use super::opcode as op;
 use crate::rendezvous::state::{Extra, NodeDesc, State};
 use crate::rendezvous::time::WallTime;
 
-/// The approximate size of one node with its heartbeat.
+/// The approximate size of one node with its heartbeat, for the initial capacity of the buffer.
 const BYTES_PER_NODE: usize = 120;
 
 /// An object that is written once and then referenced through the memo.
@@ -23,7 +24,7 @@ enum Shared<'a> {
 
 struct Writer<'a> {
     bytes: Vec<u8>,
-    /// The index of each object in the memo.
+    /// The memo index of each object that has been written.
     memo: BTreeMap<Shared<'a>, u32>,
 }
 
@@ -131,7 +132,7 @@ impl<'a> Writer<'a> {
         self.shared(Shared::Text(text), |writer| writer.text(text));
     }
 
-    /// Writes the object the first time, and a reference to it from then on.
+    /// Writes the object with `write` the first time, and a reference to its memo entry from then on.
     fn shared(&mut self, object: Shared<'a>, write: impl FnOnce(&mut Self)) {
         match self.memo.get(&object).map(|index| (*index, u8::try_from(*index))) {
             Some((_, Ok(index))) => self.put(&[op::BIN_GET, index]),
@@ -164,7 +165,7 @@ impl<'a> Writer<'a> {
             self.put(&[op::BIN_INT]);
             self.put(&number.to_le_bytes());
         } else {
-            // Any `i64` or `u64` fits into 9 bytes with its sign.
+            // Every `i64` and every `u64` fits into 9 bytes as a signed number.
             self.put(&[op::LONG1, 9]);
             self.put(&number.to_le_bytes()[..9]);
         }

@@ -1,4 +1,4 @@
-//! The operations of one node, step by step.
+//! Tests the operations of one pursuit, step by step.
 
 use bytes::Bytes;
 
@@ -65,7 +65,8 @@ impl Driver {
         std::iter::from_fn(|| self.pursuit.poll_notice()).collect()
     }
 
-    /// Observes this state once a second, while the heartbeat of node `b` changes.
+    /// Observes this state once a second for `seconds` seconds, while the heartbeat of node `b` changes. Then reports
+    /// it as read.
     fn watch(&mut self, state: &State, seconds: u64) -> Operation {
         for second in 0..seconds {
             self.now = at(second);
@@ -193,7 +194,7 @@ fn lost_writes_back_off_and_stay_below_20_writes_per_second() {
     }
 }
 
-/// A driver of a node in this round whose heartbeat is due.
+/// Returns a driver of a node in this round whose heartbeat is due. Its first write is pending.
 fn heartbeat_due(round: &State) -> Driver {
     let mut driver = Driver::to(Goal::KeepAlive);
     driver.member.observe(Some(&Arc::new(round.clone())), at(0));
@@ -215,7 +216,7 @@ fn a_lost_heartbeat_is_retried_immediately_every_other_time() {
     }
 }
 
-/// The round trip takes as long as a backoff would, and nodes near the store would win again and again.
+/// With a backoff in addition to the long round trip, nodes near the store would always write first.
 #[test]
 fn a_lost_heartbeat_over_a_slow_link_is_always_retried_immediately() {
     let round = complete(&["a", "b"]);

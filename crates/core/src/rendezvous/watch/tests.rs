@@ -1,4 +1,4 @@
-//! Which nodes are dead, and how long a last call has lasted, by the observations of one node.
+//! Tests which nodes one node counts as dead, and how long a last call has lasted for it.
 
 use super::super::tests::{at, node, nodes, open, wall};
 use super::*;
@@ -13,7 +13,7 @@ fn dead(watch: &Watch) -> Vec<NodeDesc> {
     watch.dead(LIMIT, &node("me"))
 }
 
-/// A state in which `a` has a heartbeat at this wall time.
+/// Returns a state in which `a` has a heartbeat at `wall(seconds)`.
 fn seen_at(seconds: i64) -> Arc<State> {
     let mut state = open(&["a"]);
     state.last_heartbeats.insert(node("a"), wall(seconds));
@@ -68,7 +68,7 @@ fn a_node_never_counts_itself_as_dead() {
     assert_eq!(dead(&watch), nodes(["a"]));
 }
 
-/// Torch nodes never remove it.
+/// Torch nodes never remove a node without a heartbeat.
 #[test]
 fn a_node_without_a_heartbeat_is_dead_after_the_same_time() {
     let mut state = open(&["a"]);

@@ -1,4 +1,4 @@
-//! A node of `rallypoint join`: its workers run in one round only, or it has no workers.
+//! Supervises a node of `rallypoint join`, whose workers run in one round only, or which has no workers.
 
 use super::{AfterStop, Phase, Policy, Supervisor};
 use crate::rendezvous::{Membership, MonoTime};
@@ -46,13 +46,15 @@ impl Supervisor {
         match self.phase {
             Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
             Phase::Running if seen.is_round_over => {
-                // The next round opens only after this node has left the current one.
+                // The node leaves before its workers have exited, because the next round opens only after it has left
+                // the current one.
                 self.orders.extend([Order::PublishNodeFailed, Order::Leave]);
                 self.stop(AfterStop::End(Verdict::RoundOver, OnEnd::Nothing));
             }
             Phase::Running => self.report_waiting(seen),
             Phase::Finishing { .. } => {
-                // This node may host the store that other nodes need, so it waits for all nodes that are not lost.
+                // This node may host the store that other nodes need, so it waits until every other node has finished
+                // or is lost.
                 let have_ended = reports.map_or(0, |reports| reports.finished) + lost >= seen.world_size();
                 if seen.is_round_over || is_lost && have_ended {
                     self.stop(AfterStop::End(Verdict::Succeeded, OnEnd::Leave));
@@ -62,7 +64,8 @@ impl Supervisor {
         }
     }
 
-    /// Decides whether a node without workers rejoins. It does not if another node would have to stop its workers.
+    /// Makes a node without workers rejoin if nodes wait and no node of the round would have to stop its workers for
+    /// it, or if this node was dropped or the round is over anyway.
     fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
         if seen.is_closed {
             return self.end(Verdict::Spare, OnEnd::Nothing);
@@ -81,7 +84,7 @@ impl Supervisor {
         }
     }
 
-    /// Orders a report of the nodes on the wait list, once until the wait list is empty.
+    /// Pushes the order to log how many nodes wait. After that, pushes it again only if no node has waited in between.
     fn report_waiting(&mut self, seen: &Membership) {
         let waiting = if seen.is_dropped { 0 } else { seen.num_nodes_waiting() };
         let was_reported = std::mem::replace(&mut self.waiting_is_reported, waiting > 0);

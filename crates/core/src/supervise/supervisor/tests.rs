@@ -1,4 +1,4 @@
-//! Single events and their orders. `tests/supervise.rs` tests random sequences of events.
+//! Tests single events and the orders that follow. `tests/supervise.rs` tests random sequences of events.
 
 use super::*;
 
@@ -71,7 +71,7 @@ impl Fixture {
         self.orders(seconds)
     }
 
-    /// Reports that the rendezvous was closed when this number of nodes had finished.
+    /// Reports that the rendezvous is closed, and that `finished` nodes have finished.
     fn close(&mut self, finished: u64) -> Vec<Order> {
         self.0.handle_closed(Some(&Reports { finished, ..Reports::default() }));
         self.orders(0)
@@ -328,7 +328,7 @@ fn with_peers(restarts: u32, nodes: Vec<NodeDesc>) -> Event {
     Event::Joined { restarts, nodes, are_all_ours: true }
 }
 
-/// Returns a node with one worker, a peer and no restarts, after the worker has failed.
+/// Returns the supervisor of a node with one worker and one peer, after the worker has failed and no restart is left.
 fn failing_with_peers() -> Fixture {
     let mut fixture = Fixture::new(1, 0);
     fixture.orders(0);
@@ -397,8 +397,8 @@ fn restarts_back_off_while_runs_are_shorter_than_10_s() {
     assert_eq!(pause(&orders), 0, "the workers ran for more than 10 s");
 }
 
-/// The workers of the surviving nodes must run again within 5 s after a node was lost, of which the last call takes 3
-/// s.
+/// After a node was lost, the workers of the surviving nodes must run again within 5 s. The last call takes 3 s of
+/// them.
 #[test]
 fn changes_of_membership_delay_a_restart_by_at_most_1_s_and_are_no_failures() {
     let mut fixture = Fixture::running(1, 100);

@@ -1,4 +1,4 @@
-//! Orders to nodes whose workers run once, and to nodes without workers.
+//! Tests the orders for nodes whose workers run in one round only, and for nodes without workers.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn node(number: i64) -> NodeDesc {
     NodeDesc::new("host", number, 0)
 }
 
-/// Returns a node with this number of workers in a round of three nodes.
+/// Returns the supervisor of a node with this number of workers, in a round of three nodes.
 fn running(workers: u32) -> Supervisor {
     let mut supervisor = Supervisor::new(Policy {
         workers,
@@ -47,7 +47,7 @@ fn observe(supervisor: &mut Supervisor, seconds: u64, seen: &Membership, reports
     orders(supervisor, seconds)
 }
 
-/// All three nodes are in the round, and a fourth node waits.
+/// Returns a membership in which all three nodes are in the round, and a fourth node waits.
 fn with_new_node() -> Membership {
     let members = vec![node(0), node(1), node(2)];
     Membership { round: Some(0), members, waiting: vec![node(3)], ..Membership::default() }
