@@ -1,4 +1,4 @@
-//! Full disks under the log files or the event log. They are reported once and never end the job.
+//! Errors of the log files and the event log, such as a full disk. They are reported once and never end the job.
 
 use std::io;
 use std::path::Path;

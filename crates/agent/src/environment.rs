@@ -11,7 +11,7 @@ use crate::formation::Formation;
 /// Environment variables: names and values.
 pub(crate) type Environment = Vec<(OsString, OsString)>;
 
-/// Returns a variable of the agent's own environment.
+/// A function that returns a variable of the agent's own environment.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Returns the variables of one worker. The worker writes its failure to `error_file`, and its timers to the pipe
@@ -70,7 +70,7 @@ pub(crate) fn device_variables(
     if !config.virtual_local_rank {
         return Ok(vec![("LOCAL_RANK".into(), local_rank.to_string().into())]);
     }
-    // On AMD devices, `HIP_VISIBLE_DEVICES` has precedence.
+    // On AMD devices, `HIP_VISIBLE_DEVICES` takes precedence over `CUDA_VISIBLE_DEVICES`.
     let hip = agent_variable("HIP_VISIBLE_DEVICES")
         .filter(|list| !list.is_empty())
         .map(|list| ("HIP_VISIBLE_DEVICES", list));

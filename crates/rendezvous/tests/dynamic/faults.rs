@@ -37,7 +37,7 @@ fn a_dead_node_is_removed_and_a_spare_replaces_it() {
     assert_agree(&[left, waiting.join().unwrap().unwrap()]);
 }
 
-/// A torch node that was dropped continues and never notices it (trap T2 in the interop tests).
+/// A torch node that was dropped continues and never notices it.
 #[test]
 fn a_dropped_node_notices_it_and_rejoins() {
     let job = job_with_short_timeouts(1, 2);
@@ -249,8 +249,8 @@ fn an_invalid_address_is_refused_before_anything_is_written() {
     }
 }
 
-/// A torch node publishes the address of the workers' store in its first round only (trap T1 in the interop tests). Our
-/// node has read it in that round and publishes it again for nodes that join later.
+/// A torch node publishes the address of the workers' store in its first round only. Our node has read it in that round
+/// and publishes it again for nodes that join later.
 #[test]
 fn a_node_that_knows_the_master_of_a_silent_rank_0_publishes_it_again() {
     let mut job = Job::new(2, 2);

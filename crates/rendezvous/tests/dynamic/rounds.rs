@@ -74,8 +74,7 @@ fn a_round_accepts_more_nodes_than_the_minimum_until_the_last_call_ends() {
     assert!(took >= LAST_CALL_TIMEOUT && took < LAST_CALL_TIMEOUT + Duration::from_secs(4), "{took:?}");
 }
 
-/// With torch, a late node waits for an address of the workers' store that no node publishes, or gets a different one
-/// (trap T1 in the interop tests).
+/// With torch, a late node waits for an address of the workers' store that no node publishes, or gets a different one.
 #[test]
 fn a_late_node_gets_the_same_master_as_the_others() {
     let mut job = Job::new(1, 4);
@@ -100,7 +99,7 @@ fn a_late_node_gets_the_same_master_as_the_others() {
     assert_agree(&join_all(&nodes));
 }
 
-/// If a late node becomes rank 0, torch's other nodes keep using the old address (trap T1 in the interop tests).
+/// If a late node becomes rank 0, torch's other nodes keep using the old address.
 #[test]
 fn a_late_node_that_becomes_rank_0_is_the_master_of_all() {
     let mut job = Job::new(1, 3);
