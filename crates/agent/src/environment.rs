@@ -50,7 +50,7 @@ pub(crate) fn environment(
     environment.extend(texts.map(|(name, text)| (name.into(), text.into())));
     let handling = agent_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING").unwrap_or_else(|| "1".into());
     environment.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING".into(), handling));
-    // Without a log folder the variable is empty. If it were absent, the worker would inherit the agent's own error
+    // Without a log directory the variable is empty. If it were absent, the worker would inherit the agent's own error
     // file.
     let error_file = error_file.map(|path| path.as_os_str().to_owned()).unwrap_or_default();
     environment.push(("TORCHELASTIC_ERROR_FILE".into(), error_file));

@@ -43,7 +43,7 @@ pub use outer::reaches_agent;
 
 use crate::logs::{random_letters, remove_unused};
 
-/// The prefix of the agent's `argv[0]`. The process id of the outer process and the suffix of the temporary folder
+/// The prefix of the agent's `argv[0]`. The process id of the outer process and the suffix of the temporary directory
 /// follow.
 const AGENT_PREFIX: &str = "agent-of:";
 /// The prefix of `argv[0]` of an agent that cleans up after its outer process was killed. The process id of the agent
@@ -54,7 +54,7 @@ const KILL_GRACE: Duration = Duration::from_secs(5);
 /// Interval between two searches for remaining processes.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The agent's folder for temporary files, whose name the outer process knows. Set in the agent only.
+/// The agent's directory for temporary files, whose name the outer process knows. Set in the agent only.
 static TEMPORARY_FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
 /// Starts the agent and returns its exit code after it has exited. In the agent, returns `None`.
@@ -143,7 +143,7 @@ fn clean_up(folder: &Path) {
     remove_files(folder);
 }
 
-/// Deletes the files that an agent with this temporary folder may have left.
+/// Deletes the files that an agent with this temporary directory may have left.
 fn remove_files(folder: &Path) {
     remove_unused(folder);
     let _ = std::fs::remove_file(timer_pipe_path(folder));
@@ -177,7 +177,7 @@ pub(crate) fn prepare_departure(departure: &Departure) {
     }
 }
 
-/// Removes the node of the agent with this temporary folder from its rendezvous, if it is in one. All descendants of
+/// Removes the node of the agent with this temporary directory from its rendezvous, if it is in one. All descendants of
 /// the agent must have exited.
 fn leave_rendezvous(folder: &Path) {
     let Ok(text) = std::fs::read_to_string(departure_path(folder)) else { return };
@@ -193,12 +193,12 @@ pub(crate) fn timer_pipe() -> Option<PathBuf> {
     temporary_folder().map(timer_pipe_path)
 }
 
-/// Returns the path of the temporary folder with this suffix. The name is torch's.
+/// Returns the path of the temporary directory with this suffix. The name is torch's.
 fn folder_path(letters: &str) -> PathBuf {
     std::env::temp_dir().join(format!("torchelastic_{letters}"))
 }
 
-/// Returns the agent's folder for temporary files. If it is empty, it is deleted however the agent ends.
+/// Returns the agent's directory for temporary files. If it is empty, it is deleted however the agent ends.
 pub(crate) fn temporary_folder() -> Option<&'static Path> {
     TEMPORARY_FOLDER.get().map(PathBuf::as_path)
 }
