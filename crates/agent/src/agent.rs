@@ -48,25 +48,25 @@ pub trait LaunchObserver: Send + Sync {
     /// Returns the observer of the rendezvous, which shows what the node waits for.
     fn rendezvous(&self) -> Arc<dyn Observer>;
 
-    /// The node is in a round. The ranks of its workers are not known yet.
+    /// Called when the node is in a round. The ranks of its workers are not known yet.
     ///
     /// # Errors
     ///
-    /// If this fails, the node leaves the rendezvous and the agent ends.
+    /// If this call fails, the node leaves the rendezvous and the agent ends.
     fn joined(&self, _round: &RendezvousInfo) -> io::Result<()> {
         Ok(())
     }
 
-    /// The workers of the node are about to start. `world` describes the round in one line.
+    /// Called before the workers of the node start. `world` describes the round in one line.
     fn formed(&self, world: &str);
 
-    /// The agent ends.
+    /// Called when the agent ends.
     fn ended(&self);
 }
 
 /// How long a node may take to leave after a signal. Leaving itself takes at most 5 s.
 const LEAVE_GRACE: Duration = Duration::from_secs(6);
-/// The same grace if the node is in no rendezvous.
+/// The same grace if the node has nothing to leave, because it has no handler yet or the rendezvous is static.
 const NOTHING_TO_LEAVE_GRACE: Duration = Duration::from_millis(500);
 
 /// Runs the workers of this node until the end of the job.
@@ -91,7 +91,7 @@ struct Agent {
     sender: Sender<Message>,
     receiver: Receiver<Message>,
     joiner: Arc<Joiner>,
-    /// When the agent stops waiting for the joining thread to give up.
+    /// When the agent stops waiting for the thread that joins. Set after that thread was ordered to give up.
     give_up: Option<Instant>,
     observer: Arc<dyn LaunchObserver>,
     logs: Logs,
@@ -104,9 +104,9 @@ struct Agent {
     watching: Option<RoundWatch>,
     /// The last membership of this round, if it has changed since the round started.
     membership: Option<Membership>,
-    /// Set while this node is counted as finished. Contains whether it still waits for the other nodes.
+    /// Set while this node is counted as finished. The value is whether the node still waits for the other nodes.
     finishing: Option<Arc<AtomicBool>>,
-    /// Calls to the store that must be complete before the next round or the end.
+    /// Threads whose calls to the store must be complete before this node joins the next round or ends.
     calls: Vec<JoinHandle<()>>,
     /// The process ids, error files and failures of the workers of the last start.
     pids: Vec<u32>,
@@ -251,7 +251,7 @@ impl Agent {
         let give_up = self.give_up.map(|at| at.saturating_duration_since(Instant::now()));
         let disk_check = self.logs.time_to_disk_check();
         let timeout = [next, tick, give_up, disk_check].into_iter().flatten().min();
-        // Rounded up, so that the loop does not wake up too early.
+        // The timeout is rounded up, so that the loop does not wake up before it.
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let streams = self.signals.streams().chain([&self.child_ended, &self.receiver.wakeup]);
@@ -265,7 +265,8 @@ impl Agent {
         }
     }
 
-    /// Passes all new events to the supervisor. Messages come before the exits of workers that they may have caused.
+    /// Passes all new events to the supervisor. Messages are handled before exits of workers, because a message may
+    /// report the cause of an exit.
     fn collect_events(&mut self) {
         for message in self.receiver.take() {
             self.handle_message(message);
@@ -308,7 +309,7 @@ impl Agent {
             Message::Joined(Ok(formation)) => {
                 let nodes = formation.round.participants.clone();
                 let (restarts, are_all_ours) = (formation.restarts, formation.torch_nodes.is_empty());
-                // A node that is about to leave is in no round.
+                // A node that gives up does not start workers in the round that it has joined.
                 if self.give_up.is_none() {
                     self.handle_formation(formation);
                 }
@@ -341,14 +342,14 @@ impl Agent {
                     return;
                 }
                 Observation::StoreLost(error) => {
-                    // A node that waits for the other nodes to finish notices it at the exit barrier.
+                    // A node that waits at the exit barrier learns from the barrier that the store was lost.
                     if !self.supervisor.is_running() {
                         return;
                     }
                     self.error = Some(error.into());
                     Event::StoreLost
                 }
-                // This node has announced it itself.
+                // This node itself has announced the failure.
                 Observation::Announced(
                     Announcement::Restart(Some(failure)) | Announcement::Failure(Some(failure)),
                 ) if self
@@ -368,7 +369,7 @@ impl Agent {
                     Event::PeerFailed
                 }
             },
-            // The host of the store stays until all nodes have read that all have finished, so it was lost.
+            // The host of the store stays until all nodes have read that all nodes have finished, so the host was lost.
             Message::Finished(_, RoundEnd::StoreLost) => {
                 self.error = Some(AgentError::Unfinished);
                 Event::StoreLost
@@ -416,7 +417,7 @@ impl Agent {
             && let (Some(round), Some(lost)) = (membership.round, &membership.lost)
         {
             match self.config.runs_once {
-                // Torch's nodes also send no heartbeats after they have finished.
+                // Log at info level, because a torch node that has finished sends no heartbeats and looks lost, too.
                 true => tracing::info!("lost from round {round}: {lost}"),
                 false => tracing::warn!("lost from round {round}: {lost}"),
             }

@@ -1,12 +1,12 @@
-//! Announcements between our agents: a node restarts its workers, or the job has failed. Torch's agents never read
-//! these keys of the round's store.
+//! Announcements between our agents: a node restarts its workers, or the job has failed. They are keys in the store of
+//! the round, which torch's agents never read.
 //!
 //! | key | value |
 //! |---|---|
 //! | `rallypoint.agent/news` | set with every announcement |
 //! | `rallypoint.agent/restart` | the failure for which all nodes restart their workers |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
-//! | `rallypoint.agent/alive` | the number of nodes that are alive, if `news` is set alone |
+//! | `rallypoint.agent/alive` | the number of nodes that replied that they are alive, after `news` was set alone |
 //! | `rallypoint.agent/heard` | the number of nodes that have read the failure |
 //! | `rallypoint.agent/restarts/RANK` | the number of restarts that the node with this group rank has counted |
 
@@ -25,7 +25,7 @@ const ACKNOWLEDGED: &str = "rallypoint.agent/heard";
 
 /// The timeout of each call to the store.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long our nodes may take to report that they are alive. A lost node is noticed after 15 s.
+/// How long our nodes may take to report that they are alive. By default, a lost node is noticed after 15 s.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The same timeout in a round with torch's nodes, which never report.
 const MIXED_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,8 +54,8 @@ pub(crate) fn announce(store: &dyn Store, failure: &Failure, is_final: bool) -> 
     store.set(ANNOUNCED, b"1")
 }
 
-/// Asks all nodes of the round to report that they are alive, and waits until they have or the timeout is over. If a
-/// node is lost, its heartbeats end in the meantime.
+/// Requests that all nodes of the round report that they are alive, and waits until they have or the timeout has
+/// passed. That is long enough to notice that a lost node of ours sends no heartbeats.
 pub(crate) fn await_alive(store: &dyn Store, nodes: u64, are_all_ours: bool) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));
@@ -69,7 +69,7 @@ pub(crate) fn await_alive(store: &dyn Store, nodes: u64, are_all_ours: bool) {
 }
 
 /// Publishes the number of restarts that this node has counted. Call it before this node publishes its workers, so that
-/// a node that knows all ranks finds the number.
+/// every node that has read all ranks also finds this number.
 pub(crate) fn publish_restarts(store: &dyn Store, rank: u64, restarts: u32) -> Result<()> {
     store.set(&restarts_of(rank), restarts.to_string().as_bytes())
 }
@@ -113,7 +113,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, deliver: i
                 }
                 Ok(Some(failure)) => {
                     deliver(failure);
-                    // Only the host of the store waits for this, for up to 2 s.
+                    // Ignore the error: only the host of the store waits for this acknowledgment, for up to 2 s.
                     let _ = store.with_timeout(Some(CALL_TIMEOUT)).add(ACKNOWLEDGED, 1);
                     return;
                 }
@@ -150,7 +150,7 @@ pub(crate) fn final_failure(store: &dyn Store) -> Option<Failure> {
     }
 }
 
-/// Waits until `nodes` nodes have read the failure, or the timeout is over.
+/// Waits until `nodes` nodes have read the failure, or `ACKNOWLEDGE_TIMEOUT` has passed.
 pub(crate) fn await_acknowledgments(store: &dyn Store, nodes: u64) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));

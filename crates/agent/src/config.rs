@@ -17,11 +17,11 @@ pub struct LaunchConfig {
     pub role: String,
     /// The parameters of the rendezvous: backend, endpoint, run id, numbers of nodes, and the address of this node.
     pub rendezvous: RendezvousParameters,
-    /// Whether the workers belong to one round, as the command of `rallypoint join` does. Such workers are never
+    /// Whether the workers run in one round only, like the command of `rallypoint join`. Such workers are never
     /// restarted and get signals directly, and their exit does not end the job of the other nodes. There may be no
     /// workers.
     pub runs_once: bool,
-    /// How often the workers may be restarted after a failure.
+    /// The restart budget: how often the workers may be restarted after a failure.
     pub max_restarts: u32,
     /// The longest pause before a restart, while workers keep exiting within 10 s of their start.
     pub max_restart_backoff: Duration,
@@ -102,7 +102,7 @@ impl CommandMode {
 /// Where the output of the workers goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogsConfig {
-    /// The folder in which the run creates its own folder.
+    /// The directory in which the run creates its own directory.
     pub dir: LogDir,
     /// The streams that go to files, for each local rank.
     pub redirects: PerRank<Streams>,
@@ -120,14 +120,14 @@ pub struct LogsConfig {
     pub keeps_last_lines: bool,
 }
 
-/// The folder of the logs.
+/// The directory of the logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogDir {
-    /// A new folder in the system's folder for temporary files.
+    /// A new directory in the system's directory for temporary files.
     Temporary,
-    /// This folder. It is created if it does not exist.
+    /// This directory. It is created if it does not exist.
     At(PathBuf),
-    /// No folder: nothing is written, and workers have no error file (`--log-dir /dev/null`).
+    /// No directory: nothing is written, and workers have no error file (`--log-dir /dev/null`).
     Nowhere,
 }
 
@@ -193,14 +193,14 @@ pub enum NumaBinding {
     Node,
     /// The processors of the device's socket.
     Socket,
-    /// A part of the device's NUMA node that no other worker has.
+    /// Physical cores of the device's NUMA node that no other worker is bound to.
     Exclusive,
-    /// The processors of the device's NUMA node that share the largest cache.
+    /// Processors of the device's NUMA node that share their largest cache.
     CoreComplex,
 }
 
 impl LaunchConfig {
-    /// Creates a configuration with torch's defaults for everything else.
+    /// Creates a configuration with default values for all other fields.
     pub fn new(
         command: WorkerCommand,
         nproc_per_node: u32,

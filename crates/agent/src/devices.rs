@@ -16,13 +16,13 @@ pub(crate) struct Gpu {
     uuid: Option<String>,
 }
 
-/// A machine: its files and its environment variables.
+/// A machine, represented by its files and its environment variables. Tests replace both.
 pub(crate) struct Machine<'a> {
     root: PathBuf,
     environment: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-/// Returns the number of workers for `--nproc-per-node` with a name: `cpu`, `gpu` or `auto`.
+/// Returns the number of workers for `--nproc-per-node NAME`, where the name is `cpu`, `gpu` or `auto`.
 ///
 /// # Errors
 ///
@@ -88,8 +88,8 @@ impl Machine<'_> {
         if nvidia.is_empty() { self.amd() } else { nvidia }
     }
 
-    /// Returns NVIDIA's GPUs in the order of their PCI addresses. In a container, the driver's files may list all of
-    /// them, but only some have a device file.
+    /// Returns NVIDIA's GPUs in the order of their PCI addresses. GPUs without a device file are omitted: in a
+    /// container, the driver's files may list all GPUs of the machine.
     fn nvidia(&self) -> Vec<Gpu> {
         let devices: BTreeSet<u32> = names(&self.root.join("dev"))
             .iter()
@@ -154,7 +154,7 @@ fn filter_visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
     let mut selected = Vec::new();
     for item in list.split(',').map(str::trim) {
         if item.starts_with("MIG-") {
-            // A part of a GPU. Which GPU it belongs to is in no file.
+            // The item is a part of a GPU. No file contains which GPU it belongs to.
             selected.push(Gpu { address: None, uuid: Some(item.into()) });
             continue;
         }

@@ -11,7 +11,7 @@ use crate::formation::Formation;
 /// Environment variables: names and values.
 pub(crate) type Environment = Vec<(OsString, OsString)>;
 
-/// Returns a variable of the agent's own environment.
+/// A function that returns a variable of the agent's own environment.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Returns the variables of one worker. The worker writes its failure to `error_file`, and its timers to the pipe
@@ -50,7 +50,7 @@ pub(crate) fn environment(
     environment.extend(texts.map(|(name, text)| (name.into(), text.into())));
     let handling = agent_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING").unwrap_or_else(|| "1".into());
     environment.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING".into(), handling));
-    // Without a log folder the variable is empty. If it were absent, the worker would inherit the agent's own error
+    // Without a log directory the variable is empty. If it were absent, the worker would inherit the agent's own error
     // file.
     let error_file = error_file.map(|path| path.as_os_str().to_owned()).unwrap_or_default();
     environment.push(("TORCHELASTIC_ERROR_FILE".into(), error_file));
@@ -70,7 +70,7 @@ pub(crate) fn device_variables(
     if !config.virtual_local_rank {
         return Ok(vec![("LOCAL_RANK".into(), local_rank.to_string().into())]);
     }
-    // On AMD devices, `HIP_VISIBLE_DEVICES` has precedence.
+    // On AMD devices, `HIP_VISIBLE_DEVICES` takes precedence over `CUDA_VISIBLE_DEVICES`.
     let hip = agent_variable("HIP_VISIBLE_DEVICES")
         .filter(|list| !list.is_empty())
         .map(|list| ("HIP_VISIBLE_DEVICES", list));

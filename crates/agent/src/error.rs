@@ -48,12 +48,12 @@ pub enum AgentError {
         /// The error of the system.
         source: io::Error,
     },
-    /// A log file or folder could not be created or written.
+    /// A file or directory could not be created, read or written.
     #[error("cannot {doing} {path:?}: {source}")]
     File {
         /// What the agent did, as a verb: `create`.
         doing: &'static str,
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -72,8 +72,8 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// Returns whether running the agent again can succeed without a change. The error of the rendezvous or the store
-    /// decides.
+    /// Returns whether running the agent again can succeed without a change. Only errors of the rendezvous and the
+    /// store can allow that.
     pub fn retry(&self) -> Retry {
         match self {
             AgentError::Rendezvous(error) => error.retry(),

@@ -1,5 +1,5 @@
 //! Error files in torch's format: a worker writes one for the agent, and the agent writes one for the process that
-//! started it. An unreadable file is never an error.
+//! started it. An error file that can't be read or parsed never makes the agent fail.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::report::Failure;
 
-/// The largest size of an error file. The rest is ignored.
+/// The maximum number of bytes that are read from an error file. The rest is ignored.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// What a worker has recorded about its failure.
@@ -52,7 +52,7 @@ impl Cause {
     }
 }
 
-/// Converts a number, or a string that contains one.
+/// Returns the integer in a JSON number, or in a JSON string.
 fn as_integer(value: &Value) -> Option<i64> {
     match value {
         Value::String(text) => text.trim().parse().ok(),
@@ -66,8 +66,8 @@ fn read_text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes a worker's failure to the agent's error file: what the worker has recorded, if its file is on this machine,
-/// and its exit code.
+/// Writes a worker's failure and its exit code to the agent's error file `to`. The failure is what the worker has
+/// recorded, if its error file is on this machine.
 pub fn write_failure_file(failure: &Failure, to: &Path) {
     let recorded = failure.error_file.as_deref().and_then(|path| read_text(Path::new(path)));
     let recorded = recorded.and_then(|text| serde_json::from_str::<Map<String, Value>>(&text).ok());
@@ -83,7 +83,7 @@ pub fn write_failure_file(failure: &Failure, to: &Path) {
     write(to, &Value::Object(content));
 }
 
-/// Writes an error of the agent to the agent's error file.
+/// Writes an error of the agent itself to the agent's error file `to`.
 pub fn write_error_file(message: &str, to: &Path) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let info = json!({"py_callstack": message, "timestamp": now.to_string()});
@@ -94,7 +94,7 @@ fn write(to: &Path, content: &Value) {
     if to.exists() {
         tracing::warn!("{} already exists and is replaced", to.display());
     }
-    // Written to a temporary file first, because another process may read it at any time.
+    // Write to a temporary file first, because another process may read the error file at any time.
     let temporary = to.with_extension(format!("{}.part", std::process::id()));
     let written =
         std::fs::write(&temporary, content.to_string()).and_then(|()| std::fs::rename(&temporary, to));

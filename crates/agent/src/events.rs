@@ -34,7 +34,8 @@ enum Sink {
     File(File, PathBuf),
 }
 
-/// Standard error, written by its own thread, so that the agent continues if its reader stops reading.
+/// Standard error as an event log. A thread writes it, so that the agent continues if the reader of standard error
+/// stops reading.
 struct Console {
     lines: Option<SyncSender<String>>,
     ended: Receiver<()>,
@@ -43,7 +44,7 @@ struct Console {
 impl Console {
     /// The number of lines that may be queued. Further lines are lost.
     const MAX_LINES: usize = 1024;
-    /// How long the agent waits for the last lines when it ends.
+    /// How long the agent waits at its end until the last lines are written.
     const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
     fn start() -> Console {
@@ -98,7 +99,7 @@ impl Events {
                 }
             },
         };
-        // Only needed if events are written.
+        // The host name is only needed if events are written.
         let hostname = if sink.is_some() { crate::host::full_name() } else { String::new() };
         Ok(Events {
             sink,
@@ -176,7 +177,7 @@ impl Events {
             extra["role_rank"] = json!([formation.role_rank(worker.local_rank)]);
             extra["role_world_size"] = json!([formation.ranks.role_world_size]);
             extra["exit_code"] = json!([worker.exit_code]);
-            // Torch sets this field for failures only. Otherwise the process id is only in `worker_id`.
+            // Torch sets this field for failures only. Other events have the process id only in `worker_id`.
             extra["worker_pid"] = json!([worker.exit_code.map(|_| worker.pid)]);
         }
         json!({

@@ -1,8 +1,8 @@
-//! The process between the agent and a worker. This program is started under another name, sets up its own process and
-//! then executes the worker's program.
+//! The process that becomes a worker. The agent starts its own program with another `argv[0]`. That process sets itself
+//! up and then executes the worker's program.
 //!
-//! It makes the kernel kill it when the agent dies, and starts its own session if the agent is guarded. Doing the same
-//! between `fork` and `exec` of the agent would need `unsafe`.
+//! The process makes the kernel kill it when the agent dies, and starts its own session if the agent has an outer
+//! process. The agent could do both between `fork` and `exec`, but that would need `unsafe`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,15 +13,16 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-/// The prefix of `argv[0]` of such a process. The agent's process id and the name of its socket follow.
+/// The prefix of `argv[0]` of a process that becomes a worker in its own session. The agent's process id and the name
+/// of its socket follow.
 const WORKER_PREFIX: &str = "rallypoint-worker:";
-/// The same prefix for a process that stays in the agent's session.
+/// The prefix for a process that stays in the agent's session. The same fields follow.
 const WORKER_IN_SESSION_PREFIX: &str = "rallypoint-command:";
 
 /// The exit code of a process that could not execute the worker's program.
 pub(crate) const EXEC_FAILED_CODE: i32 = 127;
 
-/// Continues this process in the role that it was started for, and returns the command line that the user typed.
+/// Puts this process into the role that it was started for, and returns the command line that the user typed.
 ///
 /// A process that was started as a worker executes the worker's program and does not return. Every program that runs an
 /// agent calls this first in `main`.
@@ -40,7 +41,7 @@ pub fn enter() -> Result<Vec<OsString>, ExitCode> {
     };
     if let [_, program, args @ ..] = &line[..] {
         let error = become_worker(agent, has_own_session, program, args);
-        // The agent may have exited.
+        // Ignore the error, because the agent may have exited.
         let _ = ExecErrors::report(&errors, &error);
     }
     Err(ExitCode::from(EXEC_FAILED_CODE as u8))
@@ -68,8 +69,8 @@ fn become_worker(agent: Pid, has_own_session: bool, program: &OsStr, args: &[OsS
     Command::new(program).args(args).exec()
 }
 
-/// Receives the errors of processes that could not execute their worker's program. They use a socket with a name,
-/// because the worker would inherit a file descriptor.
+/// Receives the errors of processes that could not execute their worker's program. The processes find the socket by its
+/// name. If they had a file descriptor for it, the worker would inherit that.
 pub(crate) struct ExecErrors {
     socket: UnixDatagram,
     name: String,
@@ -85,7 +86,7 @@ impl ExecErrors {
         Ok(ExecErrors { socket, name })
     }
 
-    /// Returns a command that becomes a worker with this program.
+    /// Returns a command that starts a process which becomes a worker with this program.
     pub(crate) fn command(&self, program: &OsStr, has_own_session: bool) -> Command {
         let mut command = Command::new("/proc/self/exe");
         let name = if has_own_session { WORKER_PREFIX } else { WORKER_IN_SESSION_PREFIX };
@@ -93,7 +94,8 @@ impl ExecErrors {
         command
     }
 
-    /// Returns why the process with this id could not execute its program, if it has reported that.
+    /// Returns why the process with this id could not execute its program, if it has reported that. Discards the errors
+    /// of other processes.
     pub(crate) fn take(&self, pid: u32) -> Option<io::Error> {
         let mut bytes = [0; 16];
         let mut found = None;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RendezvousInfo, RoundEnd, report_ended};
 use rallypoint_store::Store;
 
-/// How long a node that has finished waits for the other nodes, as in torch's agents.
+/// How long a node that has finished waits for the other nodes. Torch's agents wait as long.
 pub(crate) const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
 /// The timeout of the call that retracts that this node has finished.
 const RETRACT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,7 +29,8 @@ pub(crate) fn finish(
     )
 }
 
-/// Reports that the workers of this node have failed. The other nodes don't wait for it and continue with the job.
+/// Reports that the workers of this node have failed. The other nodes don't wait for this node and continue with the
+/// job.
 pub(crate) fn fail(round: &RendezvousInfo) {
     let reported = report_ended(&*round.store.with_timeout(Some(FAIL_TIMEOUT)), round.rank);
     let barrier = ExitBarrier::of(round).with_timeout(FAIL_TIMEOUT);
@@ -38,7 +39,7 @@ pub(crate) fn fail(round: &RendezvousInfo) {
     }
 }
 
-/// Retracts, in the background, that this node has finished. The store may not reply any more.
+/// Retracts that this node has finished. A thread does that, because the store may not reply any more.
 pub(crate) fn retract(round: &RendezvousInfo) {
     let barrier = ExitBarrier::of(round);
     std::thread::spawn(move || {

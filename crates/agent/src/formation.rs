@@ -13,9 +13,9 @@ pub(crate) struct Formation {
     pub(crate) round: RendezvousInfo,
     /// The ranks of this node's workers.
     pub(crate) ranks: AssignedRanks,
-    /// How often the nodes of this round have restarted their workers after a failure.
+    /// The number of restarts after a failure that the nodes of this round have counted.
     pub(crate) restarts: u32,
-    /// The group ranks of the nodes that run torch's agent, or may do so.
+    /// The group ranks of the nodes that run, or may run, torch's agent.
     pub(crate) torch_nodes: Vec<u64>,
     /// How long the rendezvous took, and how long the assignment of ranks took.
     pub(crate) took: (Duration, Duration),
@@ -79,7 +79,7 @@ pub(crate) mod tests {
     use crate::config::CommandMode;
     use crate::environment::tests::config;
 
-    /// Returns node 1 of 3, whose workers have ranks from 4 on.
+    /// Returns the formation of the node with group rank 1 in a round of 3 nodes. The ranks of its workers start at 4.
     pub(crate) fn formation() -> Formation {
         let round = RendezvousInfo {
             store: Arc::new(PrefixStore::new("round", Arc::new(HashStore::new()))),

@@ -1,20 +1,20 @@
-//! The two processes of a node, which make sure that no process of a worker is left behind, however the agent dies.
+//! The two processes of a node. They make sure that no process of a worker is left behind, however the agent dies.
 //!
 //! | process | purpose |
 //! |---|---|
 //! | the outer process | The command that the user started. It forwards signals and the exit code. |
-//! | the agent | Everything else. |
+//! | the agent | Its child, which joins the rendezvous and runs the workers. |
 //!
 //! Both processes are child subreapers (`PR_SET_CHILD_SUBREAPER`), so every process that a worker starts stays below
-//! them, whatever sessions and parents it has. If one of the two processes is killed, the other one kills everything
-//! below itself and removes the node from its rendezvous. The other nodes then re-form without waiting for missing
+//! them, whatever sessions and parents it has. If one of the two processes is killed, the other one kills all of its
+//! descendants and removes the node from its rendezvous. The other nodes then re-form without waiting for missing
 //! heartbeats.
 //!
 //! Users end jobs with `pkill -9 rallypoint` or `pkill -9 -f train.py`. The agent survives that: its command line is
-//! `agent-of:PID:…`, which has neither the program's name nor the user's arguments. It reads these from its parent. If
-//! both processes are killed at the same moment, the workers still die with the thread that started them
-//! (`PR_SET_PDEATHSIG`). Only processes that the workers have started are left, because the kernel has no means to end
-//! them.
+//! `agent-of:PID:…`, which contains neither the name of the program nor the user's arguments. The agent reads the
+//! arguments from the command line of its parent. If both processes are killed at the same moment, the workers still
+//! die with the thread that started them (`PR_SET_PDEATHSIG`). Only processes that the workers have started are left
+//! behind, because the kernel can't kill them as well.
 
 mod descendants;
 mod outer;
@@ -43,22 +43,24 @@ pub use outer::reaches_agent;
 
 use crate::logs::{random_letters, remove_unused};
 
-/// The prefix of the agent's `argv[0]`. The process id of the outer process and the suffix of the temporary folder
+/// The prefix of the agent's `argv[0]`. The process id of the outer process and the suffix of the temporary directory
 /// follow.
 const AGENT_PREFIX: &str = "agent-of:";
-/// The prefix of `argv[0]` of an agent that cleans up after its outer process was killed. The same fields follow.
+/// The prefix of `argv[0]` of an agent that cleans up after its outer process was killed. The process id of the agent
+/// and the same suffix follow.
 const CLEANUP_PREFIX: &str = "cleanup-of:";
 /// How long killed processes may take to exit.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 /// Interval between two searches for remaining processes.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The agent's folder for temporary files, whose name the outer process knows. Set in the agent only.
+/// The agent's directory for temporary files, whose name the outer process knows. Set in the agent only.
 static TEMPORARY_FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
 /// Starts the agent and returns its exit code after it has exited. In the agent, returns `None`.
 ///
-/// The agent has the same command line and calls this function, too. Call it while the process has one thread.
+/// The agent runs the same program with the same arguments, so it calls this function, too. Call it while the process
+/// has only one thread.
 pub fn start_agent() -> Option<ExitCode> {
     if is_agent() {
         return None;
@@ -72,8 +74,8 @@ pub fn is_agent() -> bool {
     TEMPORARY_FOLDER.get().is_some()
 }
 
-/// Continues this process in the role that it was started for, and returns the command line that the user typed. If the
-/// role is to clean up, returns the exit code.
+/// Returns the command line that the user typed. If this process is an agent, first starts the thread that watches the
+/// outer process. If this process was started to clean up, cleans up and returns its exit code as an error.
 pub(crate) fn enter(line: Vec<OsString>) -> Result<Vec<OsString>, ExitCode> {
     let name = line.first().map(OsString::as_os_str).unwrap_or_default();
     if let Some((_, letters)) = parse_name(CLEANUP_PREFIX, name) {
@@ -86,7 +88,8 @@ pub(crate) fn enter(line: Vec<OsString>) -> Result<Vec<OsString>, ExitCode> {
     Ok(line)
 }
 
-/// Returns a command that starts this program again with `name` and this process's id as `argv[0]`.
+/// Returns a command that starts this program again. Its `argv[0]` consists of `name`, the id of this process and
+/// `letters`.
 fn this_program(name: &str, letters: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(format!("{name}{}:{letters}", getpid().as_raw_nonzero()));
@@ -115,7 +118,8 @@ fn watch_outer(pid: Pid, letters: String) {
     let opened = pidfd_open(pid, PidfdFlags::empty());
     // While the outer process is the parent, its id can't have been reused, so the handle belongs to the outer process.
     let (Ok(outer), true) = (opened, getppid() == Some(pid)) else { std::process::exit(1) };
-    // If this fails, only processes that detach themselves from their parents escape.
+    // If this call fails, processes that detach themselves from their parents are left behind. All others are still
+    // found.
     let _ = set_child_subreaper(Some(getpid()));
     let watch = std::thread::Builder::new().name("guard".into());
     if watch.spawn(move || clean_up_after(&outer, &letters)).is_err() {
@@ -132,14 +136,14 @@ fn clean_up_after(outer: &OwnedFd, letters: &str) -> ! {
     std::process::exit(1)
 }
 
-/// Kills everything below this process, removes the node from its rendezvous and deletes the agent's files.
+/// Kills all descendants of this process, removes the node from its rendezvous and deletes the agent's files.
 fn clean_up(folder: &Path) {
     kill_all(&[]);
     leave_rendezvous(folder);
     remove_files(folder);
 }
 
-/// Deletes the files that an agent with this temporary folder may have left.
+/// Deletes the files that an agent with this temporary directory may have left.
 fn remove_files(folder: &Path) {
     remove_unused(folder);
     let _ = std::fs::remove_file(timer_pipe_path(folder));
@@ -168,18 +172,18 @@ pub(crate) fn prepare_departure(departure: &Departure) {
         file.write_all(serde_json::to_string(departure)?.as_bytes())
     };
     if let Err(error) = write() {
-        // If the agent is killed, the other nodes then wait until they miss its heartbeats.
+        // Without the file, the other nodes notice the loss of a killed agent only by its missing heartbeats.
         tracing::debug!("cannot write {}: {error}", path.display());
     }
 }
 
-/// Removes the node of the agent with this temporary folder from its rendezvous, if it is in one. All processes below
+/// Removes the node of the agent with this temporary directory from its rendezvous, if it is in one. All descendants of
 /// the agent must have exited.
 fn leave_rendezvous(folder: &Path) {
     let Ok(text) = std::fs::read_to_string(departure_path(folder)) else { return };
     if let Ok(departure) = serde_json::from_str::<Departure>(&text) {
-        // The store may be lost with the agent, and this process has no log. The other nodes then remove the node when
-        // they miss its heartbeats.
+        // Ignore errors: the store may have been lost with the agent, and this process has no log. The other nodes then
+        // remove the node when they receive no heartbeats from it.
         let _ = departure.leave();
     }
 }
@@ -189,18 +193,18 @@ pub(crate) fn timer_pipe() -> Option<PathBuf> {
     temporary_folder().map(timer_pipe_path)
 }
 
-/// Returns the path of the temporary folder with this suffix. The name is torch's.
+/// Returns the path of the temporary directory with this suffix. The name is torch's.
 fn folder_path(letters: &str) -> PathBuf {
     std::env::temp_dir().join(format!("torchelastic_{letters}"))
 }
 
-/// Returns the agent's folder for temporary files. If it is empty, it is deleted however the agent ends.
+/// Returns the agent's directory for temporary files. If it is empty, it is deleted however the agent ends.
 pub(crate) fn temporary_folder() -> Option<&'static Path> {
     TEMPORARY_FOLDER.get().map(PathBuf::as_path)
 }
 
-/// Kills everything below this process except `excluded` and their descendants, until nothing is left or `KILL_GRACE`
-/// is over. Returns whether nothing is left.
+/// Kills all descendants of this process except `excluded` and their descendants, until none is left or `KILL_GRACE`
+/// has passed. Returns whether none is left.
 fn kill_all(excluded: &[Process]) -> bool {
     let start = Instant::now();
     let mut was_empty = false;
@@ -213,7 +217,8 @@ fn kill_all(excluded: &[Process]) -> bool {
             }
         };
         let found = descendants_except(getpid(), excluded);
-        // With `excluded`, the kernel can't report that nothing else is left, so two searches must find nothing.
+        // If children are excluded, `wait` can't report that no other child is left. Then two searches must find
+        // nothing.
         let is_empty = found.is_empty() && !excluded.is_empty();
         if has_no_child || is_empty && std::mem::replace(&mut was_empty, is_empty) {
             return true;

@@ -5,13 +5,14 @@ pub(crate) fn short_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns the full name that Python's `socket.getfqdn()` finds in `/etc/hosts`. It queries no name server, because a
-/// slow one would delay the failure report.
+/// Returns the full name that Python's `socket.getfqdn()` finds in `/etc/hosts`. This function queries no name server,
+/// because a slow one would delay the failure report.
 pub(crate) fn full_name() -> String {
     full_name_in(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), &short_name())
 }
 
-/// Returns a name from the first line with the address of `name`: the name with a dot, or else the first name.
+/// Returns a name from the first line with the address of `name`: the first name with a dot, or else the first name.
+/// Returns `name` if it has no address in `hosts`.
 fn full_name_in(hosts: &str, name: &str) -> String {
     let words = |line| str::split_whitespace(str::split(line, '#').next().unwrap_or_default());
     let address = hosts.lines().find(|line| words(line).skip(1).any(|word| word == name));

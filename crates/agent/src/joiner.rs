@@ -1,5 +1,5 @@
-//! Joins rounds: creates the handler, waits for the rendezvous, and gets the ranks of the workers. It blocks, so it
-//! runs on its own thread and can be interrupted.
+//! Joins rounds: creates the handler, waits for the rendezvous, and gets the ranks of the workers. Joining blocks, so
+//! it runs on its own thread and can be interrupted.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,7 +98,8 @@ impl Joiner {
                     Some(self.observer.rendezvous()),
                     (!self.config.runs_once).then(|| launch(&self.config)),
                 )?;
-                // With port 0, this process hosts the store at a port that no other node knows.
+                // With port 0, this process hosts the store at a port that no other node knows. If the process is
+                // killed, no node is left in that rendezvous.
                 if !parameters.endpoint.ends_with(":0") {
                     guard::prepare_departure(&Departure::new(parameters, handler.node()));
                 }
@@ -142,7 +143,7 @@ impl Joiner {
         let store = &*round.store;
         let failed = |source| AgentError::Store { doing: "workers got their ranks".into(), source };
         announcements::publish_restarts(store, rank, restarts).map_err(failed)?;
-        // Publish first, so that no other node waits for this one.
+        // Publish before waiting, so that no other node waits for this one.
         store.set(&format!("torchelastic/role_info/{rank}"), own.to_json().as_bytes()).map_err(failed)?;
         let awaited: Vec<String> = match rank {
             0 => (0..nodes).map(|rank| format!("torchelastic/role_info/{rank}")).collect(),
@@ -155,7 +156,7 @@ impl Joiner {
             match wait.poll(Duration::MAX) {
                 Ok(true) => break,
                 Ok(false) => {}
-                // The calls to the handler below bound the duration of an outage.
+                // The call to `membership` below fails if the outage lasts too long.
                 Err(error) if error.is_outage() => start = Instant::now(),
                 Err(error) => return Err(failed(error)),
             }
@@ -180,8 +181,8 @@ impl Joiner {
     }
 }
 
-/// Takes part in a round without workers. The other nodes wait until every node has published how many workers it has.
-/// Returns the nodes that have workers.
+/// Takes part in a round as a node without workers, and returns the nodes that have workers. The other nodes wait until
+/// every node has published how many workers it has.
 pub(crate) fn take_part_without_workers(round: &RendezvousInfo) -> rallypoint_store::Result<Vec<NodeDesc>> {
     let (store, rank) = (&*round.store, round.rank);
     // This node must count as finished before the other nodes know all ranks. Then the last node to finish is one with

@@ -1,7 +1,7 @@
 //! The elastic agent, which does the work of torchrun: it joins the rendezvous, starts the workers of this node with
 //! torch's environment, watches them, restarts them together with the other nodes, and reports failures.
 //!
-//! `rallypoint_core::supervise` decides when to do what. This crate has the processes, signals and files.
+//! `rallypoint_core::supervise` makes the decisions. This crate carries them out with processes, signals and files.
 
 mod agent;
 mod announcements;

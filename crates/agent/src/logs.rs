@@ -1,5 +1,5 @@
-//! The output of the workers. Folders have torch's names (`logs/folder.rs`). One thread for each of the agent's streams
-//! forwards output to the console (`logs/tail.rs`).
+//! The output of the workers. Directories have torch's names (`logs/folder.rs`). One thread for each of the agent's
+//! streams forwards output to the console (`logs/tail.rs`).
 //!
 //! A worker writes a redirected stream to its file directly, so no output is lost if the agent dies. Standard error
 //! that is not redirected passes through the agent, which keeps the last lines for the failure report.
@@ -57,7 +57,7 @@ struct Start {
     stderr_filter: Option<Arc<Filter>>,
     /// The prefix of tee'd lines, for each worker.
     prefixes: Vec<Vec<u8>>,
-    /// The last lines of each worker's standard error, and whether the console shows the stream.
+    /// The last lines of each worker's standard error, and whether the stream is shown on the console.
     stderr_ends: Vec<(LastLines, bool)>,
 }
 
@@ -82,11 +82,12 @@ pub(crate) struct WorkerLogs {
 }
 
 impl Logs {
-    /// Creates the folder of this run. If the disk is full, the run starts without a folder, and the error is reported.
+    /// Creates the directory of this run. If the disk is full, the run starts without a directory, and the error is
+    /// reported.
     ///
     /// # Errors
     ///
-    /// Fails if the folder can't be created for another reason.
+    /// Fails if the directory can't be created for another reason.
     pub(crate) fn create(config: &LaunchConfig) -> Result<Logs> {
         Logs::with_show(config, tail::show)
     }
@@ -113,7 +114,7 @@ impl Logs {
         })
     }
 
-    /// Returns the folder of this run.
+    /// Returns the directory of this run.
     pub(crate) fn folder(&self) -> &Folder {
         &self.folder
     }
@@ -123,7 +124,7 @@ impl Logs {
         self.error.get()
     }
 
-    /// Returns whether workers write to files in the folder.
+    /// Returns whether workers write to files in the directory.
     fn stores_output(&self) -> bool {
         let goes_to_file = |rank| {
             let (redirects, tee) = (self.config.redirects.of(rank), self.config.tee.of(rank));
@@ -157,12 +158,13 @@ impl Logs {
         }
     }
 
-    /// Returns the folder of this run if workers write to files there and its disk is full.
+    /// Returns the directory of this run if workers write to files there and its disk is full.
     fn full_dir(&self) -> Option<&Path> {
         self.folder.path().filter(|dir| self.stores_output() && is_full(dir))
     }
 
-    /// Creates folders and files for a start of all workers. If no files can be created, all output is passed through.
+    /// Creates directories and files for a start of all workers. If no files can be created, all output is passed
+    /// through.
     pub(crate) fn start(&mut self, formation: &Formation) {
         self.start = self.create_files(formation).unwrap_or_else(|error| {
             self.error.report(format!("{error}; {PASSED_THROUGH}"));
@@ -172,7 +174,7 @@ impl Logs {
             (0..self.workers).map(|local_rank| self.prefix(formation, local_rank)).collect();
     }
 
-    /// Creates the folder of a start, and its files for filtered lines.
+    /// Creates the directory of a start, and its files for filtered lines.
     fn create_files(&self, formation: &Formation) -> Result<Start> {
         // On a full disk, files can be created but not written.
         if let Some(dir) = self.full_dir() {
@@ -210,8 +212,8 @@ impl Logs {
         }
     }
 
-    /// Returns the streams of the next worker of this start, in the order of local ranks. A stream whose file can't be
-    /// created is passed through.
+    /// Returns the streams of a worker. Called for each worker of a start once, in the order of local ranks. A stream
+    /// whose file can't be created is passed through.
     pub(crate) fn worker(&mut self, local_rank: u32) -> Result<WorkerLogs> {
         let dir = self.start.dir.as_ref().map(|dir| dir.join(local_rank.to_string()));
         let (redirects, tee) = (self.config.redirects.of(local_rank), self.config.tee.of(local_rank));

@@ -11,7 +11,7 @@ use crate::error::{AgentError, Result};
 
 type Processors = BTreeSet<u32>;
 
-/// Returns a command that runs a worker on its processors.
+/// Returns a command that runs `program` with `numactl`, bound to the processors of the worker with this local rank.
 pub(crate) fn bind(
     binding: NumaBinding,
     local_rank: u32,
@@ -34,7 +34,7 @@ pub(crate) fn bind(
     Ok((numactl.into(), numactl_args))
 }
 
-/// The locations of devices and processors.
+/// The devices and processors of a machine, and where they are.
 struct Topology {
     root: PathBuf,
     /// The PCI addresses of the devices.
@@ -113,7 +113,8 @@ impl Topology {
         self.read(&format!("sys/devices/system/cpu/cpu{first}/topology/physical_package_id"))
     }
 
-    /// Divides the physical cores of the node among its devices. The first devices get the remaining cores.
+    /// Divides the physical cores of the node among its devices, and returns the share of `device`. If the cores can't
+    /// be divided evenly, the first devices get one more core each.
     fn exclusive_cores(&self, node: u32, device: usize) -> Result<Processors> {
         let mut cores: BTreeMap<u32, Processors> = BTreeMap::new();
         for processor in self.processors_of_node(node)? {
@@ -135,7 +136,8 @@ impl Topology {
         Ok(cores.into_values().skip(start).take(count).flatten().collect())
     }
 
-    /// Returns one of the groups of processors that share their largest cache. Larger groups are used first.
+    /// Returns the group of processors for `device`. The processors of a group share their largest cache. The first
+    /// devices of the node get the larger groups.
     fn core_complex(&self, node: u32, device: usize) -> Result<Processors> {
         let mut groups: BTreeMap<u32, Processors> = BTreeMap::new();
         for processor in self.processors_of_node(node)? {
@@ -148,7 +150,7 @@ impl Topology {
         Ok(groups.get(index % groups.len().max(1)).cloned().unwrap_or_default())
     }
 
-    /// Returns the processors that share this processor's cache of the highest level.
+    /// Returns the processors that share the highest-level cache of this processor.
     fn largest_cache(&self, processor: u32) -> Result<Processors> {
         let folder = format!("sys/devices/system/cpu/cpu{processor}/cache");
         let mut highest = (-1, Processors::new());

@@ -21,11 +21,11 @@ pub struct Outcome {
     pub first_failure: Option<Failure>,
     /// The nodes that may have ended the job, if it failed on another node and no node reported a failure.
     pub suspects: Vec<String>,
-    /// How the last worker to exit did so.
+    /// How the worker that exited last ended.
     pub last_exit: Option<Exit>,
-    /// How often this node restarted its workers after a failure.
+    /// The number of restarts after a failure.
     pub restarts: u32,
-    /// How often the workers were started, for any reason.
+    /// The number of starts of the workers, for any reason.
     pub starts: u32,
     /// The group rank of this node and the number of nodes in the last round.
     pub group: Option<(u64, u64)>,
@@ -56,10 +56,10 @@ impl Outcome {
         }
     }
 
-    /// Returns the exit code: 0 after success and 1 after a failure, as torchrun.
+    /// Returns the exit code: 0 after a success and 1 after a failure, as with torchrun.
     ///
-    /// A signal before the first start of the workers would have killed torchrun. The exit code then is 128 plus the
-    /// number of the signal, as in a shell.
+    /// A signal before the first start of the workers would have killed torchrun. After such a signal, the exit code is
+    /// 128 plus the number of the signal, as in a shell.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
             Verdict::Succeeded | Verdict::Spare => 0,

@@ -51,10 +51,11 @@ impl Processes {
         Ok(Processes { errors: ExecErrors::open()?, is_guarded: guard::is_agent(), running: Vec::new() })
     }
 
-    /// Starts a worker and returns its process id. The calling thread must outlive the worker.
+    /// Starts a worker and returns its process id. The kernel kills the worker when the calling thread ends.
     ///
-    /// Without a guard, the worker has its own process group, so that a signal reaches everything that it has started.
-    /// On a terminal it stays in this process's group, because only the foreground group can read the terminal.
+    /// Without an outer process, the worker has its own process group, so that a signal reaches everything that it has
+    /// started. If standard input is a terminal, the worker stays in this process's group, because only the foreground
+    /// process group can read the terminal.
     pub(crate) fn start(&mut self, plan: WorkerPlan) -> io::Result<u32> {
         let mut command = self.errors.command(&plan.program, self.is_guarded);
         if !self.is_guarded && !shares_terminal() {
@@ -101,7 +102,8 @@ impl Processes {
         }
     }
 
-    /// Removes a process that has exited. Returns the worker, if it was one.
+    /// Removes the worker with this process id, which has exited, and returns it. Returns `None` if the process was not
+    /// a worker.
     fn ended(&mut self, pid: Pid, status: WaitStatus) -> Option<Ended> {
         let pid = pid.as_raw_nonzero().get() as u32;
         let index = self.running.iter().position(|worker| worker.child.id() == pid)?;
@@ -127,7 +129,8 @@ impl Processes {
     /// Sends a signal to a worker and its process group, or to the processes that workers have left behind.
     pub(crate) fn send(&mut self, target: Target, Signal(number): Signal) {
         let Some(signal) = RawSignal::from_named_raw(number) else { return };
-        // The terminal sends these signals to all processes of the foreground group.
+        // The terminal sends these signals to all processes of the foreground process group, so the workers get them
+        // without the agent.
         if [RawSignal::INT, RawSignal::QUIT].contains(&signal) && !self.is_guarded && shares_terminal() {
             return;
         }
@@ -138,7 +141,7 @@ impl Processes {
                     let pid = Pid::from_child(&worker.child);
                     worker.stopped = true;
                     log_signal(pid, number);
-                    // The process may not have its own group yet.
+                    // The process may not have its own process group yet.
                     if kill_process_group(pid, signal).is_err() {
                         let _ = kill_process(pid, signal);
                     }

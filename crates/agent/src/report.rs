@@ -1,4 +1,4 @@
-//! Reports about the end of a run: the failure report in torch's format with additional fields, and an end report as
+//! Reports about the end of a run: the failure report in torch's format with additional fields, and the end report as
 //! JSON.
 
 use jiff::Timestamp;
@@ -16,9 +16,9 @@ use crate::signal_name::signal_name;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
-    /// With this exit code.
+    /// The worker exited with this code.
     Code(i32),
-    /// By this signal.
+    /// The signal with this number killed the worker.
     Signal(i32),
 }
 
@@ -53,7 +53,8 @@ impl Exit {
     }
 }
 
-/// A worker that has failed. It is sent to the other nodes as JSON, so that every node can report the first failure.
+/// The failure of a worker. The agent publishes it to the other nodes as JSON, so that every node can report the first
+/// failure of the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     /// The full name of the worker's host.
@@ -75,7 +76,7 @@ pub struct Failure {
     pub timestamp: i64,
     /// How long the worker ran, in seconds.
     pub ran: f64,
-    /// How often the node had restarted its workers before.
+    /// The number of restarts before this start of the workers.
     pub restart: u32,
     /// The path of the worker's error file, if it wrote one.
     pub error_file: Option<String>,
@@ -83,19 +84,20 @@ pub struct Failure {
     pub message: String,
     /// The last lines of the worker's standard error.
     pub last_lines: Vec<String>,
-    /// Whether the console of this agent has shown the worker's standard error, so that the report need not repeat it.
-    /// Always false for a failure on another node.
+    /// Whether the worker's standard error was shown on the console of this agent, so that the report need not repeat
+    /// it. Always false for a failure on another node.
     #[serde(skip)]
     pub shown: bool,
 }
 
 impl Failure {
-    /// Returns whether both describe the exit of the same worker.
+    /// Returns whether both failures describe the exit of the same worker.
     fn is_same(&self, other: &Failure) -> bool {
         (self.rank, self.pid, &self.host) == (other.rank, other.pid, &other.host)
     }
 
-    /// Returns the lines that torch's report has.
+    /// Returns the lines about this failure that torch's report has, too. `index` is the number of the failure in the
+    /// report.
     fn torch_fields(&self, index: usize) -> String {
         let signal = match self.exit {
             Exit::Signal(signal) => signal_name(signal).map(|name| format!(" ({name})")).unwrap_or_default(),
@@ -115,7 +117,7 @@ impl Failure {
         )
     }
 
-    /// Returns the message, or only its last line if the console has shown the rest.
+    /// Returns the message, or only its last line if the console has shown the whole traceback.
     fn traceback(&self) -> String {
         match self.last_line_on_stderr() {
             Some(last) if self.shown && self.message.trim().contains('\n') => {
@@ -125,8 +127,8 @@ impl Failure {
         }
     }
 
-    /// Returns the last line of the message if the worker also wrote it to standard error. Python ends a traceback
-    /// there with the same line as in the error file. The frames above may differ.
+    /// Returns the last line of the message if the worker also wrote it to standard error. In Python, the traceback on
+    /// standard error and the one in the error file end with the same line, although the frames above it may differ.
     fn last_line_on_stderr(&self) -> Option<&str> {
         let last = self.message.trim_end().lines().next_back()?;
         let is_last = |line: &String| match line.strip_suffix('…') {
@@ -136,13 +138,13 @@ impl Failure {
         self.last_lines.iter().any(is_last).then_some(last)
     }
 
-    /// Returns the lines that torch's report does not have.
+    /// Returns the lines about this failure that torch's report does not have.
     fn extra_fields(&self, max_restarts: u32) -> String {
         let mut text = format!(
             "\n  node      : {} (role: {})\n  ran       : {:.3} s\n  restart   : {} of {max_restarts}",
             self.group_rank, self.role, self.ran, self.restart,
         );
-        // The report does not repeat what the console or the traceback shows.
+        // Omit the last lines if the console has shown them or if the traceback above contains them.
         if !self.last_lines.is_empty() && !self.shown && self.last_line_on_stderr().is_none() {
             text.push_str("\n  stderr    : (its last lines)");
             self.last_lines
@@ -153,7 +155,7 @@ impl Failure {
     }
 }
 
-/// Escapes control characters, so that a worker's output can't change the terminal or the report.
+/// Escapes control characters except tabs, so that a worker's output can't change the terminal or the report.
 fn escape_controls(line: &str) -> String {
     let escape = |c: char| match c {
         '\t' => "\t".to_owned(),
@@ -169,8 +171,8 @@ fn local_time(seconds: i64) -> String {
     time.strftime("%Y-%m-%d_%H:%M:%S").to_string()
 }
 
-/// Returns the report of failed workers: those of this node, and the first failure of the job if it was on another
-/// node.
+/// Returns the failure report of this node. It contains the failed workers of this node, and the first failure of the
+/// job if that was on another node.
 pub fn failure_report(
     title: &str,
     failures: &[Failure],

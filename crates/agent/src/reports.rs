@@ -21,9 +21,9 @@ pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<
             lost_finished += 1;
         }
     }
-    // In this order. A node that finishes between the two reads looks like one of torch's until the next poll. A node
-    // that has reported and is not counted yet makes one of torch's nodes look lost. The supervisor therefore acts only
-    // on two polls in a row.
+    // The two reads are not atomic. One of our nodes that finishes between them is only in `finished`, so it looks like
+    // a torch node until the next poll. One of our nodes that has reported and is not counted yet makes a finished
+    // torch node look lost. The supervisor therefore acts only after two polls with the same result.
     let ours_finished = count_reported_ended(store)?.max(0) as u64;
     let finished = ExitBarrier::of(round).with_timeout(ANSWER_TIMEOUT).count_ended()?.max(0) as u64;
     Ok(Reports { finished, ours_finished, lost_finished })

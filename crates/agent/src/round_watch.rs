@@ -12,7 +12,8 @@ use rallypoint_store::{PrefixStore, Store};
 use crate::announcements::{Announcement, listen};
 use crate::reports::read_reports;
 
-/// The bounds of the interval for polling the membership. A handler reads it at most once per second.
+/// The bounds of the interval for polling the membership. A handler reads the state at most once per second, so a value
+/// may be 1 s old.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -27,8 +28,8 @@ pub(crate) enum Observation {
     Announced(Announcement),
 }
 
-/// The two threads. After this is dropped, they end within 1 s. During an outage of the store they end when their call
-/// times out, which takes up to 10 s.
+/// A handle to the two threads. After it is dropped, they end within 1 s. During an outage of the store they end when
+/// their call times out, which takes up to 10 s.
 pub(crate) struct RoundWatch {
     wanted: Arc<AtomicBool>,
     /// Whether the membership is still polled.

@@ -1,11 +1,11 @@
-//! Signals as bytes in a pipe, for loops that wait with `poll`.
+//! Delivers signals as bytes in streams, so that a loop can wait for them with `poll`.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The same signal within this time was sent once to both processes of a node. `timeout`, Slurm and systemd signal all
-/// processes of a job, and the outer process forwards its signals to the agent.
+/// A signal that is received twice within this time counts once. `timeout`, Slurm and systemd send a signal to all
+/// processes of a job. The agent then receives it from them, and again from the outer process, which forwards it.
 const DUPLICATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns a stream that gets a byte each time this process receives the signal.
@@ -16,8 +16,8 @@ pub(crate) fn register(signal: i32) -> io::Result<UnixStream> {
     Ok(read)
 }
 
-/// Registers the signal as [`register`] does, but returns `None` if this process was started with the signal ignored,
-/// as by `nohup`.
+/// Registers the signal as [`register`] does, but returns `None` if this process ignores the signal, for example
+/// because `nohup` started it.
 ///
 /// SIGINT and SIGQUIT are always registered. A shell without job control starts background processes with both ignored,
 /// but users still want to stop a job with them.
@@ -35,7 +35,7 @@ struct CaughtSignal {
     number: i32,
     /// The stream that gets a byte for each signal.
     stream: UnixStream,
-    /// When the signal last counted.
+    /// When [`Signals::take`] last returned this signal.
     last_counted: Option<Instant>,
 }
 
@@ -50,12 +50,13 @@ impl Signals {
         Ok(Signals { caught })
     }
 
-    /// Returns streams that are readable when a signal was received.
+    /// Returns the streams of all signals. A stream is readable after its signal was received.
     pub(crate) fn streams(&self) -> impl Iterator<Item = &UnixStream> {
         self.caught.iter().map(|caught| &caught.stream)
     }
 
-    /// Returns the signals that were received. A signal repeated within `DUPLICATE_INTERVAL` counts once.
+    /// Returns the signals that were received since the last call. A signal repeated within `DUPLICATE_INTERVAL` counts
+    /// once.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<i32> {
         let mut received = Vec::new();
         for CaughtSignal { number, stream, last_counted } in &mut self.caught {
@@ -70,7 +71,7 @@ impl Signals {
     }
 }
 
-/// Empties a stream. Returns the number of bytes.
+/// Reads and discards all bytes of a stream. Returns their number.
 pub(crate) fn drain(mut stream: &UnixStream) -> usize {
     let (mut bytes, mut count) = ([0; 256], 0);
     while let Ok(read @ 1..) = stream.read(&mut bytes) {
@@ -79,7 +80,7 @@ pub(crate) fn drain(mut stream: &UnixStream) -> usize {
     count
 }
 
-/// Returns whether this process was started with the signal ignored, as by `nohup`.
+/// Returns whether this process ignores the signal, for example because `nohup` started it.
 pub fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,12 +1,12 @@
-//! Detects workers in uninterruptible sleep. They wait in the kernel for a file system or a driver, and signals don't
-//! reach them.
+//! Detects workers in uninterruptible sleep. Such a worker waits in the kernel for a file system or a driver, and
+//! signals don't reach it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::supervise::LocalRank;
 
-/// The workers in uninterruptible sleep, by process id, and since when.
+/// The workers in uninterruptible sleep, by process id, and when each was first seen in it.
 pub(crate) struct StuckWorkers {
     limit: Duration,
     since: BTreeMap<u32, Instant>,

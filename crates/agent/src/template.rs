@@ -47,7 +47,7 @@ pub(crate) fn substitute(text: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
     result
 }
 
-/// Substitutes names in an argument of a command.
+/// Substitutes names in an argument of a command, as [`substitute`] does.
 pub(crate) fn substitute_os(text: &OsStr, values: &[(&str, &str)]) -> OsString {
     OsString::from_vec(substitute(text.as_bytes(), values))
 }

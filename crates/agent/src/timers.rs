@@ -25,7 +25,7 @@ const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The largest request. A pipe transfers up to this many bytes atomically.
 const MAX_REQUEST_BYTES: usize = 4096;
 
-/// A pipe for timers and the thread that reads it. Dropping this removes both.
+/// The pipe for timers and the thread that reads it. Dropping this value deletes the pipe and stops the thread.
 pub(crate) struct Timers {
     path: PathBuf,
     is_running: Option<Arc<AtomicBool>>,
@@ -53,7 +53,7 @@ impl Timers {
         let mode = Mode::RUSR | Mode::WUSR;
         mknodat(CWD, path, FileType::Fifo, mode, 0)
             .map_err(AgentError::file("create the timer pipe", path))?;
-        // Also opened for writing, so that reading does not end when no worker has the pipe open.
+        // The pipe is also opened for writing, so that reading does not end when no worker has it open.
         let pipe = File::options()
             .read(true)
             .write(true)
@@ -110,7 +110,8 @@ fn serve(mut pipe: File, is_running: &AtomicBool) {
     }
 }
 
-/// Sends the signal, but only to a descendant of the agent, whatever process id was written to the pipe.
+/// Sends the signal of an expired timer. The process must be a descendant of the agent, because a worker may write any
+/// process id to the pipe.
 fn send_signal(request: &Request) {
     let Some(signal) = Signal::from_named_raw(request.signal) else { return };
     let processes = descendants(getpid());
@@ -139,8 +140,8 @@ impl Table {
         }
     }
 
-    /// Removes all timers of each process with an expired timer. Returns the first expired timer with a signal for each
-    /// of them.
+    /// Removes all timers of each process that has an expired timer. Returns, for each such process, its first expired
+    /// timer with a signal.
     fn take_expired(&mut self, now: f64) -> Vec<Request> {
         let mut due: Vec<Request> =
             self.0.values().filter(|request| request.expiration_time <= now).cloned().collect();

@@ -12,7 +12,8 @@ use crate::logs::Logs;
 use crate::numa;
 use crate::template::substitute_os;
 
-/// Runs a script for `--run-path`, and records an exception in the error file as torch's `record` does.
+/// Python code that runs a script for `--run-path`, and records an exception in the error file as torch's `record`
+/// does.
 const RUN_PATH: &str = include_str!("worker/run_path.py");
 
 /// Everything that is needed to start one worker.

@@ -1,7 +1,7 @@
 //! The interface to the storage of the shared state.
 //!
-//! As in torch, a backend reads bytes and replaces them with a compare-and-set. Our backends also have announcements
-//! and signals, with which our nodes help and wake each other.
+//! As in torch, a backend reads bytes and replaces them with a compare-and-set. Our backends also have announcements,
+//! so that one write can add many nodes to the state, and signals, which wake waiting nodes.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use rallypoint_core::rendezvous::{NodeDesc, Signal};
 
 use crate::error::Result;
 
-/// Identifies a version of the state. A write succeeds only if the token is still current. Empty if there is no state.
+/// Identifies a version of the state. A write succeeds only if the token is still current. The token is empty if there
+/// is no state.
 pub type Token = Bytes;
 
 /// The result of a write.
@@ -24,8 +25,8 @@ pub struct Written {
 
 /// A backend of the dynamic rendezvous.
 ///
-/// Only the first three methods are required. Without the others, nodes join one by one and poll the state once per
-/// second, as torch's nodes do.
+/// Only the first three methods are required. With the default implementations of the others, nodes join one by one and
+/// poll the state once per second, as torch's nodes do.
 pub trait RendezvousBackend: Send + Sync {
     /// Returns the name of the backend.
     fn name(&self) -> &str;
@@ -93,9 +94,10 @@ pub trait RendezvousBackend: Send + Sync {
         false
     }
 
-    /// Removes the keys of all rounds up to `round`, for at most `timeout`. Returns whether all of them are removed.
+    /// Removes the keys of all rounds up to `round`, and stops after `timeout`. Returns whether all of them are
+    /// removed.
     ///
-    /// No node may be in these rounds any more.
+    /// The caller must ensure that no node is in these rounds any more.
     fn remove_rounds(&self, round: u64, timeout: Duration) -> bool {
         let _ = (round, timeout);
         true

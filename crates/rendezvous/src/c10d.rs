@@ -58,7 +58,8 @@ impl C10dBackend {
         };
         let start = Instant::now();
         backend.restore_state()?;
-        // The first read over a slow link needs more than `MIN_READ_TIMEOUT`.
+        // Over a slow link, the first read may need more than `MIN_READ_TIMEOUT`, so derive its timeout from the
+        // duration of this call.
         backend.read_time.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         Ok(backend)
     }
@@ -81,10 +82,11 @@ impl C10dBackend {
         }
     }
 
-    /// Writes the last value again if the state key is absent. Another node may do so first.
+    /// Writes the last value again if the state key is absent. If another node has written a value first, that value
+    /// stays.
     ///
-    /// If this node has seen no state, the job starts now, and the keys of an earlier job with the same run id are
-    /// removed first.
+    /// If this node has read no state yet, it starts a new job, so it first removes the keys of an earlier job with the
+    /// same run id.
     fn restore_state(&self) -> Result<()> {
         let last = self.last_value.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if last == cell::NULL {
@@ -95,11 +97,11 @@ impl C10dBackend {
 
     /// Removes the keys of an earlier job with the same run id whose state was deleted.
     ///
-    /// Otherwise the nodes that had announced themselves for its rounds would be added to the new job, and its nodes
-    /// would use the old address of the workers' store. All of those keys are older than the deletion of the state.
-    /// Once there is a state again, keys with these names may belong to the new job.
+    /// If these keys stayed, nodes that had announced themselves for the earlier job would be added to the new one, and
+    /// the nodes of the new job would use the old address of the workers' store. The removal stops once there is a
+    /// state again, because keys with these names may then belong to the new job.
     fn remove_stale_rounds(&self) {
-        // If the store fails here, the write that follows returns the error.
+        // Errors of the store are ignored here, because the write that follows returns them.
         let is_absent = || matches!(self.store.check(&[&self.key]), Ok(false));
         if !is_absent() {
             return;
@@ -131,11 +133,11 @@ impl C10dBackend {
         phases.into_iter().chain(other_keys).collect()
     }
 
-    /// Returns an error if the server refused to store `state`.
+    /// Returns the error to report if the server refused to store `state`, or `None` if `source` has another cause.
     ///
     /// Our server accepts only states under this key and closes the connection of a client that writes anything else. A
-    /// refusal is recognized by this: the bytes are not a state, the server still replies, and the bytes are not
-    /// stored.
+    /// refusal is recognized by three conditions: the bytes are not a state, the server still replies, and the bytes
+    /// are not stored.
     fn refusal(&self, state: &[u8], source: &StoreError) -> Option<RendezvousError> {
         let Some(Failure::Indeterminate(_)) = source.failure() else { return None };
         let source = pickle::decode(state, &self.limits).err()?;
@@ -188,8 +190,9 @@ impl RendezvousBackend for C10dBackend {
         if let Ok(value) = value {
             return self.decode(value);
         }
-        // The key was deleted, or the server is slow or unreachable. All calls together have the timeout of the store.
-        // At least 1 ms remains, because the first read may have used the whole timeout to wait for an absent key.
+        // The key was deleted, or the server is slow or unreachable. The following calls share what is left of the
+        // store's timeout. They get at least 1 ms, because the first read may have spent the whole timeout waiting for
+        // an absent key.
         let remaining =
             || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()).max(MIN_CALL_TIMEOUT));
         loop {
@@ -262,8 +265,8 @@ impl RendezvousBackend for C10dBackend {
         match self.store.wait_for(&[&self.key_of(signal)], Some(timeout)) {
             Ok(()) => true,
             Err(_) => {
-                // Return only after `timeout`, even if the store fails immediately. Otherwise the caller would be a busy
-                // loop. The next read of the state returns the error.
+                // Return only after `timeout`, even if the store fails immediately, because the caller would otherwise
+                // loop without a pause. The next read of the state returns the error.
                 rallypoint_store::sleep(
                     timeout.saturating_sub(start.elapsed()),
                     self.store.cancellation().as_ref(),

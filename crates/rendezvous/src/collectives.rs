@@ -1,7 +1,7 @@
 //! Collective operations over a store: ranks exchange values, or wait until all ranks have arrived.
 //!
-//! The keys are those of torch's elastic helpers, so torch's ranks and ours can take part together. Each key prefix can
-//! be used once.
+//! The keys are those of torch's elastic helpers, so torch's ranks and ours can take part together. A key prefix can be
+//! used for only one operation.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) const LAST_MEMBER: &[u8] = b"<val_ignored>";
 
 /// Sets `{prefix}{rank}` to `data` and returns the values of all ranks, in the order of the ranks.
 ///
-/// Rank 0 returns last. It usually hosts the store, and all ranks must have read everything before it exits.
+/// Rank 0 returns last. It usually hosts the store, which must run until all ranks have read the values.
 ///
 /// # Errors
 ///
@@ -140,8 +140,8 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     Err(ranks_missing(prefix, world_size, missing, waited))
 }
 
-/// Returns the ranks that have not set their trace key. Torch's ranks may need time to set it, so this waits until as
-/// many keys are set as ranks were counted.
+/// Returns the ranks that have not set their trace key. Torch's ranks may need time to set it, so this function waits
+/// until `deadline` for the trace keys of all ranks that were counted at the barrier.
 fn find_missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Deadline) -> Result<Vec<u64>> {
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     let mut missing: Vec<u64> = (0..world_size).collect();
@@ -158,7 +158,8 @@ fn find_missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Dea
     }
 }
 
-/// Returns which of these keys exist. A wait that times out returns that for all keys in a few round trips.
+/// Returns which of these keys exist. The error of a wait that times out contains that for all keys, which takes fewer
+/// round trips than one check per key.
 fn are_present(store: &dyn Store, keys: &[String], deadline: &Deadline) -> Result<Vec<bool>> {
     let names: Vec<_> = keys.iter().map(String::as_str).collect();
     match store.wait_for(&names, Some(Duration::from_millis(1))) {
@@ -169,7 +170,7 @@ fn are_present(store: &dyn Store, keys: &[String], deadline: &Deadline) -> Resul
             }
         }
     }
-    // A store that is implemented in Python does not return which keys exist.
+    // The error of a store that is implemented in Python does not contain which keys exist.
     let left = || deadline.grace(now()).left(now());
     names.iter().map(|name| store.with_timeout(left()).check(&[name])).collect()
 }
@@ -190,7 +191,8 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
     Err(StoreError::InvalidArgument(problem))
 }
 
-/// Names the ranks in a timeout on their keys. Returns the error unchanged if it does not contain which keys exist.
+/// Converts a timeout on the keys of ranks to an error that names the missing ranks. Returns the error unchanged if it
+/// does not contain which keys exist.
 fn name_ranks(error: StoreError, prefix: &str, world_size: u64, deadline: &Deadline) -> StoreError {
     match error.awaited() {
         Some(Awaited::Keys(Some(present))) => {

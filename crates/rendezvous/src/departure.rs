@@ -14,7 +14,7 @@ use crate::error::{RendezvousError, Result};
 use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, settings, store_type};
 
-/// How long connecting to the store may take.
+/// The timeout for connecting to the store and for each call to it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The data with which another process can remove a node from a `c10d` rendezvous.
@@ -45,7 +45,8 @@ impl Departure {
         }
     }
 
-    /// Removes the node from the rendezvous, so that the other nodes need not wait until they miss its heartbeats.
+    /// Removes the node from the rendezvous, so that the other nodes need not wait for `keep_alive_interval` ×
+    /// `keep_alive_max_attempt` without its heartbeats.
     ///
     /// # Errors
     ///

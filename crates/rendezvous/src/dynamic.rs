@@ -1,7 +1,7 @@
 //! The dynamic rendezvous: nodes join and leave, and rounds re-form.
 //!
-//! The core decides what a node does next. This module executes it with real clocks and a backend. *Rank 0* is the node
-//! with group rank 0.
+//! The core decides which operation a node executes next. This module executes the operations with real clocks and a
+//! backend. *Rank 0* is the node with group rank 0.
 
 mod bootstrap;
 mod driver;
@@ -47,7 +47,7 @@ pub struct DynamicRendezvousHandler {
     cache: Mutex<RoundCache>,
 }
 
-/// What this node has observed since it joined its round.
+/// What this node has read since it joined its round.
 #[derive(Default)]
 struct RoundCache {
     /// The state that was read last, the time of that read, and the round that this node was in at that time.
@@ -99,8 +99,8 @@ impl DynamicRendezvousHandler {
         Ok(handler)
     }
 
-    /// Creates a handler over any backend. The nodes of a round share data in `store`. Other nodes reach this node at
-    /// `addr`.
+    /// Creates a handler over any backend. `store` contains the keys of each round, and `addr` is the address at which
+    /// other nodes reach this node.
     ///
     /// # Errors
     ///
@@ -161,8 +161,8 @@ impl DynamicRendezvousHandler {
         self
     }
 
-    /// Sets the hosts that messages name while they are missing: the hosts in `hosts` (`host1;host2` or `host[1-8]`),
-    /// or the hosts in Slurm's node list.
+    /// Sets the expected hosts, which messages name while they are missing: the hosts in `hosts` (`host1;host2` or
+    /// `host[1-8]`), or those in Slurm's node list if `hosts` is `None`.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl DynamicRendezvousHandler {
         Ok(self)
     }
 
-    /// Returns this node.
+    /// Returns the address, process id and local id of this node.
     pub fn node(&self) -> &NodeDesc {
         &self.driver.me
     }
@@ -200,7 +200,7 @@ impl DynamicRendezvousHandler {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Discards what belongs to the round that this node was in.
+    /// Discards the cached state and the published address of the round that this node was in.
     fn reset_round(&self) {
         *self.cache() = RoundCache::default();
         *self.driver.published.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -216,7 +216,7 @@ impl DynamicRendezvousHandler {
             }
             End::Failed(Reason::SpareNotNeeded) => RendezvousError::GracefulExit { run_id },
             End::Failed(reason) => {
-                // The nodes in the state before this node withdrew.
+                // `participants` contains the nodes of the state before this node withdrew from it.
                 let missing = match &reason {
                     Reason::JoinTimeout { participants, .. } | Reason::NoNextRound { participants, .. } => {
                         self.driver.expected_hosts.missing(participants.iter())
@@ -256,7 +256,7 @@ impl DynamicRendezvousHandler {
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let use_agent_store = DynamicRendezvousHandler::use_agent_store();
         let Some(bootstrap_store_info) = bootstrap.build(&new_round, rank, use_agent_store)? else {
-            // If this node joined again, it would train alone next to a job that can't accept it.
+            // The job of a lost torch rank 0 can't accept this node. If the node joined again, it would train alone.
             if self.driver.has_lost_torch_rank_0(state.round, &participants[0]) {
                 let (run_id, rank_0) = (run_id.into(), participants[0].to_string());
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
@@ -304,14 +304,15 @@ impl DynamicRendezvousHandler {
     /// Fails with `RendezvousError::Interrupted` if this node was interrupted.
     fn is_round_intact(&self, round: u64, rank_0: &NodeDesc) -> Result<bool> {
         self.driver.check_interrupted()?;
-        // The caller checks whether the store can be reached. The heartbeat thread may have written a newer state.
+        // If the state can't be read, the round counts as intact, because the caller handles outages. The heartbeat
+        // thread may have written a newer state than the cached one.
         let Ok((state, _)) = self.read_state() else { return Ok(true) };
         let state = self.driver.latest().unwrap_or(state);
         let is_in = |node| state.participants.contains_key(node);
         Ok(state.complete && !state.closed && state.round == round && is_in(rank_0) && is_in(self.node()))
     }
 
-    /// Returns whether the agent of rank 0 serves the workers' store. It does unless
+    /// Returns whether the agent of rank 0 serves the workers' store. It does unless the environment variable
     /// `TORCH_DISABLE_SHARE_RDZV_TCP_STORE` is `1`.
     pub fn use_agent_store() -> bool {
         std::env::var("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").map_or(true, |value| value != "1")
@@ -360,11 +361,12 @@ impl RendezvousHandler for DynamicRendezvousHandler {
             self.reset_round();
             match self.join().and_then(|state| self.enter_round(&state)) {
                 Ok(Some(info)) => return Ok(info),
-                // The round has ended early. The node joins the next one with a new join timeout.
+                // The round has ended before its rank 0 published an address. The node joins the next round with a new
+                // join timeout.
                 Ok(None) => {}
                 Err(error) => {
-                    // During an outage this node can't leave. The other nodes remove it when its heartbeats are
-                    // missing.
+                    // During an outage this node can't leave. The other nodes remove it when they receive no heartbeats
+                    // from it.
                     if matches!(error, RendezvousError::Interrupted { .. }) && !self.driver.has_outage() {
                         self.leave()?;
                     }
@@ -374,7 +376,8 @@ impl RendezvousHandler for DynamicRendezvousHandler {
         }
     }
 
-    /// A dead node appears as lost once any node has removed it from the state.
+    /// Returns what this node knows about its round. A dead node appears as lost once any node has removed it from the
+    /// state.
     fn membership(&self) -> Result<Membership> {
         let (state, joined) = self.read_state()?;
         let membership = self.driver.membership(joined.as_deref(), &state);
@@ -386,7 +389,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
 
     fn set_closed(&self) -> Result<()> {
         let end = self.driver.pursue(Goal::Close)?;
-        // The cached state does not show that the rendezvous is closed.
+        // Discard the cached state, which does not show that the rendezvous is closed.
         self.cache().last_read = None;
         match end {
             End::Failed(_) => Err(RendezvousError::OperationTimeout {

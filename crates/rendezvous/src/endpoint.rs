@@ -1,4 +1,5 @@
-//! Endpoints of a rendezvous, parsed as torch does. Unlike the endpoints of the store's tools, they need no port.
+//! Parses the endpoints of a rendezvous as torch does. Unlike in the endpoints of the store's tools, the port is
+//! optional.
 
 use std::net::Ipv6Addr;
 
@@ -6,7 +7,7 @@ use rallypoint_store::Endpoint;
 
 use crate::error::{RendezvousError, Result};
 
-/// Parses a rendezvous endpoint, as [`split_rendezvous_endpoint`] does.
+/// Parses a rendezvous endpoint as [`split_rendezvous_endpoint`] does. An endpoint without a port gets `default_port`.
 ///
 /// # Errors
 ///
@@ -19,7 +20,7 @@ pub fn parse_rendezvous_endpoint(endpoint: &str, default_port: u16) -> Result<En
 /// Returns the host of a rendezvous endpoint, and the port if there is one. The host of an empty endpoint is
 /// `localhost`.
 ///
-/// `::1` is an address without a port, although torch parses its last `1` as a port.
+/// `::1` is parsed as an address without a port, although torch parses its last `1` as a port.
 ///
 /// # Errors
 ///
@@ -73,7 +74,7 @@ pub(crate) fn check_reachable(endpoint: &Endpoint) -> Option<String> {
 }
 
 /// Returns whether `text` is an IPv6 address whose last part can't be a port. `::1` is one. `::1:29400` is also an
-/// address, but users mean a port there, and torch parses it so.
+/// address, but users mean 29400 as the port, and torch parses it that way.
 fn is_bare_address(text: &str) -> bool {
     let is_address = |text: &str| text.parse::<Ipv6Addr>().is_ok();
     is_address(text) && text.rsplit_once(':').is_none_or(|(host, _)| !is_address(host))

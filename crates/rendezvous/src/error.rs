@@ -61,14 +61,14 @@ pub enum RendezvousError {
         #[source]
         source: Box<StoreError>,
     },
-    /// This node and the other nodes of the job have different terms.
+    /// This node and the other nodes of the job were started with different numbers of nodes (`--nnodes`).
     #[error(
         "this node can't join the rendezvous {run_id:?}: {reason}\nhint: start all nodes with the same --nnodes"
     )]
     Refused {
         /// The run id.
         run_id: String,
-        /// The terms that differ, and the nodes that have them.
+        /// The terms that differ and the nodes that have them, or the round that has too few nodes for this node.
         reason: Reason,
     },
     /// The value in the store is not a state, or not one that this node can share. Torch's `RendezvousStateError`.
@@ -166,10 +166,10 @@ pub enum RendezvousError {
 }
 
 impl RendezvousError {
-    /// Returns whether the call may be repeated.
+    /// Returns whether the call that failed may be repeated.
     ///
-    /// After most errors it must not be repeated: the rendezvous is closed, nodes are missing, or a setting has to be
-    /// changed first.
+    /// After most errors, a repeated call fails again: the rendezvous is closed, nodes are missing, or a setting has to
+    /// be changed first.
     pub fn retry(&self) -> Retry {
         match self {
             RendezvousError::Connection { source, .. } => source.retry(),

@@ -22,21 +22,21 @@ const IDLE_COUNT: &str = "rallypoint.end/idle";
 /// Set if the workers of a node have failed.
 const FAILED: &str = "rallypoint.end/failed";
 /// The number of our nodes that have ended. Each node also sets this key with its group rank appended, so that other
-/// nodes can check whether a lost node had ended. Torch's agents are only counted.
+/// nodes can check whether a lost node had ended. Torch's agents are only in `ENDED_COUNT`.
 const REPORTED_COUNT: &str = "rallypoint.end/came";
-/// The number of our nodes that have read that all nodes have ended, and a key that is set when all nodes have read it.
+/// The number of our nodes that have read that all nodes have ended. The next key is set when all nodes have read it.
 const ACKNOWLEDGED_COUNT: &str = "rallypoint.end/heard";
 const ALL_ACKNOWLEDGED: &str = "rallypoint.end/all_heard";
 
-/// How long the host of the store waits for other nodes to read that all nodes have ended. Torch's agents don't
-/// acknowledge it.
+/// How long the host of the store waits for the other nodes to acknowledge that they have read that all nodes have
+/// ended, in a round with torch's agents, which never acknowledge it.
 ///
-/// Also the timeout of calls that a node makes after it has read that all nodes have ended. The host of the store may
-/// have exited by then.
+/// Also the timeout of calls to the store after a node has read that all nodes have ended, because the host of the
+/// store may have exited by then.
 const LINGER_GRACE: Duration = Duration::from_secs(1);
 /// How long the host of the store waits for acknowledgments if all nodes of the round are ours.
 const OURS_LINGER_GRACE: Duration = Duration::from_secs(10);
-/// How often a waiting node checks whether to give up.
+/// Interval at which a waiting node checks whether to give up.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How a round ended, from the point of view of one node.
@@ -75,8 +75,8 @@ impl ExitBarrier {
         ExitBarrier { store, outage_timeout: timeout, ..*self }
     }
 
-    /// Sets how long an outage of the store may last while a node waits. Without it, the limit is the timeout of the
-    /// store's calls.
+    /// Sets how long an outage of the store may last while a node waits. The default is the timeout of the store's
+    /// calls.
     pub fn with_outage_timeout(self, outage_timeout: Duration) -> ExitBarrier {
         ExitBarrier { outage_timeout, ..self }
     }
@@ -104,8 +104,8 @@ impl ExitBarrier {
         }
     }
 
-    /// Removes this node from the count of ended nodes, because it starts its workers again. In a static rendezvous it
-    /// would otherwise be counted twice.
+    /// Removes this node from the count of ended nodes, because it starts its workers again. In a static rendezvous,
+    /// all starts of the workers are in the same round, so the node would otherwise be counted twice.
     ///
     /// # Errors
     ///
@@ -171,19 +171,20 @@ impl ExitBarrier {
     ) -> Result<bool> {
         self.report_to(reported_to);
         let is_last = self.count()?;
-        // The store may have been replaced by an empty one in between. Without the report, the other nodes would
+        // The store may have been replaced by an empty one before the count. Without the report, the other nodes would
         // attribute the count to one of torch's nodes.
         self.report_to(reported_to);
         if !is_last {
             return Ok(false);
         }
-        // The host of the store still waits at this point. All nodes have ended, so none joins again.
+        // Close the rendezvous before the release below, while the host of the store still waits. All nodes have ended,
+        // so none joins again.
         if !self.store.check(&[FAILED]).unwrap_or(false)
             && let Err(error) = handler.set_closed()
         {
             tracing::warn!("could not close the rendezvous: {error}");
         }
-        // A host that this call wakes may exit before it replies. This node knows the result without the reply.
+        // This call wakes the host of the store, which may exit before it replies. This node does not need the reply.
         let _ = self.with_timeout(CALL_TIMEOUT).release();
         Ok(true)
     }
@@ -265,12 +266,13 @@ impl ExitBarrier {
 }
 
 /// Returns whether a call certainly had no effect because there was no connection. Such a call may be repeated even if
-/// it is a count.
+/// it is not idempotent.
 fn is_unsent(error: &StoreError) -> bool {
     matches!(error.failure(), Some(Failure::Unreachable(_)))
 }
 
-/// Reports that this node has ended. Call it before the node is counted at the [`ExitBarrier`].
+/// Reports that the node with the group rank `rank` has ended. Call it before the node is counted at the
+/// [`ExitBarrier`].
 ///
 /// # Errors
 ///
@@ -302,7 +304,7 @@ fn report_key(rank: u64) -> String {
     format!("{REPORTED_COUNT}/{rank}")
 }
 
-/// Counts this node as ended, because it has no workers.
+/// Counts this node as ended and idle, because it has no workers.
 ///
 /// # Errors
 ///
@@ -318,7 +320,8 @@ pub(crate) fn count_finished(store: &dyn Store) -> Result<i64> {
         true => store.add(key, 0),
         false => Ok(0),
     };
-    // In this order, because an idle node is counted as idle first. The difference is never too large.
+    // Read `ENDED_COUNT` first, because an idle node is added to `IDLE_COUNT` first. A node that is added between the
+    // two reads makes the result too small, never too large.
     let finished = count(ENDED_COUNT)?;
     Ok(finished - count(IDLE_COUNT)?)
 }
@@ -333,7 +336,7 @@ mod tests {
     use crate::error::Result as RendezvousResult;
     use crate::{Membership, RendezvousStoreInfo};
 
-    /// A store that is replaced by an empty one just before the first count arrives.
+    /// A store that is replaced by an empty one when a node first counts itself as ended.
     struct Replaced(Mutex<(HashStore, u64)>);
 
     impl Replaced {

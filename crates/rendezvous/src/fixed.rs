@@ -1,5 +1,5 @@
-//! The static rendezvous: the user chooses the ranks, rank 0 hosts the store, and the other nodes connect to it. There
-//! is one round, and its members never change.
+//! The static rendezvous: the user chooses the group rank of each node, rank 0 hosts the store, and the other nodes
+//! connect to it. There is one round, and its members never change. In this module, *rank* is the group rank of a node.
 //!
 //! In addition to what torch does, every node stores which rank and which number of nodes it was started with. Nodes
 //! that contradict each other fail with an error instead of waiting until their timeout.
@@ -33,7 +33,8 @@ const MAX_NODES: u64 = 1_000_000;
 const WORLD_SIZE_KEY: &str = "world";
 /// How long a second rank 0 waits for the first one to store its claim.
 const RANK_0_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the host stays after a conflict, so that the other nodes can read it.
+/// How long rank 0 waits after a conflict before it fails, so that the other nodes can read the conflict from its
+/// store.
 const CONFLICT_GRACE: Duration = Duration::from_secs(1);
 /// Interval for checking whether all nodes have joined and whether a node has reported a conflict.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -63,11 +64,11 @@ pub struct StaticRendezvousHandler {
 #[derive(Default)]
 struct StoreCheck {
     at: Option<Instant>,
-    /// Whether nodes had finished at that time.
+    /// Whether at least one node had finished at that time.
     has_finished_nodes: bool,
 }
 
-/// Creates a handler. The option `rank` has the rank of this node.
+/// Creates the handler of one node. The option `rank` contains the rank of the node.
 ///
 /// # Errors
 ///
@@ -77,7 +78,7 @@ pub fn create_static_handler(parameters: &RendezvousParameters) -> Result<Box<dy
 }
 
 impl StaticRendezvousHandler {
-    /// Creates a handler. The option `rank` has the rank of this node.
+    /// Creates the handler of one node. The option `rank` contains the rank of the node.
     ///
     /// # Errors
     ///
@@ -164,7 +165,7 @@ impl StaticRendezvousHandler {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
     }
 
-    /// Sets the cancellation that ends calls early.
+    /// Sets the cancellation, which makes pending calls return early.
     pub fn with_cancellation(self, cancellation: Option<Arc<dyn Cancellation>>) -> StaticRendezvousHandler {
         StaticRendezvousHandler { cancellation, ..self }
     }
@@ -191,13 +192,13 @@ impl StaticRendezvousHandler {
         RendezvousError::Conflict { run_id: self.run_id.clone(), conflict }
     }
 
-    /// Opens the store and waits for the other nodes.
+    /// Opens the store and waits until all nodes have joined.
     fn join(&self) -> Result<TcpStore> {
         let start = Instant::now();
         if self.rank == 0
             && let Err(error) = self.endpoint.resolve_within(None)
         {
-            // Rank 0 does not need the name itself, and other nodes may be able to resolve it.
+            // Only warn: rank 0 can listen without resolving the name, and other nodes may be able to resolve it.
             tracing::warn!("this node hosts the store, but other nodes may not find it: {error}");
         }
         let store = match self.open(start) {
@@ -217,7 +218,8 @@ impl StaticRendezvousHandler {
         joined.map(|()| store)
     }
 
-    /// Stores the claims of this node and waits until all nodes have joined.
+    /// Stores the claims of this node, which are its number of nodes and its rank, and waits until all nodes have
+    /// joined.
     fn join_at(&self, store: &TcpStore, addr: Option<String>, start: Instant) -> Result<()> {
         let me = format!("{} (pid {})", addr.as_deref().unwrap_or("?"), std::process::id());
         let claims = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::new(store.clone()));
@@ -288,14 +290,14 @@ impl StaticRendezvousHandler {
         TcpStore::open_reporting(options, &mut |fault| reporter.report(fault))
     }
 
-    /// Connects to the server that already listens at the endpoint, if that is another rank 0 of this job. Any other
-    /// server means that the port is in use.
+    /// Connects to the server that already listens at the endpoint, if it belongs to another rank 0 of this job. Fails
+    /// with `StoreError::Listen` if the port is in use for anything else.
     fn open_other_rank_0(&self) -> Result<TcpStore> {
         let options = TcpStoreOptions::new(self.endpoint.clone())
             .timeout(RANK_0_TIMEOUT)
             .cancellation(self.cancellation.clone());
         let rank_0 = format!("rallypoint.static/{}/rank/0", self.run_id);
-        // The other rank 0 may have opened its store just now and not have stored its claim yet.
+        // The other rank 0 may have opened its store without having stored its claim yet.
         match TcpStore::open(options)
             .and_then(|store| store.wait_for(&[&rank_0], Some(RANK_0_TIMEOUT)).map(|()| store))
         {
@@ -307,8 +309,8 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Stores a claim of this node. If another node has stored a different one, both nodes get the conflict as an
-    /// error.
+    /// Stores `claim` and the name of this node under `key`, unless the key exists. If another node has stored a
+    /// different claim, this node and the nodes that wait fail with `RendezvousError::Conflict`.
     fn claim(
         &self,
         claims: &PrefixStore,
@@ -330,8 +332,8 @@ impl StaticRendezvousHandler {
         }
         let conflict = describe_conflict(stored_claim, by);
         match claims.check(&["met"]).map_err(|error| self.failed(error))? {
-            // After all nodes have joined, a node that joins again was restarted. It may replace its own claim. It
-            // can't change the number of nodes, and its conflict does not concern the other nodes.
+            // Once all nodes have joined, a node that joins is a restarted one. It may replace the claim on its rank.
+            // It can't change the number of nodes: then only this node fails, because the other nodes have started.
             true if key == WORLD_SIZE_KEY => Err(self.conflict(conflict)),
             true => claims.set(key, desired.as_bytes()).map_err(|error| self.failed(error)),
             false => {
@@ -352,8 +354,8 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Returns the nodes in the order of their ranks if all of them have stored a claim. Nodes that run torch's
-    /// launcher store none.
+    /// Returns the nodes in the order of their ranks, or an empty list if a node has stored no claim. Nodes that run
+    /// torch's launcher store no claims.
     fn participants(&self, store: &Arc<dyn Store>) -> Result<Vec<NodeDesc>> {
         let claims = PrefixStore::new(format!("rallypoint.static/{}", self.run_id), Arc::clone(store));
         let keys: Vec<_> = (0..self.world_size).map(|rank| format!("rank/{rank}")).collect();
@@ -419,8 +421,8 @@ impl RendezvousHandler for StaticRendezvousHandler {
         })
     }
 
-    /// The members never change, but the store is lost if rank 0 is. Then this fails, unless nodes had finished before:
-    /// rank 0 exits once all nodes have finished.
+    /// Returns the members, which never change. Fails if the store is unreachable, because rank 0 was lost. If a node
+    /// had finished at the last check, an unreachable store is not an error: rank 0 exits once all nodes have finished.
     fn membership(&self) -> Result<Membership> {
         let Some(store) = self.store() else { return Ok(Membership::default()) };
         let membership = Membership { round: Some(0), ..Membership::default() };

@@ -9,7 +9,8 @@ use rallypoint_store::PrefixStore;
 use crate::error::Result;
 use crate::store_info::RendezvousStoreInfo;
 
-/// A rendezvous, from the point of view of one node. Ranks and world sizes count nodes, not workers.
+/// The interface of one node to its rendezvous. As in torch's rendezvous API, a `rank` is the group rank of a node, and
+/// a `world_size` is a number of nodes.
 pub trait RendezvousHandler: Send + Sync {
     /// Returns the name under which the backend is registered.
     fn backend(&self) -> &str;
@@ -17,7 +18,7 @@ pub trait RendezvousHandler: Send + Sync {
     /// Returns the run id.
     fn run_id(&self) -> &str;
 
-    /// Waits until this node is in a complete round.
+    /// Joins the next round, waits until the round is complete, and returns it.
     ///
     /// # Errors
     ///
@@ -28,12 +29,12 @@ pub trait RendezvousHandler: Send + Sync {
     /// Returns what this node knows about its round: the members, the lost nodes, and the nodes that wait for the next
     /// round.
     ///
-    /// The value is at most 1 s old.
+    /// The value is at most 1 s old, unless the store has an outage.
     ///
     /// # Errors
     ///
-    /// Fails if the store can't be used. During an outage of the store, a node in a round gets the last value until the
-    /// outage has lasted for `store_outage_timeout`.
+    /// Fails if the store can't be used. With the `c10d` backend, a node in a round gets the last value during an
+    /// outage of the store, until the outage has lasted for `store_outage_timeout`.
     fn membership(&self) -> Result<Membership>;
 
     /// Waits until [`membership`](RendezvousHandler::membership) may have changed, at most for `timeout`.
@@ -57,8 +58,8 @@ pub trait RendezvousHandler: Send + Sync {
         Ok(())
     }
 
-    /// Makes a pending call to [`next_rendezvous`](RendezvousHandler::next_rendezvous) fail and removes this node from
-    /// the rendezvous. May be called from any thread.
+    /// Makes a pending call to [`next_rendezvous`](RendezvousHandler::next_rendezvous) fail with `Interrupted`. With
+    /// the `c10d` backend, that call first removes this node from the rendezvous. May be called from any thread.
     fn interrupt(&self) {}
 
     /// Returns whether this node hosts the store of the rendezvous. If so, the other nodes lose the store when this
@@ -79,11 +80,12 @@ pub struct RendezvousInfo {
     pub world_size: u64,
     /// The address of the workers' store.
     pub bootstrap_store_info: RendezvousStoreInfo,
-    /// Whether the agent of group rank 0 serves the workers' store. Otherwise a worker serves it.
+    /// Whether the agent of group rank 0 serves the workers' store. Otherwise the worker with rank 0 serves it.
     pub use_agent_store: bool,
     /// The number of the round. Always 0 in a static rendezvous.
     pub round: u64,
-    /// The nodes of the round in the order of their group ranks. Empty if they are unknown.
+    /// The nodes of the round in the order of their group ranks. Empty in a static rendezvous with nodes of torch's
+    /// launcher, which do not publish their addresses.
     pub participants: Vec<NodeDesc>,
 }
 

@@ -1,5 +1,5 @@
-//! The hosts that are expected in a job: a list from the user or from Slurm. They only appear in messages. Other hosts
-//! can join as well.
+//! The hosts that are expected in a job, according to a list from the user or from Slurm. The list is used in messages
+//! only, and hosts that are not in it can join as well.
 
 mod addresses;
 
@@ -77,8 +77,8 @@ impl ExpectedHosts {
         ExpectedHosts { names, addresses: Arc::default() }
     }
 
-    /// Returns the expected hosts that are not among the nodes in `present`. Names that have not been resolved yet are
-    /// in `uncertain`.
+    /// Returns the expected hosts that are not among the nodes in `present`. Names that have not been resolved yet may
+    /// be in `uncertain`.
     pub(crate) fn missing<'a>(&self, present: impl Iterator<Item = &'a NodeDesc>) -> MissingHosts {
         if self.names.is_empty() {
             return MissingHosts::default();
@@ -91,7 +91,7 @@ impl ExpectedHosts {
             present.contains(host.as_str()) || (!host.is_empty() && names.contains(&short(host)))
         };
         let mut missing: Vec<String> = self.names.iter().filter(|host| !by_name(host)).cloned().collect();
-        // The addresses that may belong to a host whose name is not resolved yet.
+        // `unmatched` contains the addresses of present nodes that may belong to a host whose name is not resolved yet.
         let expected: HashSet<IpAddr> = self.names.iter().filter_map(|host| host.parse().ok()).collect();
         let mut unmatched: HashSet<IpAddr> = present.iter().filter_map(|addr| addr.parse().ok()).collect();
         let present_addresses = unmatched.clone();
@@ -124,7 +124,7 @@ impl ExpectedHosts {
 
 /// Expands a list in Slurm's format: `login,node[01-03,7],gpu[1-2]-ib`. Returns `None` if it is malformed.
 ///
-/// Semicolons separate like commas, because an option can't contain a comma.
+/// Semicolons also separate items, because the value of a `--rdzv-conf` option can't contain a comma.
 fn expand(list: &str) -> Option<Vec<String>> {
     let mut hosts = Vec::new();
     let mut depth = 0usize;
@@ -162,7 +162,7 @@ fn expand_item(item: &str, hosts: &mut Vec<String>) -> Option<()> {
             return None;
         }
         for number in first..=last {
-            // The rest may contain brackets, too.
+            // `after` may contain brackets, too.
             expand_item(&format!("{before}{number:0width$}{after}"), hosts)?;
         }
     }
@@ -209,8 +209,7 @@ mod tests {
         assert_eq!(ExpectedHosts::default().missing(present.iter()), MissingHosts::default());
     }
 
-    /// More hosts than were looked up in an earlier version, which reported all of them as missing, including this
-    /// node.
+    /// An earlier version looked up only some of the hosts and reported all others as missing, including this node.
     #[test]
     fn a_present_host_is_never_missing_among_hundreds() {
         let many: Vec<_> = (0..200).map(|number| format!("no-such-host-{number}.invalid")).collect();

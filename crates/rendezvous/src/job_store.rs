@@ -83,7 +83,8 @@ pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
     }
     let deadline = Deadline::after(now(), options.timeout).or_cancelled(options.cancellation.clone());
     let store = open(options, &deadline)?;
-    // Opening the store had to use the remaining time. From now on each call has the whole timeout.
+    // The store was opened with the time that was left before the deadline. From now on, each call has the whole
+    // timeout.
     store.set_timeout(options.timeout);
     if options.wait_for_workers {
         wait_for_workers(&store, options, &deadline)?;
@@ -115,7 +116,7 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
     }
 }
 
-/// Waits until all processes have arrived. Afterwards the first process to finish may stop the server.
+/// Waits until all processes have arrived, so that the process that serves can't exit before all others have connected.
 fn wait_for_workers(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
     let last = arrive_at_barrier(store, options.world_size, BARRIER_PREFIX, LAST_MEMBER, deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {

@@ -23,7 +23,7 @@ impl<'a> KeyWait<'a> {
         KeyWait { store, keys, interval, min_interval: interval }
     }
 
-    /// Waits for one interval, at most for `timeout`. Returns whether all keys exist.
+    /// Waits for the keys during one interval, at most for `timeout`. Returns whether all of them exist.
     ///
     /// The interval may be shorter than a round trip to the store. If the store does not reply in time, this function
     /// queries it once more with a timeout of 10 s. From then on the interval is four times the duration of that query,
@@ -31,7 +31,7 @@ impl<'a> KeyWait<'a> {
     ///
     /// # Errors
     ///
-    /// Fails if the store does not reply within 10 s.
+    /// Fails if the store can't be used, or if it does not reply to that query.
     pub fn poll(&mut self, timeout: Duration) -> Result<bool> {
         match self.store.wait_for(self.keys, Some(self.interval.min(timeout))) {
             Ok(()) => return Ok(true),

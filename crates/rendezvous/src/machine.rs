@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rallypoint_store::Endpoint;
 
-/// How long resolving a name may take. After that, the name counts as unknown.
+/// The timeout for resolving a name. A name that takes longer counts as unresolvable.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns whether `host` is `localhost` or a loopback address, which every machine uses for itself.
@@ -45,7 +45,7 @@ fn source_address(address: IpAddr) -> Option<IpAddr> {
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Port 9 is the discard service.
+    // Any port works, because no packet is sent. Port 9 is the discard service.
     socket.connect((address, 9)).ok()?;
     socket.local_addr().ok().map(|from| from.ip())
 }
@@ -62,10 +62,12 @@ fn strip_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Returns the host to listen on, so that other nodes reach this machine as `host`.
+/// Returns the host to listen on, so that other nodes reach this machine as `host`. An empty string means all
+/// addresses.
 ///
-/// That is `host` itself if it resolves to addresses of this machine. It is empty, for all addresses, if `host` is a
-/// name that resolves to a loopback address on this machine only, as in Debian's `/etc/hosts`.
+/// The result is `host` itself, unless `host` is not a loopback name and has no address of this machine except loopback
+/// addresses. Debian's `/etc/hosts` maps the name of the machine to such an address, but other machines resolve the
+/// name to another one.
 pub(crate) fn listen_host(host: &str) -> String {
     let is_only_loopback =
         addresses(host).into_iter().filter(|address| is_local(*address)).all(|a| a.is_loopback());
@@ -87,13 +89,13 @@ pub(crate) fn outbound_address() -> IpAddr {
 fn neighbor_addresses() -> impl Iterator<Item = IpAddr> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let in_networks = network_addresses(&read("/proc/net/route"));
-    // For IPv6, the addresses of this machine itself, if they have global scope.
+    // For IPv6, these are the machine's own addresses with global scope.
     let own_addresses = global_ipv6_addresses(&read("/proc/net/if_inet6"));
     in_networks.into_iter().map(IpAddr::V4).chain(own_addresses.into_iter().map(IpAddr::V6))
 }
 
-/// Returns the first address of each network in a table of IPv4 routes (`/proc/net/route`). The second column has the
-/// destination as hexadecimal digits in native byte order.
+/// Returns the first address of each network in a table of IPv4 routes (`/proc/net/route`). The second column contains
+/// the destination as hexadecimal digits in native byte order.
 fn network_addresses(routes: &str) -> Vec<Ipv4Addr> {
     let destination = |line: &str| {
         let mut words = line.split_whitespace();
@@ -105,7 +107,7 @@ fn network_addresses(routes: &str) -> Vec<Ipv4Addr> {
 }
 
 /// Returns the addresses with global scope (0) in a table of IPv6 addresses (`/proc/net/if_inet6`). The first column
-/// has the address, the fourth the scope.
+/// contains the address, and the fourth contains the scope.
 fn global_ipv6_addresses(table: &str) -> Vec<Ipv6Addr> {
     let address = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! Observers of a node that waits in a rendezvous.
+//! The interface to observe a node that waits in a rendezvous: [`Observer`] and the values that it gets.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ pub struct Waiting<'a> {
     pub reason: &'a Reason,
     /// The state that the node read last, if there is one.
     pub state: Option<&'a State>,
-    /// The settings of the node.
+    /// The settings of the rendezvous on this node.
     pub settings: &'a Settings,
-    /// How long the node has waited.
+    /// The time since the node started to join.
     pub waited: Duration,
-    /// The time until the join timeout. It starts again for a spare that is needed after all.
+    /// The time until the join timeout. The timeout starts again when the round needs a spare.
     pub left: Duration,
     /// The expected hosts that have not joined.
     pub missing: MissingHosts,
@@ -30,7 +30,7 @@ pub struct Waiting<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StaticWaiting<'a> {
-    /// The endpoint of rank 0.
+    /// The endpoint at which rank 0 hosts the store.
     pub endpoint: &'a Endpoint,
     /// The number of nodes that have joined.
     pub joined: i64,
@@ -42,7 +42,8 @@ pub struct StaticWaiting<'a> {
 
 /// The state of a node that has not reached the store of its rendezvous yet.
 ///
-/// Its text names the peer and the reason: `no answer yet from the store at node0:29400: connection refused (…)`.
+/// The `Display` text names the peer and the reason: `no answer yet from the store at node0:29400: connection refused
+/// (…)`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Connecting<'a> {
@@ -52,7 +53,7 @@ pub struct Connecting<'a> {
     pub endpoint: &'a Endpoint,
     /// Why the latest attempt failed.
     pub fault: &'a ConnectionFault,
-    /// How long the node has tried.
+    /// The time since the first attempt to connect.
     pub waited: Duration,
     /// The time until the node gives up.
     pub left: Duration,
@@ -61,10 +62,11 @@ pub struct Connecting<'a> {
 }
 
 impl Connecting<'_> {
-    /// How long faults are not logged. Nodes that start together usually connect within this time.
+    /// How long connection faults are not logged, from the first attempt on. Nodes that start together usually connect
+    /// within this time.
     pub const LOG_GRACE: Duration = Duration::from_secs(1);
 
-    /// Returns the end of a log line: when the node gives up.
+    /// Returns the end of a log line, which says when the node gives up: `; gives up in 59 s (read_timeout)`.
     pub fn until(&self) -> String {
         format!("; gives up in {} s ({})", self.left.as_secs_f64().ceil(), self.setting)
     }
@@ -76,7 +78,8 @@ impl fmt::Display for Connecting<'_> {
     }
 }
 
-/// Passes connection faults to the observer. Without an observer, it logs each fault that differs from the last one.
+/// Passes connection faults to the observer. Without an observer, it logs a fault after `LOG_GRACE`, unless the fault
+/// equals the last one that was logged.
 pub(crate) struct ConnectReporter<'a> {
     pub(crate) run_id: &'a str,
     pub(crate) peer: &'static str,
@@ -106,18 +109,18 @@ impl ConnectReporter<'_> {
     }
 }
 
-/// Receives notifications while a node waits. A waiting node sends one about once per second or more often.
+/// Receives notifications while a node waits in a rendezvous, at least about once per second.
 pub trait Observer: Send + Sync {
-    /// The node waits in a dynamic rendezvous.
+    /// Called before each pause of a node that waits in a dynamic rendezvous.
     fn waiting(&self, waiting: &Waiting<'_>);
 
-    /// The node has not reached its store yet. Called after each failed attempt to connect, and once per second while a
-    /// server that accepted the connection has not replied.
+    /// Called while the node has not reached its store: after each failed attempt to connect, and once per second while
+    /// a server that accepted the connection has not replied.
     fn connecting(&self, connecting: &Connecting<'_>) {
         let _ = connecting;
     }
 
-    /// The node waits in a static rendezvous.
+    /// Called each time a node that waits in a static rendezvous has counted the joined nodes.
     fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
         let _ = waiting;
     }

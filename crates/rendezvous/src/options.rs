@@ -15,7 +15,8 @@ const fn option(name: &'static str, default: &'static str, meaning: &'static str
     RendezvousOption { name, default, meaning }
 }
 
-/// The options of the `c10d` backend. Torch's launcher passes `timeout` and `rank` to every backend.
+/// The options of the `c10d` backend. It accepts and ignores `timeout` and `rank`, because torch's launcher passes them
+/// to every backend.
 pub const C10D_OPTIONS: [RendezvousOption; 15] = [
     option("join_timeout", "600", "Time that a node tries to join a round."),
     option(

@@ -117,7 +117,8 @@ impl RendezvousParameters {
         })
     }
 
-    /// Returns a message for each problem, if the backend is `c10d` or `static`.
+    /// Returns a message for each problem with the parameters, if the backend is `c10d` or `static`. Returns no
+    /// messages for other backends.
     pub fn check(&self) -> Vec<String> {
         let checked = match self.backend.as_str() {
             "c10d" => crate::settings::settings(self).err(),
@@ -130,7 +131,7 @@ impl RendezvousParameters {
     /// Returns a message for each problem with the run id and the local address.
     pub(crate) fn check_names(&self) -> Vec<String> {
         let mut errors = Vec::new();
-        // Keys contain the run id with a prefix and a suffix.
+        // Keys consist of a prefix, the run id and a suffix. 256 bytes are left for the prefix and the suffix.
         let max_len = Limits::default().key_len - 256;
         if self.run_id.len() > max_len {
             errors.push(format!("the run id has {} bytes; the maximum is {max_len}", self.run_id.len()));
@@ -148,7 +149,8 @@ impl RendezvousParameters {
     ///
     /// # Errors
     ///
-    /// Fails with [`RendezvousError::Parameters`] if an option has the name of a parameter, as in Python.
+    /// Fails with [`RendezvousError::Parameters`] if an option has the name of a parameter, as torch's constructor
+    /// does.
     pub fn with_config(mut self, config: Config) -> Result<RendezvousParameters> {
         const NAMES: [&str; 7] =
             ["self", "backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"];
@@ -170,12 +172,12 @@ impl RendezvousParameters {
         self
     }
 
-    /// Returns an option.
+    /// Returns the option `key`, or `None` if it is not set.
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         self.config.get(key)
     }
 
-    /// Returns an option as a boolean, or `None` if it is not set.
+    /// Returns the option `key` as a boolean, or `None` if it is not set.
     ///
     /// # Errors
     ///
@@ -196,7 +198,7 @@ impl RendezvousParameters {
         value.map(Some).ok_or_else(|| value_error(key, "boolean"))
     }
 
-    /// Returns an option as an integer, parsed as Python's `int()` does, or `None` if it is not set.
+    /// Returns the option `key` as an integer, parsed as Python's `int()` does, or `None` if it is not set.
     ///
     /// # Errors
     ///
@@ -302,7 +304,7 @@ pub(crate) fn unknown_options<'a>(
         .collect()
 }
 
-/// Returns the Levenshtein distance: how many characters to insert, delete or replace.
+/// Returns the Levenshtein distance: the number of characters to insert, delete or replace to turn `from` into `to`.
 fn edit_distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

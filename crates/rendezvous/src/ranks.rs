@@ -1,5 +1,5 @@
-//! The ranks of workers. Every node of a round publishes how many workers it runs, rank 0 assigns the ranks, and every
-//! node reads its own.
+//! The ranks of workers. Every node of a round publishes how many workers it runs, the node with group rank 0 assigns
+//! the ranks, and every node reads its own.
 //!
 //! The keys and the JSON are those of torch's agents, which may be in the same round.
 
@@ -17,7 +17,8 @@ pub struct RoleInfo {
     pub local_world_size: u64,
 }
 
-/// The ranks of a node's workers. The first worker has the ranks below, and the others follow consecutively.
+/// The ranks of a node's workers. The ranks of the first worker are stored, and those of the other workers follow
+/// consecutively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssignedRanks {
     /// The rank of the first worker.
@@ -30,11 +31,11 @@ pub struct AssignedRanks {
     pub role_world_size: u64,
 }
 
-/// The upper bound for the number of workers of a node. A larger number is refused as malformed.
+/// The number of workers of a node must be below this bound. A larger number is refused as malformed.
 const MAX_WORKERS: u64 = 1 << 32;
 
 /// Publishes the workers of this node and returns their ranks. Waits for the other nodes up to the timeout of the
-/// store.
+/// store. `world_size` is the number of nodes.
 ///
 /// # Errors
 ///
@@ -54,7 +55,7 @@ pub fn assign_ranks(store: &dyn Store, own: &RoleInfo, world_size: u64) -> Resul
 }
 
 /// Returns what every node has published, in the order of group ranks. Waits for the nodes up to the timeout of the
-/// store.
+/// store. `world_size` is the number of nodes.
 ///
 /// # Errors
 ///
@@ -105,7 +106,7 @@ impl RoleInfo {
             .ok_or_else(|| malformed(&format!("the role info of node {rank}"), json))
     }
 
-    /// Returns the JSON that Python's `json.dumps` writes.
+    /// Returns this role info as JSON, exactly as Python's `json.dumps` writes it.
     pub fn to_json(&self) -> String {
         let RoleInfo { role, rank, local_world_size } = self;
         let role = ascii(&serde_json::Value::from(role.as_str()).to_string());
@@ -129,7 +130,7 @@ impl AssignedRanks {
     }
 }
 
-/// Escapes all characters beyond ASCII.
+/// Escapes all non-ASCII characters in `json`, as Python's `json.dumps` does.
 fn ascii(json: &str) -> String {
     let mut text = String::new();
     for c in json.chars() {

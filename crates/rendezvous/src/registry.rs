@@ -1,4 +1,4 @@
-//! The registry of backends, which creates handlers by the name of a backend.
+//! The registry of backends, which creates a handler from the name of its backend.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};

@@ -9,7 +9,7 @@ use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_c10d_options};
 
-/// Converts the parameters. Fails with one error that lists every problem.
+/// Converts `parameters` to settings. Fails with one error that lists every problem.
 pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     let mut settings = Settings::new(&parameters.run_id, parameters.min_nodes, parameters.max_nodes);
     let mut errors = unknown_c10d_options(parameters.config.keys());
@@ -30,7 +30,7 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
                     let name = key.trim_end_matches("_timeout");
                     errors.push(format!("The {name} timeout ({}) must be positive.", timedelta(seconds)));
                 }
-                // Torch accepts this value and then removes every node as dead.
+                // Torch accepts a `keep_alive_interval` that is not positive, and then removes every node as dead.
                 None => errors.push(format!("{key} ({seconds}) must be positive.")),
             },
             Err(error) => errors.push(error.to_string()),
@@ -102,7 +102,8 @@ pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration
     }
 }
 
-/// Checks the option as torch does. Our nodes compute their own backoff and ignore its value.
+/// Checks the option `cas_backoff_max_seconds` as torch does. Returns a message if it is invalid. Our nodes compute
+/// their own backoff and ignore the value.
 fn check_backoff(parameters: &RendezvousParameters) -> Option<String> {
     let key = "cas_backoff_max_seconds";
     let (shown, seconds) = match parameters.get(key)? {

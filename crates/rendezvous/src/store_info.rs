@@ -1,4 +1,5 @@
-//! The address of the workers' store. Rank 0 publishes it in the store of the round, and the other nodes read it.
+//! The address of the workers' store. The node with group rank 0 publishes it in the store of the round, and the other
+//! nodes read it.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ impl RendezvousStoreInfo {
     /// The key under which rank 0 publishes the port.
     pub const MASTER_PORT_KEY: &str = "MASTER_PORT";
 
-    /// Publishes the address and port if `rank` is 0, and then reads what rank 0 has published.
+    /// Publishes the address and port if the group rank `rank` is 0, and then returns what rank 0 has published.
     ///
     /// Rank 0 chooses a free port if `server_port` is `None` or 0.
     ///
@@ -48,7 +49,7 @@ impl RendezvousStoreInfo {
     ///
     /// Fails if the store can't be used.
     pub fn publish(&self, store: &dyn Store) -> Result<()> {
-        // The address first, as torch does: a node that finds the port must also find the address.
+        // The address is stored first, as in torch, so that a node that finds the port also finds the address.
         store.set(Self::MASTER_ADDR_KEY, self.master_addr.as_bytes())?;
         store.set(Self::MASTER_PORT_KEY, self.master_port.to_string().as_bytes())
     }
@@ -67,7 +68,7 @@ impl RendezvousStoreInfo {
             let found: String = String::from_utf8_lossy(found).chars().take(64).collect();
             StoreError::InvalidArgument(format!("rank 0 published {found:?} as its {what}"))
         };
-        // The values become environment variables of processes, so they are checked first.
+        // The values become environment variables of the workers, so they are checked here.
         let master_addr = std::str::from_utf8(&addr)
             .ok()
             .filter(|addr| is_address(addr))
@@ -80,8 +81,8 @@ impl RendezvousStoreInfo {
     }
 }
 
-/// Returns whether `text` can be the address of a node. Other nodes store it in their state and pass it to their
-/// workers.
+/// Returns whether `text` can be the address of a node: 1 to 255 bytes without whitespace and control characters. Nodes
+/// publish it in the shared state and pass it to their workers.
 pub(crate) fn is_address(text: &str) -> bool {
     !text.is_empty() && text.len() <= 255 && text.chars().all(|c| !c.is_whitespace() && !c.is_control())
 }

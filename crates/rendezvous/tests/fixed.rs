@@ -1,4 +1,5 @@
-//! The static rendezvous: ranks are those that the user chose, and contradictions are reported before the timeout.
+//! Tests of the static rendezvous: every node gets the group rank that the user chose, and nodes that contradict each
+//! other fail before their timeout.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ impl Job {
         let node = self.node(rank, nodes);
         std::thread::spawn(move || {
             let joined = node.next_rendezvous();
-            // The store must outlive the node that hosts it.
+            // Dropping the handler of rank 0 would stop the server, which the other nodes still use.
             if joined.is_ok() {
                 std::mem::forget(node);
             }
@@ -85,7 +86,7 @@ fn the_error_for_different_world_sizes_names_both_nodes() {
     }
 }
 
-/// Runs another rank 0 in its own process and returns its output.
+/// Runs a node with rank 0 in another process and returns its output.
 fn run_second_rank_0(job: &Job) -> String {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
@@ -99,7 +100,7 @@ fn run_second_rank_0(job: &Job) -> String {
 fn a_second_rank_0_is_distinguished_from_a_port_in_use() {
     let job = Job::new();
     let host = job.join(0, 2);
-    // The first rank 0 has stored its claim by now.
+    // Wait until the first rank 0 has stored its claim.
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
     client.wait_for(&["rallypoint.static/job/rank/0"], Some(Duration::from_secs(10))).unwrap();
     let output = run_second_rank_0(&job);
@@ -118,7 +119,7 @@ fn rank_0_in_a_process_of_its_own() {
 fn a_port_used_by_another_server_is_reported_as_in_use() {
     let job = Job::new();
     let _other = TcpStoreServer::bind("127.0.0.1", job.port).unwrap();
-    // In another process, because the stores of one process share a server.
+    // The node runs in another process, as a real node does. Nodes in one process share one server per port.
     let output = run_second_rank_0(&job);
     assert!(output.contains("address already in use"), "{output}");
 }
@@ -144,7 +145,8 @@ fn a_node_that_restarts_after_the_rendezvous_gets_its_rank_back() {
     joined(host).unwrap();
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
     client.wait_for(&["rallypoint.static/job/met"], Some(Duration::from_secs(10))).unwrap();
-    // The claim of another process.
+    // Replace the claim of rank 1 by the claim of another process. The node that joins next then looks like a restart
+    // of that process.
     client.set("rallypoint.static/job/rank/1", b"0\nelsewhere (pid 1)").unwrap();
     assert_eq!(joined(job.join(1, 2)).unwrap().rank, 1);
 }

@@ -15,14 +15,14 @@ use crate::events::WorkerEvent;
 use crate::outcome::Outcome;
 use crate::report::{self, Exit, Failure};
 
-/// How long closing or leaving the rendezvous may take, independent of `close_timeout`. The workers have ended, and a
-/// lost store must not delay the agent.
+/// How long closing or leaving the rendezvous may take, even if `close_timeout` is longer. The workers have ended, and
+/// a lost store must not delay the agent.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long the host of the store stays after it has closed the rendezvous while other nodes wait. Waiting nodes poll
 /// once per second.
 const LINGER_GRACE: Duration = Duration::from_millis(1500);
 
-/// How long the agent waits for a reader of its output that reads nothing. After that, the rest of the output is
+/// How long the agent waits while the reader of its output reads nothing. After that, the rest of the output is
 /// discarded.
 const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(300);
 /// The same timeout after a signal.
@@ -74,8 +74,8 @@ impl Agent {
         }
     }
 
-    /// Waits until all output of the workers is shown, so that a slow reader loses nothing. If a signal was or is
-    /// received, the wait for a reader that reads nothing is shorter.
+    /// Waits until all output of the workers is shown, so that a slow reader loses nothing. After an earlier signal,
+    /// the wait for a reader that reads nothing is shorter. A signal during the wait ends it.
     fn flush_output(&mut self) {
         let stall_timeout = if self.signaled { SIGNALED_OUTPUT_STALL_TIMEOUT } else { OUTPUT_STALL_TIMEOUT };
         let mut is_signaled = false;
@@ -99,9 +99,9 @@ impl Agent {
         announcements::final_failure(&*watching.announcements_store)
     }
 
-    /// Returns the nodes that may have ended the job without a reason. That is the node that closed the rendezvous, if
-    /// its name is in the state. Otherwise it is every torch node of the round, because our nodes announce a failure
-    /// before they close the rendezvous.
+    /// Returns the nodes that may have ended the job without reporting a reason. That is the node that closed the
+    /// rendezvous, if the state contains its name. Otherwise it is every torch node of the round, because our nodes
+    /// announce a failure before they close the rendezvous.
     fn suspects(&self) -> Vec<String> {
         if let Some(node) = self.membership.as_ref().and_then(|membership| membership.closed_by.clone()) {
             return vec![node];
@@ -122,8 +122,8 @@ impl Agent {
         let nodes = round.as_ref().map_or(1, |round| round.world_size);
         // The system chose the port, so no other node knows it, and the store is lost when this node exits.
         let is_private = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
-        // The last node to finish has closed the rendezvous. The host of the store exits last and closes it again to be
-        // sure.
+        // After a success, the last node to finish has closed the rendezvous. The host of the store exits last and
+        // closes it again in case that failed.
         let is_closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
@@ -140,7 +140,8 @@ impl Agent {
                         tracing::warn!("could not leave the rendezvous: {error}");
                     }
                 }
-                // Waiting nodes poll once per second whether the rendezvous is closed.
+                // Keep the store until waiting nodes, which poll once per second, have read that the rendezvous is
+                // closed.
                 OnEnd::Nothing if verdict == Verdict::Spare && handler.hosts_store() => {
                     std::thread::sleep(LINGER_GRACE);
                 }
@@ -149,7 +150,7 @@ impl Agent {
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(announcements_store), true) =
                 (verdict, announcements_store, handler.hosts_store())
             {
-                // One of the nodes has announced the failure and does not acknowledge it.
+                // The node that announced the failure does not acknowledge it, so one acknowledgment less is expected.
                 announcements::await_acknowledgments(&*announcements_store, nodes - 1);
             }
             drop(handler);

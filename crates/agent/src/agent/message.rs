@@ -1,4 +1,4 @@
-//! Messages of the agent's threads to its loop.
+//! Messages from the agent's threads to its loop.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::formation::Formation;
 use crate::round_watch::Observation;
 
-/// A message to the loop. A number is the start of the workers that the message belongs to.
+/// A message to the loop. A `u32` is the number of the start of the workers that the message belongs to.
 pub(super) enum Message {
     /// This node knows the ranks of its workers, or joining has failed.
     Joined(Result<Arc<Formation>>),

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Agent;
 
-/// The state of the agent at one moment. The fields have the names of the JSON.
+/// The state of the agent at one moment. The fields have the names that the JSON uses.
 #[derive(Debug, Serialize)]
 pub(super) struct Snapshot {
     status: &'static str,

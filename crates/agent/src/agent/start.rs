@@ -18,7 +18,7 @@ use crate::report::{self, Failure};
 use crate::round_watch::RoundWatch;
 use crate::worker::{WorkerPlan, command_line, plan};
 
-/// How long the next join waits for a reader that does not read the output of the last start.
+/// How long the next join waits while the reader of the agent's output reads nothing of the last start's output.
 const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 const JOIN_PANIC_MESSAGE: &str = "joining the rendezvous failed with a panic; please report this";
@@ -35,7 +35,7 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
 }
 
 impl Agent {
-    /// Starts to join, after the output of the last start has been shown.
+    /// Starts a thread that joins the next round, after the output of the last start has been shown.
     pub(super) fn join(&mut self) {
         self.logs.finish(OUTPUT_STALL_TIMEOUT, || false);
         if self.stop_finishing()
@@ -50,7 +50,8 @@ impl Agent {
         }
         let (restarts, calls) = (self.supervisor.restarts(), std::mem::take(&mut self.calls));
         std::thread::spawn(move || {
-            // The other nodes must read the announcement before they see that this node waits for the next round.
+            // Complete pending announcements first: the other nodes must read them before they see that this node waits
+            // for the next round.
             calls.into_iter().for_each(|call| drop(call.join()));
             // The agent waits for this message, so it is also sent after a panic. The agent then ends and drops the
             // joiner.
@@ -109,7 +110,7 @@ impl Agent {
             let interval = self.config.monitor_interval;
             self.watching = Some(RoundWatch::start(&handler, round, self.epoch, interval, deliver));
         }
-        // There may be no process at all.
+        // If no process was started, no SIGCHLD follows, so check now whether a process is left.
         self.reap();
     }
 
@@ -142,8 +143,8 @@ impl Agent {
         }
     }
 
-    /// Turns the exit of a worker into an event for the supervisor, and records it if the worker failed. A worker that
-    /// the agent has stopped did not fail, whatever its exit code is.
+    /// Returns the event for the supervisor that describes the exit of a worker, and records the failure if the worker
+    /// failed. A worker that the agent has stopped did not fail, whatever its exit code is.
     pub(super) fn handle_exit(&mut self, worker: Ended) -> Event {
         let rank = worker.local_rank;
         let exit = match worker.exit {

@@ -8,16 +8,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
-    /// The start time by the kernel's clock.
+    /// The start time, in the kernel's clock ticks since boot.
     start: u64,
 }
 
-/// Returns all descendants of a process, parents before children, without zombies.
+/// Returns all descendants of `root` except zombies, parents before children.
 pub(crate) fn descendants(root: Pid) -> Vec<Process> {
     descendants_except(root, &[])
 }
 
-/// Returns the descendants of a process without these children and their descendants.
+/// Returns the descendants of `root`, without the children in `excluded` and their descendants.
 pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -25,7 +25,7 @@ pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         let Some(stat) = pid.and_then(Stat::read) else { continue };
         let siblings = children.entry(stat.parent).or_default();
-        // A zombie has no children, because they have another parent by then.
+        // Zombies are omitted. They have no children, because the kernel has given these another parent.
         if !stat.has_ended {
             siblings.push(stat.process);
         }
@@ -40,11 +40,11 @@ pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process
     found
 }
 
-/// Sends a signal to this process, but not to another process that has its id now.
+/// Sends a signal to `process`, unless another process has its id now.
 pub(crate) fn send(process: &Process, signal: Signal) {
     let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
     if Stat::read(process.pid).is_some_and(|stat| stat.process == *process) {
-        // The process may have exited.
+        // Ignore the error, because the process may have exited.
         let _ = pidfd_send_signal(handle, signal);
     }
 }

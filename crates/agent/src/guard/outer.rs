@@ -18,8 +18,7 @@ use rustix::process::{
 use super::{descendants, kill_all, leave_rendezvous, remove_files};
 use crate::signals;
 
-/// The signals that would end this process and can be caught, and SIGURG and SIGWINCH. The agent decides how to handle
-/// them.
+/// The signals that the outer process forwards. The agent decides how to handle them.
 const FORWARDED_SIGNALS: [Signal; 16] = [
     Signal::HUP,
     Signal::INT,
@@ -39,12 +38,13 @@ const FORWARDED_SIGNALS: [Signal; 16] = [
     Signal::WINCH,
 ];
 
-/// Returns whether the agent gets this signal if it is sent to the process that the user started.
+/// Returns whether the outer process forwards this signal to the agent.
 pub fn reaches_agent(signal: i32) -> bool {
     FORWARDED_SIGNALS.iter().any(|forwarded| forwarded.as_raw() == signal)
 }
 
-/// Runs the agent to its end. `folder` is its folder for temporary files.
+/// Runs the agent until it exits, cleans up after it, and returns its exit code. `folder` is the agent's directory for
+/// temporary files.
 pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
     // A shell that became this process with `exec` may have started children before. They are not part of this job.
     let existing = descendants(getpid());
@@ -66,7 +66,7 @@ pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
     }
 }
 
-/// Writes a line to standard error. A failed write does not change the exit code.
+/// Writes a message to standard error. Errors are ignored, because they must not change the exit code.
 fn print_error(what: &str) {
     let _ = writeln!(std::io::stderr(), "rallypoint: {what}");
 }
@@ -80,9 +80,10 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
             caught.push((signal, stream));
         }
     }
-    // If the parent ignored SIGCHLD, the kernel would discard the exit codes of children.
+    // Handle SIGCHLD. If this process had inherited from its parent that SIGCHLD is ignored, the kernel would discard
+    // the exit codes of children.
     let _child_ended = signals::register(signal_hook::consts::SIGCHLD)?;
-    // In its own process group, so that the agent gets a terminal's signals only once, from here.
+    // The agent has its own process group, so it gets a signal of the terminal only once: from this process.
     let pid = Pid::from_child(&agent.process_group(0).spawn()?);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
@@ -98,7 +99,7 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
         for (signal, stream) in &mut caught {
             let mut bytes = [0; 64];
             while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                // The agent may have exited.
+                // Ignore errors, because the agent may have exited.
                 let _ = (0..count).try_for_each(|_| kill_process(pid, *signal));
             }
         }

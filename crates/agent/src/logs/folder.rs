@@ -1,4 +1,4 @@
-//! The folders of a run, with torch's names:
+//! The directories of a run, with torch's names:
 //!
 //! ```text
 //! DIR or $TMPDIR/torchelastic_XXXXXXXX/
@@ -8,7 +8,7 @@
 //!       LOCAL_RANK/            stdout.log, stderr.log, error.json
 //! ```
 //!
-//! Torch deletes the earlier `attempt_N` in this case. Here it is kept under another name.
+//! If the membership changes, torch deletes the earlier `attempt_N`. This module renames it.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -18,22 +18,22 @@ use std::path::{Path, PathBuf};
 use crate::config::LogDir;
 use crate::error::{AgentError, Result};
 
-/// The folder of a run, if it has one.
+/// The directory of a run, if it has one.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
     run: Option<PathBuf>,
-    /// The temporary folder that was created for this run. It is removed if it is empty.
+    /// The temporary directory that was created for this run. It is removed if it is empty.
     temporary: Option<PathBuf>,
 }
 
 impl Folder {
-    /// Creates the folder.
+    /// Creates the directory.
     pub(super) fn create(dir: &LogDir, run_id: &str) -> Result<Folder> {
         let (base, temporary) = match dir {
             LogDir::Nowhere => return Ok(Folder::default()),
             LogDir::At(dir) => {
                 let created = fs::create_dir_all(dir);
-                // Torch raises a Python exception here.
+                // Torch raises an exception with the same message.
                 if dir.is_file() {
                     return Err(AgentError::Config(format!("log_dir: {} is a file", dir.display())));
                 }
@@ -41,7 +41,7 @@ impl Folder {
                 (dir.clone(), None)
             }
             LogDir::Temporary => {
-                // The outer process knows the name of this folder and removes it if it is empty.
+                // The outer process knows the name of this directory and removes it if it is empty.
                 let guarded = crate::guard::temporary_folder().filter(|dir| create_private(dir).is_ok());
                 let created = match guarded {
                     Some(dir) => dir.to_owned(),
@@ -50,7 +50,7 @@ impl Folder {
                 (created.clone(), Some(created))
             }
         };
-        // The run id becomes a single folder name.
+        // Replace slashes, so that the run id becomes a single directory name.
         let name: String = run_id.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
         let created = create_unique(&base, &format!("{name}_"));
         if created.is_err()
@@ -61,12 +61,12 @@ impl Folder {
         Ok(Folder { run: Some(created?), temporary })
     }
 
-    /// Returns the path of the folder, or `None` in a run without logs.
+    /// Returns the path of the directory, or `None` in a run without logs.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.run.as_deref()
     }
 
-    /// Creates the folders of a start.
+    /// Creates the directories of a start.
     pub(super) fn create_attempt(&self, restart_count: u32, workers: u32) -> Result<Option<PathBuf>> {
         let Some(run) = &self.run else { return Ok(None) };
         let dir = run.join(format!("attempt_{restart_count}"));
@@ -90,17 +90,17 @@ impl Drop for Folder {
     }
 }
 
-/// Removes a folder and all folders below it that contain no files.
+/// Removes a directory and all directories below it that contain no files.
 pub(crate) fn remove_unused(dir: &Path) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         remove_unused(&entry.path());
     }
-    // This fails if the folder is not empty.
+    // This fails if the directory is not empty.
     let _ = fs::remove_dir(dir);
 }
 
-/// Creates a folder with a unique name.
+/// Creates a directory with a unique name.
 fn create_unique(base: &Path, prefix: &str) -> Result<PathBuf> {
     loop {
         let dir = base.join(format!("{prefix}{}", random_letters()?));
@@ -116,7 +116,7 @@ fn create_private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(dir)
 }
 
-/// Returns a random suffix, as Python's `tempfile` uses.
+/// Returns a random suffix of 8 characters, like those of Python's `tempfile`.
 pub(crate) fn random_letters() -> Result<String> {
     const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
     let mut bytes = [0u8; 8];

@@ -1,5 +1,5 @@
-//! The last lines of a stream, for the failure report. They are buffered while they pass through the agent, or read
-//! from the stream's file.
+//! The last lines of a stream, for the failure report. The agent buffers the lines of a stream that passes through it,
+//! and reads those of other streams from their files.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -54,7 +54,7 @@ impl LastLines {
         lines.take(&bytes[start..], |line| last.push(shorten(line)));
         lines.finish(|line| last.push(shorten(line)));
         if start > 0 && !last.is_empty() {
-            // The first line started before these bytes.
+            // The first line is incomplete, because it started before these bytes.
             last.remove(0);
         }
         while last.last().is_some_and(|line| line.trim().is_empty()) {

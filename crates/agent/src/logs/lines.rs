@@ -1,7 +1,7 @@
 //! Splits bytes into lines, as Python's text files do: a line ends with `\n`, `\r` or `\r\n`. An unterminated line is
 //! buffered.
 
-/// A longer line is split.
+/// The maximum length of a buffered line. A longer line is split.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// The beginning of an unterminated line.
@@ -17,7 +17,7 @@ impl Lines {
             let end = start + length;
             let next = match (self.0[end], self.0.get(end + 1)) {
                 (b'\r', Some(b'\n')) => end + 2,
-                // The `\n` of a `\r\n` may follow.
+                // This `\r` may be the first half of a `\r\n`.
                 (b'\r', None) => break,
                 _ => end + 1,
             };
@@ -31,7 +31,7 @@ impl Lines {
         }
     }
 
-    /// Passes the rest to `line`. No more bytes may follow.
+    /// Passes the unterminated line to `line`, if there is one. The caller must not pass more bytes afterwards.
     pub(super) fn finish(&mut self, mut line: impl FnMut(&[u8])) {
         let rest = std::mem::take(&mut self.0);
         let rest = rest.strip_suffix(b"\r").unwrap_or(&rest);

@@ -1,5 +1,5 @@
-//! A pipe for a worker's standard error through the agent. If the agent's own standard error is a terminal, it is a
-//! pseudoterminal, so that the worker behaves as without the agent.
+//! A pipe through which a worker's standard error passes to the agent. If the agent's own standard error is a terminal,
+//! a pseudoterminal takes the place of the pipe, so that the worker behaves as on a terminal.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{OptionalActions, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 
-/// Returns the worker's end and the agent's end.
+/// Opens the pipe or pseudoterminal. Returns the worker's end and the agent's end.
 pub(super) fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     let (worker_end, agent_end) = match io::stderr().is_terminal() {
         // The system may have no pseudoterminal left.
@@ -29,7 +29,7 @@ fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
     grantpt(&agent_end)?;
     unlockpt(&agent_end)?;
     let worker_end = ioctl_tiocgptpeer(&agent_end, flags)?;
-    // Bytes pass unchanged. The real terminal interprets them.
+    // In raw mode, bytes pass unchanged. The real terminal interprets them.
     let mut modes = tcgetattr(&worker_end)?;
     modes.make_raw();
     tcsetattr(&worker_end, OptionalActions::Now, &modes)?;

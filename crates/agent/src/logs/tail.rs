@@ -22,7 +22,7 @@ use crate::error::{AgentError, Result};
 
 /// Interval for reading files. Standard error that passes through the agent is read when data arrives.
 const READ_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// How long [`Tail::catch_up`] waits.
+/// The timeout of [`Tail::catch_up`].
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval for checking whether the reader of the agent's output still reads.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(2);
@@ -88,7 +88,7 @@ impl Tail {
         self.commands.send(Command::Follow(source));
     }
 
-    /// Waits until everything that has been written so far was read, for at most 1 s.
+    /// Waits until the thread has read everything that has been written so far, for at most 1 s.
     pub(super) fn catch_up(&self) {
         let _ = self.flush(false).recv_timeout(CATCH_UP_TIMEOUT);
     }
@@ -137,7 +137,7 @@ struct TailThread {
     to: Console,
     show: Show,
     commands: Receiver<Command>,
-    /// Counts writes, to distinguish a slow reader from one that reads nothing.
+    /// The number of writes to the agent's stream, to distinguish a slow reader from one that reads nothing.
     progress: Arc<AtomicU64>,
     /// Whether all tee'd lines were shown.
     all_shown: bool,
@@ -227,7 +227,8 @@ impl TailThread {
     }
 }
 
-/// Appends a line with its prefix to `text`, which is shown with one write, and to the file for filtered lines.
+/// Appends a line with its prefix to `text`, which is shown with one write. If `filter` matches the line, also writes
+/// it to the file of the filter.
 fn append_line(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&Filter>) {
     let start = text.len();
     let line = String::from_utf8_lossy(line);
@@ -237,7 +238,7 @@ fn append_line(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&F
     if let Some(filter) = filter
         && filter.wanted.iter().any(|wanted| line.contains(wanted.as_str()))
     {
-        // The line may still be in the stream's own file.
+        // Only report the error, because the stream's own file may contain the line.
         if let Err(error) = (&filter.file).write_all(&text[start..]) {
             filter.error.report(format!("cannot write {:?}: {error}; the workers run on", filter.path));
         }

@@ -1,4 +1,4 @@
-//! Where the output of workers goes, and that none of it is lost.
+//! Tests of where the output of workers goes, and that none of it is lost.
 
 use std::io::Write;
 use std::time::Duration;
@@ -107,7 +107,7 @@ fn a_temporary_folder_is_removed_if_it_is_empty() {
     }
 }
 
-/// Returns what the tail has shown. A filter that matches every line writes it to a file.
+/// Returns the lines of standard output that the tail has shown and that match the filter, which writes them to a file.
 fn shown(logs: &Logs) -> String {
     std::fs::read_to_string(logs.folder().path().unwrap().join("attempt_1/filtered_stdout.log")).unwrap()
 }
@@ -127,7 +127,7 @@ fn every_teed_line_is_shown_whole_with_its_prefix() {
         for worker in &streams {
             scope.spawn(move || {
                 for n in 0..2000 {
-                    // In two halves, so that the reader finds unterminated lines.
+                    // Write each line in two halves, so that the reader finds unterminated lines.
                     write(&worker.stdout, &format!("line {n}"));
                     write(&worker.stdout, " end\n");
                 }
@@ -174,7 +174,7 @@ fn lines_wait_for_a_slow_reader_and_unread_lines_are_reported() {
     write(&logs.worker(0).unwrap().stdout, "four\n");
     drop(closed);
     assert!(logs.finish(FLUSH_TIMEOUT, || false));
-    // A reader that has exited.
+    // Every write fails if the reader has exited.
     let mut logs = Logs::with_show(&config, |_, _| false).unwrap();
     logs.start(&formation());
     write(&logs.worker(0).unwrap().stdout, "one\ntwo\n");
@@ -211,7 +211,7 @@ fn the_last_lines_of_stderr_are_available_wherever_it_goes() {
         let lines = vec!["a".to_owned(), format!("worker {rank} failed")];
         assert_eq!(logs.last_lines(rank as u32), (lines, rank == 2));
     }
-    // Processes that still have the worker's end open don't delay the end.
+    // `finish` does not wait for processes that still have the worker's end of the pipe open.
     assert!(logs.finish(FLUSH_TIMEOUT, || false));
 }
 

@@ -1,4 +1,4 @@
-//! The reports, compared with torch's line by line.
+//! Tests of the reports, which are compared with torch's line by line.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn the_earliest_failure_is_the_root_cause_and_signals_have_names() {
     assert_eq!(lines[cause + 1], "[1]:");
     assert_eq!(lines[cause + 5], "  exitcode  : -9 (pid: 100)  (SIGKILL)");
     assert_eq!(lines[cause + 7..cause + 9], ["  traceback : Trace", "  line"]);
-    // The border is as wide as the widest line, which has the signal.
+    // The border is as wide as the widest line, which names the signal.
     assert_eq!(lines[1], "=".repeat(lines[11].len()));
 }
 
@@ -107,7 +107,7 @@ fn a_traceback_is_reported_once_and_not_at_all_if_the_console_has_shown_it() {
         "{on_the_console}"
     );
 
-    // The error file contains it as well.
+    // The error file also contains the traceback.
     (failed.message, failed.shown) = (trace.into(), false);
     let recorded = report(&failed);
     assert_eq!((count(&recorded, "Traceback (most"), count(&recorded, "boom")), (1, 1), "{recorded}");
@@ -119,7 +119,7 @@ fn a_traceback_is_reported_once_and_not_at_all_if_the_console_has_shown_it() {
     );
     assert!(!recorded.contains("Traceback (most"), "{recorded}");
 
-    // Standard error contains something else, so both are shown.
+    // Standard error contains other lines, so the report has both.
     (failed.last_lines, failed.shown) = (vec!["other words".into()], false);
     let recorded = report(&failed);
     assert!(recorded.contains("Traceback (most") && recorded.contains("    other words"), "{recorded}");

@@ -1,7 +1,7 @@
 //! The announcements of one round: lines that nodes append to one value.
 //!
-//! A line announces a node or retracts it. Malformed lines are skipped. Any client can append lines, so an announcement
-//! alone never makes a node a participant.
+//! A line announces a node or retracts it. Malformed lines are skipped. An announcement is only a request: a node
+//! becomes a participant when another node adds it to the state.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +25,8 @@ pub(super) fn parse(lines: &[u8], limits: &Limits) -> Vec<NodeDesc> {
     };
     let announced = entries().filter(|(is_announcement, _)| *is_announcement).map(|(_, node)| node);
     let mut nodes: Vec<NodeDesc> = announced.take(limits.state_nodes).collect();
-    // A second pass over the lines, which keeps only retractions of announced nodes. Otherwise a client could fill the
-    // memory with retractions.
+    // This second pass over the lines keeps only the retractions of announced nodes. If it kept all of them, a client
+    // could exhaust the memory with retractions.
     let candidates: BTreeSet<&NodeDesc> = nodes.iter().collect();
     let retracted = entries().filter(|(is_announcement, node)| !is_announcement && candidates.contains(node));
     let retracted: BTreeSet<NodeDesc> = retracted.map(|(_, node)| node).collect();

@@ -1,5 +1,5 @@
-//! Decides which node hosts the store. Every node that has the endpoint's address tries to bind its port. The first one
-//! hosts the store, and all other nodes are its clients.
+//! Decides which node hosts the store. Every node whose machine has the endpoint's address tries to bind the endpoint's
+//! port. The first one hosts the store, and all other nodes are its clients.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::settings::{StoreType, read_timeout, store_type};
 
 /// The port of an endpoint without a port.
 pub(crate) const DEFAULT_PORT: u16 = 29400;
-/// How long a node tries to connect before it checks again whether it can host the store. Its name may resolve by then,
-/// its address may be configured, or the previous host may have exited.
+/// How long a node tries to connect before it checks again whether it can host the store. By then, the name of the
+/// endpoint may resolve, its address may be configured on this machine, or the previous host may have exited.
 const HOST_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The store of a rendezvous.
@@ -31,11 +31,12 @@ pub struct C10dStore {
     pub is_host: bool,
     /// An address at which other nodes reach this machine.
     pub reachable_as: String,
-    /// Hosts the store on this node if its host is lost. `None` if this node must not host it.
+    /// A function that hosts the store on this node after its host was lost. `None` if this node hosts the store
+    /// already, if the server is standalone, or if the store is a file.
     pub(crate) take_over: Option<TakeOver>,
 }
 
-/// Hosts the store of a rendezvous at its endpoint. Returns `None` if this node can't.
+/// A function that hosts the store of a rendezvous at its endpoint, and returns `None` if this node can't.
 pub(crate) type TakeOver = Box<dyn Fn() -> Option<TcpStore> + Send + Sync>;
 
 /// Creates the store of a rendezvous. The options are `store_type` (`tcp` or `file`), `is_host` and `read_timeout`.
@@ -98,7 +99,7 @@ pub fn create_tcp_store(
         logged: None,
     };
     if is_host_option == Some(true) {
-        // Other nodes can't find a host whose name does not resolve.
+        // Wait until the name resolves, because other nodes can't find a host whose name does not.
         endpoint.wait_until_resolved(timeout, cancellation.clone()).map_err(failed)?;
     }
     let store = loop {
@@ -146,7 +147,8 @@ pub fn create_tcp_store(
     };
     store.set_timeout(Some(timeout));
     let reachable_as = match store.local_address() {
-        // This node reaches the host at a loopback address. Nodes on other machines use the name in the endpoint.
+        // The connection uses a loopback address, so this node is on the host's machine. Nodes on other machines reach
+        // that machine by the name in the endpoint.
         Some(address) if address.ip().to_canonical().is_loopback() => advertised_host(&endpoint),
         Some(address) => address.ip().to_canonical().to_string(),
         None => outbound_address().to_string(),
@@ -187,7 +189,8 @@ fn client_options(endpoint: Endpoint, cancellation: Option<Arc<dyn Cancellation>
     options.cancellation(cancellation)
 }
 
-/// Returns limits for a server that stores nothing large, so that a client can't use up the memory of this node.
+/// Returns the default limits with a smaller maximum for replies and for values in a file. The state is the largest
+/// value in this store, and a larger one must not exhaust the memory of this node.
 fn store_limits() -> Limits {
     let mut limits = TcpStoreServer::default_limits();
     let max_len = 4 * limits.state_bytes;
@@ -196,8 +199,8 @@ fn store_limits() -> Limits {
     limits
 }
 
-/// Returns the name by which nodes reach the host: the name in the endpoint. If that is `localhost`, all nodes are on
-/// this machine.
+/// Returns the name at which other nodes reach the host: the host in the endpoint, or `127.0.0.1` if that is
+/// `localhost`.
 fn advertised_host(endpoint: &Endpoint) -> String {
     if is_loopback(&endpoint.host) && endpoint.host.parse::<std::net::IpAddr>().is_err() {
         "127.0.0.1".into()
@@ -208,14 +211,15 @@ fn advertised_host(endpoint: &Endpoint) -> String {
 
 pub(crate) fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     let path: std::path::PathBuf = match parameters.endpoint.trim() {
-        // Torch also creates a file that only this process knows.
+        // Without an endpoint, torch also creates a file that only this process knows.
         "" => {
             let random = RandomState::new().build_hasher().finish();
             std::env::temp_dir().join(format!("rallypoint-{}-{random:016x}", std::process::id()))
         }
         path => path.into(),
     };
-    // A missing file is created, but a missing folder is not, so the nodes would wait until their timeout.
+    // The store creates a missing file, but not a missing directory. Without this check, the nodes would wait until
+    // their timeout.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         return Err(RendezvousError::parameter(format!(

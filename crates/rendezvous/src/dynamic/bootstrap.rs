@@ -1,8 +1,8 @@
 //! The address of the workers' store, which the agent of rank 0 usually serves.
 //!
 //! Rank 0 publishes the address in every round, and the other nodes read it in every round. Torch's nodes do both in
-//! their first round only, so a new node would wait until its timeout. If rank 0 runs torch, the address that it
-//! published in an earlier round is still valid.
+//! their first round only, so a node that joins a later round of torch's nodes waits until its timeout. If rank 0 runs
+//! torch, the address that it published in an earlier round is still valid.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use crate::store_info::RendezvousStoreInfo;
 
 /// How long a rank 0 that has published in an earlier round may take to publish again.
 const REPUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long nodes wait for rank 0 before they read the state to check whether it was lost. Without this grace, every
-/// node of a large round would read the state.
+/// How long nodes wait for rank 0 before they read the state to check whether rank 0 was lost. Without this grace,
+/// every node of a large round would read the state.
 const STATE_CHECK_GRACE: Duration = Duration::from_secs(1);
 /// Interval for checking whether this node was interrupted and, after `STATE_CHECK_GRACE`, whether the round is intact.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a node keeps from round to round.
+/// What a node remembers about the workers' store from round to round.
 #[derive(Default)]
 pub(super) struct Bootstrap {
-    /// The server of this node, from its first round as rank 0 on.
+    /// The server that this node has run since its first round as rank 0.
     server: Option<Arc<TcpStoreServer>>,
     /// The address that was published last, and the node that published it.
     last_published: Option<(NodeDesc, RendezvousStoreInfo)>,
@@ -48,7 +48,8 @@ impl NewRound<'_> {
         self.handler.is_round_intact(self.round, self.rank_0)
     }
 
-    /// Tolerates a failed call to the store that started at `call_start`. Fails if the outage has lasted too long.
+    /// Tolerates a failed call to the store that started at `call_start`. Fails if the outage has lasted for
+    /// `store_outage_timeout`.
     fn tolerate(&self, source: StoreError, call_start: Instant) -> Result<()> {
         let driver = &self.handler.driver;
         let error = RendezvousError::Connection { run_id: driver.settings.run_id.clone(), source };
@@ -60,7 +61,7 @@ impl Bootstrap {
     /// Publishes the address of the workers' store if this node is rank 0, and reads it otherwise. Returns `None` if
     /// the round ends first.
     ///
-    /// With `serve`, rank 0 runs a server there.
+    /// If `serve` is set, rank 0 also runs the server of the workers' store.
     pub(super) fn build(
         &mut self,
         round: &NewRound<'_>,
@@ -115,14 +116,14 @@ impl Bootstrap {
                 Ok(is_published) => published = is_published,
                 Err(error) => {
                     round.tolerate(error, call_start)?;
-                    // The time of the outage does not count.
+                    // The timeout starts again, because the outage does not count.
                     start = Instant::now();
                 }
             }
             if start.elapsed() < STATE_CHECK_GRACE {
                 handler.driver.check_interrupted()?;
             } else if !published && !round.is_intact()? {
-                // Rank 0 may have published, finished and left.
+                // Rank 0 may have left after it published the address and finished.
                 published = store.check(&keys).is_ok_and(|is_published| is_published);
                 if !published {
                     return Ok(None);
@@ -141,7 +142,7 @@ impl Bootstrap {
                 tracing::debug!(
                     "rank 0, {rank_0}, has not published the address of the workers' store again: {info:?}"
                 );
-                // For nodes that were not in the earlier round.
+                // Publish the address again for nodes that were not in the earlier round.
                 let _ = info.publish(store);
                 info
             }
@@ -154,13 +155,14 @@ impl Bootstrap {
         Ok(Some(info))
     }
 
-    /// Returns the port of this node's server, and starts the server if it does not run.
+    /// Returns the port of this node's server. Starts the server if it does not run, and otherwise deletes all its
+    /// keys.
     fn serve(&mut self, addr: &str) -> Result<u16, StoreError> {
         if let Some(server) = &self.server {
             delete_all_keys(server)?;
             return Ok(server.port());
         }
-        // The external address of a machine behind NAT can't be bound.
+        // The external address of a machine behind NAT can't be bound, so the server listens on all addresses.
         let host = if is_this_machine(addr) { listen_host(addr) } else { String::new() };
         let server = TcpStoreServer::bind(&host, 0)?;
         let port = server.port();
@@ -169,8 +171,8 @@ impl Bootstrap {
     }
 }
 
-/// Deletes all keys of the workers of an earlier round, because the next workers use the same names. The server itself
-/// is kept, because torch's nodes don't read its address again.
+/// Deletes all keys that the workers of an earlier round have set, because the workers of the next round use the same
+/// keys. The server keeps running, because torch's nodes read its address only once.
 fn delete_all_keys(server: &TcpStoreServer) -> Result<(), StoreError> {
     let address = server.addresses()[0];
     let host = match address.ip() {

@@ -1,5 +1,5 @@
-//! Executes the operations that the core decides on: reads, writes and pauses. The driver provides the clocks, the
-//! backend and random numbers.
+//! Executes the operations that the core decides on, such as reads, writes and pauses. The driver provides the clocks,
+//! the backend and the random numbers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ use crate::store_info::RendezvousStoreInfo;
 pub(super) struct Driver {
     pub(super) backend: Arc<dyn RendezvousBackend>,
     store: Arc<dyn Store>,
-    /// The cancellation of the store, which ends calls of some threads early.
+    /// The cancellation of the store, which makes pending calls return early.
     pub(super) cancellation: Option<Arc<dyn Cancellation>>,
     pub(super) me: NodeDesc,
     pub(super) settings: Settings,
@@ -37,11 +37,11 @@ pub(super) struct Driver {
     pub(super) interrupted: AtomicBool,
     /// Whether it was logged that the other nodes have dropped this node.
     logged_drop: AtomicBool,
-    /// Locked only while the core decides, never during a call to the backend.
+    /// The core's view of this node. It is locked only while the core decides, never during a call to the backend.
     member: Mutex<Member>,
     /// The state that was read or written last and its token, so that an unchanged state is not decoded again.
     cached: Mutex<Option<(Token, Arc<State>)>>,
-    /// Hosts the store in place of a lost host. `None` if this node must not host it.
+    /// A function that hosts the store in place of a lost host. `None` if this node must not host the store.
     pub(super) take_over: Option<TakeOver>,
     /// The store that this node hosts after it took over. Dropping it stops the server.
     hosted: Mutex<Option<TcpStore>>,
@@ -49,7 +49,8 @@ pub(super) struct Driver {
     round_trip: AtomicU64,
     /// The generation of the store that the state was last read from.
     generation: AtomicU64,
-    /// The round and the address that this node has published as rank 0, and the generation of the store that has them.
+    /// What this node has published as rank 0: the round, the address of the workers' store, and the generation of the
+    /// store that contains them.
     pub(super) published: Mutex<Option<(u64, RendezvousStoreInfo, u64)>>,
     limits: Limits,
     start: Instant,
@@ -57,12 +58,12 @@ pub(super) struct Driver {
 
 /// Interval for checking whether the node was interrupted during a pause.
 const INTERRUPT_CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// The longest round trip to the store with which a node waits for signals. With a longer one, canceling the wait costs
-/// more time than the wait saves.
+/// A node waits for signals only if the last round trip to the store was at most this long. With a longer round trip,
+/// canceling the wait costs more time than the signal saves.
 const MAX_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long each task after a heartbeat may delay the next heartbeat.
+/// The timeout of each task that follows a heartbeat, so that it does not delay the next heartbeat.
 const UPKEEP_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long to check whether a removed node had finished.
+/// The timeout of each call that checks whether a removed node had finished.
 const FINISHED_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Driver {
@@ -99,7 +100,8 @@ impl Driver {
         MonoTime::from_start(moment.saturating_duration_since(self.start))
     }
 
-    /// Returns the time until this node has to write to the state of its round.
+    /// Returns the time until this node has to write to the state: a heartbeat is due, another node is dead, or the
+    /// store has lost the round.
     pub(super) fn until_keep_alive(&self) -> Duration {
         self.member().until_keep_alive(self.now())
     }
@@ -114,12 +116,12 @@ impl Driver {
         self.member().membership(joined, state)
     }
 
-    /// Returns the expected hosts that are not in the last state.
+    /// Returns the expected hosts without a node in the state that was read or written last.
     pub(super) fn missing(&self) -> MissingHosts {
         self.expected_hosts.missing(self.latest().iter().flat_map(|state| state.all_nodes()))
     }
 
-    /// Returns the state that any thread has read or written last.
+    /// Returns the state that a thread of this node has read or written last.
     pub(super) fn latest(&self) -> Option<Arc<State>> {
         let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         cached.as_ref().map(|(_, state)| Arc::clone(state))
@@ -147,7 +149,7 @@ impl Driver {
         let store = Arc::from(self.store.with_timeout(Some(UPKEEP_TIMEOUT)));
         match info.publish(&PrefixStore::new(prefix, store)) {
             Ok(()) => *published_in = generation,
-            // The next call tries again.
+            // The next call of this function tries again.
             Err(error) => {
                 tracing::debug!("could not publish the address of the workers' store again: {error}")
             }
@@ -164,7 +166,8 @@ impl Driver {
         }
     }
 
-    /// Assumes that this node is announced for the next round to open. Another process may have announced it.
+    /// Assumes that another process has announced this node for the open round or, if the round is complete, for the
+    /// next one.
     pub(super) fn assume_announced(&self, state: &State) {
         self.member().announcement = Some(state.round + u64::from(state.complete));
     }
@@ -220,7 +223,8 @@ impl Driver {
         }
     }
 
-    /// Waits for a signal until `timeout` or an interruption. Returns whether the signal was received.
+    /// Waits for a signal until it is received, `timeout` has passed, or this node is interrupted. Returns whether the
+    /// signal was received.
     pub(super) fn wait(&self, signal: Signal, timeout: Duration) -> bool {
         if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > MAX_ROUND_TRIP_TIMEOUT {
             self.sleep(timeout);
@@ -229,7 +233,7 @@ impl Driver {
         self.wait_interruptibly(timeout, |interval| self.backend.wait(signal, interval))
     }
 
-    /// Sleeps until `timeout` or an interruption.
+    /// Sleeps until `timeout` has passed or this node is interrupted.
     pub(super) fn sleep(&self, timeout: Duration) {
         self.wait_interruptibly(timeout, |interval| {
             sleep(interval, self.cancellation.as_ref());
@@ -321,7 +325,8 @@ impl Driver {
         }
     }
 
-    /// Pauses. Returns whether a signal ended the pause.
+    /// Pauses for `timeout`, or until the end of the phase `wake` is signaled. Returns whether a signal ended the
+    /// pause.
     fn pause(&self, goal: Goal, timeout: Duration, wake: Option<Phase>) -> bool {
         match wake {
             Some(phase) => return self.wait(Signal::PhaseOver(phase), timeout),
@@ -332,7 +337,8 @@ impl Driver {
         false
     }
 
-    /// Encodes the state of a write. A state that can't be encoded is a final error, unlike one that can't be decoded.
+    /// Encodes the state of a write, and returns no bytes for other operations. A state that can't be encoded is a
+    /// final error, unlike a state that can't be decoded.
     fn encode(&self, operation: &Operation) -> Result<Vec<u8>> {
         let Operation::Write { state, .. } = operation else { return Ok(Vec::new()) };
         let run_id = || self.settings.run_id.clone();
@@ -369,7 +375,7 @@ impl Driver {
         signals: &[Signal],
     ) -> Result<Outcome> {
         let written = backend.set_state(&bytes, &token)?;
-        // States may be large, so free this one before the next one is decoded.
+        // States may be large, so free these bytes before another state is decoded.
         drop((bytes, token));
         let cell = match (written.won, written.now) {
             (true, Some((_, token))) => {
@@ -517,7 +523,7 @@ impl Driver {
 pub(super) fn fault_of(error: &RendezvousError) -> Option<Fault> {
     match error {
         RendezvousError::Connection { source, .. } if source.is_outage() => Some(Fault::Outage),
-        // Old agents would keep writing states that this node can't share.
+        // This error is final, because agents from before torch 2.6 keep writing states that this node can't share.
         RendezvousError::State { source: StateError::OldAgent, .. } => None,
         RendezvousError::State { .. } => Some(Fault::Corrupt),
         _ => None,

@@ -1,5 +1,5 @@
-//! The thread that maintains the state while the workers of a node run: it sends heartbeats, removes dead nodes, and
-//! restores what the store has lost.
+//! The thread that maintains the state while the workers of a node run. It sends heartbeats, removes dead nodes and the
+//! keys of old rounds, and restores what the store has lost.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rallypoint_store::{Cancellation, sleep};
 
 use super::driver::{Driver, fault_of};
 
-/// The running thread. Dropping this stops it.
+/// A handle to the thread. Dropping the handle stops the thread.
 pub(super) struct KeepAlive {
     /// Dropping the sender stops the thread.
     stop_on_drop: Option<Sender<()>>,
@@ -52,7 +52,7 @@ impl Drop for KeepAlive {
     }
 }
 
-/// Sends one heartbeat. A failure is logged and not retried, because the next heartbeat follows.
+/// Sends one heartbeat. A failed heartbeat is logged and not retried, because the next heartbeat follows.
 fn send_heartbeat(driver: &Driver) {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
     let failed =
@@ -64,7 +64,7 @@ fn send_heartbeat(driver: &Driver) {
             tracing::warn!("{failed} within {limit} s (heartbeat_timeout).");
         }
         Ok(_) => {}
-        // The core warns about an outage.
+        // The core logs outages and corrupt states.
         Err(error) if fault_of(&error).is_some() => {}
         Err(error) => tracing::warn!("{failed}: {error}"),
     }

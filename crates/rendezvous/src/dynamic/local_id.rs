@@ -1,7 +1,8 @@
 //! Local ids, which distinguish nodes with the same address and process id.
 //!
 //! Torch numbers the handlers of a process from 0, and so do we. Containers that share the network of their host have
-//! the same address and often the same process ids, so each PID namespace has its own range of numbers.
+//! the same address and often the same process ids, so each PID namespace except the initial one has its own range of
+//! numbers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -21,8 +22,8 @@ pub(super) fn next_local_id() -> i64 {
     first + NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns 0 in the initial PID namespace and on systems without namespaces. Otherwise returns a number that only this
-/// namespace has.
+/// Returns the local id of the first handler in a process: 0 in the initial PID namespace and on systems without
+/// namespaces, and otherwise the start of a range for this namespace.
 fn first_local_id(namespace: &Path) -> i64 {
     if cfg!(not(target_os = "linux")) {
         return 0;
@@ -31,7 +32,7 @@ fn first_local_id(namespace: &Path) -> i64 {
     let number = link.as_deref().and_then(Path::to_str).and_then(namespace_number);
     let offset = match number {
         Some(number) => number.saturating_sub(INITIAL_NAMESPACE),
-        // The namespace is unknown, so the number is random.
+        // The namespace is unknown, so its range is random.
         None => i64::from(RandomState::new().build_hasher().finish() as u32) + 1,
     };
     offset.clamp(0, i64::from(u32::MAX)) * IDS_PER_NAMESPACE

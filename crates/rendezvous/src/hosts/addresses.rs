@@ -1,5 +1,5 @@
 //! Resolves names in the background, because a name server may be slow and a node that joins must not wait for it. Up
-//! to 8 threads resolve thousands of names, and stop after 5 min.
+//! to 8 threads resolve thousands of names. They stop 5 min after the first lookup.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -77,7 +77,7 @@ impl Addresses {
         }
     }
 
-    /// Resolves queued names until the queue is empty or the time is over.
+    /// Resolves queued names until the queue is empty or `LOOKUP_TIMEOUT` has passed.
     fn run_lookups(&self, resolve: fn(&str) -> Vec<IpAddr>) {
         loop {
             let mut lookups = self.lookups();

@@ -16,7 +16,7 @@ fn join_error(value: &[u8]) -> String {
     let mut job = Job::new(1, 1);
     // The node waits this long for the state to be repaired.
     job.settings.join_timeout = Duration::from_millis(600);
-    // Our server would refuse the value.
+    // The state is in a `HashStore`, because our server would refuse the value.
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let node = job.node_over(&store);
     store.set("torch.rendezvous.job", value).unwrap();
@@ -106,7 +106,8 @@ fn our_server_refuses_harmful_states_and_so_protects_torchs_nodes() {
     assert_eq!(node.next_rendezvous().unwrap().world_size, 1);
 }
 
-/// Without a remedy, the signals would wake the node again and again, and it would read the state each time.
+/// A client sets the signals although nothing has changed, and they stay set. If the node kept waiting for them, each
+/// wait would return immediately, and the node would read the state in a busy loop.
 #[test]
 fn a_false_signal_wakes_a_node_once() {
     let job = Job::new(2, 2);
@@ -118,7 +119,7 @@ fn a_false_signal_wakes_a_node_once() {
     let reads = || job.counts.reads.load(Ordering::Relaxed);
     eventually("the node waits", || reads() > 2);
     let before = reads();
-    // Measures the reads during this time.
+    // Count the reads during these 3 s.
     std::thread::sleep(Duration::from_secs(3));
     let after = reads() - before;
     assert!(after <= 6, "{after} reads in 3 s");
@@ -126,7 +127,7 @@ fn a_false_signal_wakes_a_node_once() {
     joining.join().unwrap().unwrap_err();
 }
 
-/// Deleting the state starts a new job. It must not contain nodes of the old one.
+/// Deleting the state starts a new job, which must not contain nodes of the old one.
 #[test]
 fn a_job_whose_state_was_deleted_starts_without_its_old_keys() {
     let job = Job::new(2, 2);

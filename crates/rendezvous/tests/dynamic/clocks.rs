@@ -1,5 +1,5 @@
-//! Wrong clocks. With torch's nodes, an offset of 20 s is enough to get two worlds in one round, as the interop tests
-//! show.
+//! Tests with wrong clocks. With torch's nodes, an offset of 20 s is enough to get two conflicting worlds in one round,
+//! as the interop tests show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -39,7 +39,7 @@ fn a_clock_that_jumps_during_a_round_drops_no_node() {
     for jump in [20, -HOUR_SECONDS, HOUR_SECONDS, -20] {
         clocks[0].store(jump, Ordering::Relaxed);
         clocks[1].store(-jump, Ordering::Relaxed);
-        // Two heartbeats of each node with the new time.
+        // Wait for four heartbeats with the new time, about two of each node.
         let writes = job.writes();
         eventually_within(Duration::from_secs(20), "both nodes have sent heartbeats", || {
             job.writes() >= writes + 4
@@ -55,8 +55,8 @@ fn a_clock_that_jumps_during_a_round_drops_no_node() {
     assert_eq!(after[0].round, before[0].round + 1);
 }
 
-/// Offsets with which torch's nodes fail: one clock writes the end of the last call and another one compares it, and a
-/// node with an early clock looks dead.
+/// Clock offsets with which torch's nodes fail. One node computes the end of the last call with its clock, and another
+/// node compares it with a different clock. A node whose clock is behind looks dead.
 const OFFSETS: [i64; 6] = [-HOUR_SECONDS, -60, -20, 20, 60, HOUR_SECONDS];
 
 const LAST_CALL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -96,7 +96,7 @@ fn the_last_call_ends_on_time_whichever_clock_is_wrong() {
                 let took = start.elapsed();
                 assert_agree(&joined);
                 assert_eq!((joined[0].round, joined[0].world_size), (0, 2), "{seconds} s");
-                // Nodes poll at most twice per second.
+                // The last call may end late, because nodes poll at most twice per second.
                 let expected = LAST_CALL_TIMEOUT - Duration::from_millis(100)
                     ..LAST_CALL_TIMEOUT + Duration::from_secs(4);
                 assert!(expected.contains(&took), "{seconds} s: {took:?}");

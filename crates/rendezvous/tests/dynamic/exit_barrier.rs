@@ -1,4 +1,4 @@
-//! The exit barrier, at which nodes wait for each other when their workers have ended.
+//! Tests of the exit barrier, at which nodes wait for each other when their workers have ended.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ fn no_node_waits_for_a_failed_node_and_the_rendezvous_stays_open() {
         if !fails_last {
             failing.fail().unwrap();
         }
-        // The barrier calls this only while the node waits.
+        // The barrier calls `give_up` only while the node waits, so not if the other node has failed before.
         let fail_now = || {
             assert!(fails_last);
             failing.fail().map(|()| None)
@@ -108,7 +108,7 @@ impl RendezvousHandler for HostThatLeaves {
     }
 }
 
-/// Torch's host exits as soon as it knows that all nodes have finished.
+/// A torch node that hosts the store exits as soon as it knows that all nodes have finished.
 #[test]
 fn the_last_node_ends_in_time_although_the_host_of_the_store_has_left() {
     let job = Job::new(1, 1);

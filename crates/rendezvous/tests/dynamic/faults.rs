@@ -1,4 +1,4 @@
-//! Dead nodes, lost states and frozen stores.
+//! Tests with dead nodes, lost states and frozen stores.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ fn a_dead_node_is_removed_and_a_spare_replaces_it() {
     join_all(&nodes);
     let spare = job.node();
     let waiting = join(&spare);
-    // The node does not leave. Only its heartbeats end.
+    // Dropping the handler ends the heartbeats without leaving the rendezvous, as if the process had died.
     drop(nodes.remove(0));
     eventually_within(Duration::from_secs(10), "the spare waits", || {
         nodes[0].membership().unwrap().num_nodes_waiting() > 0
@@ -37,7 +37,7 @@ fn a_dead_node_is_removed_and_a_spare_replaces_it() {
     assert_agree(&[left, waiting.join().unwrap().unwrap()]);
 }
 
-/// Trap T2: a torch node that was dropped continues and never notices it.
+/// A torch node that was dropped continues and never notices it.
 #[test]
 fn a_dropped_node_notices_it_and_rejoins() {
     let job = job_with_short_timeouts(1, 2);
@@ -62,7 +62,7 @@ fn a_dropped_node_notices_it_and_rejoins() {
     assert!(after[0].round > before[0].round);
 }
 
-/// The node is in no round that it could restore, so it joins again.
+/// A node that waits is in no round that it could restore, so it joins again.
 #[test]
 fn a_waiting_node_joins_again_after_the_state_was_deleted() {
     for is_first_restored in [true, false] {
@@ -125,7 +125,7 @@ fn the_error_for_a_lost_store_names_it() {
 #[test]
 fn a_node_joins_after_a_corrupt_state_was_repaired() {
     let job = job_with_short_timeouts(2, 2);
-    // Our server would refuse the value.
+    // The state is in a `HashStore`, because our server would refuse the value.
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let nodes = [0, 1].map(|_| job.node_over(&store));
     store.set("torch.rendezvous.job", b"!!!").unwrap();
@@ -139,7 +139,7 @@ fn a_node_joins_after_a_corrupt_state_was_repaired() {
     assert_agree(&[waiting.join().unwrap().unwrap(), other]);
 }
 
-/// Torch's node hangs for as long as its client does, which may be minutes.
+/// With a frozen store, a torch node hangs until the timeout of its client, which may be minutes.
 #[test]
 fn a_frozen_store_is_an_error_after_the_outage_timeout() {
     let mut job = job_with_short_timeouts(1, 1);
@@ -164,8 +164,8 @@ fn a_frozen_store_is_an_error_after_the_outage_timeout() {
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 }
 
-/// Completes the round with a rank 0 that publishes no address. It died after it joined, or it runs torch and has
-/// published in an earlier round. Returns when `node` waits for that address.
+/// Completes the round with a rank 0 that publishes no address, like a node that died after it joined, or a torch node
+/// that has published in an earlier round. Returns when `node` waits for that address.
 fn add_silent_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
     add_silent_rank_0_to_round(0, job, node);
 }
@@ -181,7 +181,7 @@ fn add_silent_rank_0_to_round(round: u64, job: &Job, node: &DynamicRendezvousHan
     (new_state.round, new_state.complete, new_state.deadline) = (round, true, None);
     new_state.wait_list.clear();
     put_state(&store, &new_state);
-    // A node sends heartbeats once it has joined.
+    // A node sends heartbeats once it has joined, while it waits for the address.
     let before = new_state.last_heartbeats[node.node()];
     eventually("the node sends heartbeats", || {
         state(&store).last_heartbeats.get(node.node()).is_some_and(|beat| *beat != before)
@@ -211,7 +211,7 @@ fn a_node_that_waits_for_rank_0_to_publish_the_master_can_be_interrupted() {
     assert!(!state(&job.store()).has(node.node()), "the node has left");
 }
 
-/// Without a remedy, the node would fail after `read_timeout` (60 s), although a spare waits.
+/// If the node did not notice that rank 0 was lost, it would fail after `read_timeout` (60 s), although a spare waits.
 #[test]
 fn a_round_whose_rank_0_dies_before_it_publishes_the_master_re_forms_with_a_spare() {
     let job = job_with_short_timeouts(2, 2);
@@ -249,8 +249,8 @@ fn an_invalid_address_is_refused_before_anything_is_written() {
     }
 }
 
-/// Trap T1: a torch node publishes the address of the workers' store in its first round only. Our node has read it then
-/// and publishes it for nodes that join later.
+/// A torch node publishes the address of the workers' store in its first round only. Our node has read it in that round
+/// and publishes it again for nodes that join later.
 #[test]
 fn a_node_that_knows_the_master_of_a_silent_rank_0_publishes_it_again() {
     let mut job = Job::new(2, 2);
@@ -270,7 +270,7 @@ fn a_node_that_knows_the_master_of_a_silent_rank_0_publishes_it_again() {
     assert_eq!(store.get("torch.rendezvous.job.1/MASTER_PORT").unwrap(), b"29999");
 }
 
-/// Without a remedy, the node would wait for its store for `read_timeout` (60 s).
+/// If the join timeout did not limit the calls to the store, the node would wait for the store's own timeout of 60 s.
 #[test]
 fn a_frozen_store_does_not_delay_a_waiting_node_beyond_its_join_timeout() {
     let mut job = job_with_short_timeouts(2, 2);

@@ -23,7 +23,7 @@ pub(crate) struct Job {
     pub(crate) never_polls: bool,
 }
 
-/// How long a node that never polls waits for a signal. Only a failing test takes this long.
+/// The timeout of a node that never polls and waits for a signal. Only a failing test takes this long.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The calls of all backends of a job.
@@ -103,7 +103,8 @@ impl Job {
         self.counts.reads.load(Ordering::Relaxed)
     }
 
-    /// Returns the state that the nodes share. Waits until there is one.
+    /// Returns the state that the nodes share, or an empty one if no node has written it. Waits until the key of the
+    /// state exists.
     pub(crate) fn state(&self) -> State {
         let value = self.store().get("torch.rendezvous.job").unwrap();
         cell::read(&value, &rallypoint_store::Limits::default()).unwrap().unwrap_or_default()

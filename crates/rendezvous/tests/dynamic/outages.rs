@@ -1,4 +1,4 @@
-//! Outages of the store, after which it has its data or is empty.
+//! Tests with outages of the store, after which the store is empty.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::nodes::{Job, assert_agree, join};
 
 pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Creates a node whose client continues with an empty store, as the stores of [`create_store`] do.
+/// Creates a node whose client continues after its store was restarted empty, as the stores of [`create_store`] do.
 ///
 /// [`create_store`]: rallypoint_rendezvous::create_store
 fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
@@ -56,7 +56,7 @@ fn a_round_survives_a_store_that_restarts_empty() {
     }
 }
 
-/// The outage is longer than the timeout of a call. It starts before or after a node is counted.
+/// The outage is longer than the timeout of a call. It starts before or after the first node is counted as ended.
 #[test]
 fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
     for is_counted in [true, false] {
@@ -73,8 +73,8 @@ fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
         let job = &mut job;
         std::thread::scope(|scope| {
             let finish = |rank: usize| ExitBarrier::of(&rounds[rank]).with_outage_timeout(FINISH_TIMEOUT);
-            // Waiting nodes call their function to decide whether to give up. The function of this node also stops and
-            // restarts the store.
+            // The exit barrier repeatedly calls a function that decides whether to give up. The function of this node
+            // also stops and restarts the store.
             let (wait, leave) = (finish(0), finish(1));
             let (node, other) = (&nodes[1], &nodes[0]);
             let waiting = scope.spawn(move || {

@@ -1,4 +1,4 @@
-//! Rounds that form and re-form.
+//! Tests of rounds that form and re-form.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use crate::nodes::{Job, assert_agree, join, join_all};
 
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The last call of rounds that are not full. Long enough for all nodes of a test to join on a busy machine.
+/// The last call of rounds that do not have the maximum number of nodes. It is long enough for all nodes of a test to
+/// join on a busy machine.
 const LAST_CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Torch's nodes poll once per second. Our nodes are woken by the node that changes the round.
@@ -73,7 +74,7 @@ fn a_round_accepts_more_nodes_than_the_minimum_until_the_last_call_ends() {
     assert!(took >= LAST_CALL_TIMEOUT && took < LAST_CALL_TIMEOUT + Duration::from_secs(4), "{took:?}");
 }
 
-/// Trap T1: with torch, a late node waits for an address that no node publishes, or gets a different one.
+/// With torch, a late node waits for an address of the workers' store that no node publishes, or gets a different one.
 #[test]
 fn a_late_node_gets_the_same_master_as_the_others() {
     let mut job = Job::new(1, 4);
@@ -83,7 +84,7 @@ fn a_late_node_gets_the_same_master_as_the_others() {
     assert_eq!(nodes[0].membership().unwrap().num_nodes_waiting(), 0);
     let late = job.node();
     let joining = join(&late);
-    // A signal wakes the other nodes.
+    // A signal wakes the nodes in the round, so they need not wait for the timeout.
     let start = Instant::now();
     nodes[0].wait_for_change(CHANGE_TIMEOUT);
     nodes[1].wait_for_change(CHANGE_TIMEOUT);
@@ -94,11 +95,11 @@ fn a_late_node_gets_the_same_master_as_the_others() {
     assert_agree(&second);
     assert_eq!(second[0].round, first[0].round + 1);
     nodes.push(late);
-    // Once more, because rank 0 has to publish in each round.
+    // Form another round, because rank 0 has to publish the address in each round.
     assert_agree(&join_all(&nodes));
 }
 
-/// Trap T1 with a late node that becomes rank 0: torch's other nodes keep using the old address.
+/// If a late node becomes rank 0, torch's other nodes keep using the old address.
 #[test]
 fn a_late_node_that_becomes_rank_0_is_the_master_of_all() {
     let mut job = Job::new(1, 3);
@@ -132,8 +133,8 @@ fn a_late_node_that_becomes_rank_0_is_the_master_of_all() {
     assert_eq!(third[1].bootstrap_store_info, first[0].bootstrap_store_info);
 }
 
-/// The node in the round is notified that another node waits, and that node is notified that the next round is
-/// complete.
+/// A signal notifies the node in the round that another node waits, and another signal notifies the waiting node that
+/// the next round is complete.
 #[test]
 fn rejoining_nodes_are_woken_by_signals() {
     let mut job = Job::new(2, 2);
@@ -287,7 +288,7 @@ fn an_interrupted_node_leaves_within_five_seconds() {
     assert_agree(&join_all(&job.nodes(2)));
 }
 
-/// Nodes wait for more nodes, as a spare of a full round, and on the wait list.
+/// The nodes of three jobs wait: two nodes for a third one, a spare of a full round, and a late node on the wait list.
 #[test]
 fn waiting_nodes_read_the_state_at_most_twice_per_second() {
     const WINDOW: Duration = Duration::from_secs(4);
@@ -312,7 +313,7 @@ fn waiting_nodes_read_the_state_at_most_twice_per_second() {
         [("below the minimum", &open, 2.0), ("a spare", &full, 1.0), ("on the wait list", &under_way, 1.0)];
     let before = jobs.map(|(_, job, _)| job.reads());
     let start = Instant::now();
-    // Measures the reads during this time.
+    // Count the reads during this time.
     std::thread::sleep(WINDOW);
     let reads = jobs.map(|(_, job, _)| job.reads());
     let took = start.elapsed().as_secs_f64();
@@ -326,7 +327,7 @@ fn waiting_nodes_read_the_state_at_most_twice_per_second() {
         let error = node.join().unwrap().unwrap_err();
         assert!(matches!(error, RendezvousError::Interrupted { .. }), "{error}");
     }
-    // Plus a few reads to join and to leave.
+    // Each of the two nodes reads the state at most twice per second, plus a few times to join and to leave.
     let (reads, took) = (open.reads() as f64, start_of_waiting.elapsed().as_secs_f64());
     assert!(reads <= 2.0 * 2.0 * took + 8.0, "{reads} reads in {took} s");
 }
@@ -368,7 +369,7 @@ fn the_workers_store_is_empty_in_a_new_round() {
     assert_eq!(worker.num_keys().unwrap(), 0);
 }
 
-/// Torch's nodes would leave the round and join again dozens of times per second.
+/// With different `--nnodes`, torch's nodes would leave the round and join again dozens of times per second.
 #[test]
 fn a_node_with_other_terms_is_refused_and_the_others_continue() {
     let job = Job::new(2, 2);
@@ -407,7 +408,7 @@ fn one_of_two_nodes_with_different_terms_that_join_together_is_refused() {
     }
 }
 
-/// Torch's agents never remove them.
+/// Torch's agents never remove the keys of old rounds.
 #[test]
 fn keys_of_old_rounds_are_removed() {
     let job = Job::new(1, 1);

@@ -33,8 +33,8 @@ fn ranks_at<T: Send>(
     ranks_with(|| client(server), ranks, act)
 }
 
-/// Like [`ranks`], over a store in this process. A timeout of such a store always contains the missing keys. A server
-/// on a busy machine may reply too late for that.
+/// Like [`ranks`], over a store in this process. The timeout error of such a store always contains the missing keys. A
+/// server on a busy machine may reply too late, and its error then does not contain them.
 fn local_ranks<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
     let store = HashStore::new();
     ranks_with(|| store.clone(), ranks, act)
@@ -164,7 +164,7 @@ fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
     ranks(&[0, 1, 2, 3, 4], |store, rank| {
         use std::sync::atomic::Ordering::SeqCst;
         arrived.fetch_add(1, SeqCst);
-        // With and without a rank, because torch allows both.
+        // Some callers pass their rank and some do not, because torch allows both.
         let rank = (rank % 2 == 0).then_some(rank);
         barrier(store, &Barrier::new("b", 5).timeout(CALL_TIMEOUT).rank(rank)).unwrap();
         assert_eq!(arrived.load(SeqCst), 5);
@@ -194,7 +194,7 @@ fn a_barrier_of_our_ranks_needs_no_time_for_tracing() {
     });
 }
 
-/// Torch's ranks wait for this gate.
+/// Torch's ranks wait for the key `b/TRACING_GATE` before they return the timeout.
 #[test]
 fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
     for rank in [0, 1] {
@@ -207,8 +207,8 @@ fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
     }
 }
 
-/// A rank that arrived without a rank number can't be named. The other ranks wait for its trace key until the trace
-/// timeout.
+/// A caller that arrived without passing its rank can't be named. The other callers wait for its trace key until the
+/// trace timeout.
 #[test]
 fn a_barrier_with_unknown_ranks_is_traced_until_the_trace_timeout() {
     let at = Barrier::new("b", 3).timeout(ARRIVAL_TIMEOUT).trace_timeout(SHORT_TIMEOUT);

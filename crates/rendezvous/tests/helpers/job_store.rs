@@ -1,4 +1,5 @@
-//! `create_c10d_store`: one process serves, the others connect, and all of them have arrived when it returns.
+//! Tests of `create_c10d_store`: one process serves, the others connect, and all of them have arrived when the call
+//! returns.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -11,7 +12,7 @@ fn options(server_port: Option<u16>, world_size: u64) -> C10dStoreOptions {
     C10dStoreOptions::new("127.0.0.1", server_port).world_size(world_size).timeout(CALL_TIMEOUT)
 }
 
-/// Creates the store. Rank 0 serves it.
+/// Calls `create_c10d_store` as the process with this rank. Rank 0 serves the store.
 fn create(rank: u64, options: &C10dStoreOptions) -> Result<TcpStore> {
     create_c10d_store(&options.clone().is_server(rank == 0))
 }
@@ -28,14 +29,14 @@ fn four_processes_connect_at_a_given_port() {
                 let options = &options;
                 scope.spawn(move || {
                     let store = create(rank, options).unwrap();
-                    // All ranks have arrived, so all are counted.
+                    // The counter includes all ranks, because all of them have arrived.
                     assert_eq!(store.get("_tcp_store/num_members/num_members").unwrap(), b"4");
                     assert_eq!(store.timeout(), Some(CALL_TIMEOUT));
                     assert_eq!(store.server().is_some(), rank == 0);
                     store.add("sum", rank as i64).unwrap();
                     store.barrier("done", 4).unwrap();
                     assert_eq!(store.get("sum").unwrap(), b"6");
-                    // The server must run until all ranks are done.
+                    // Return the store, because the server must run until all ranks are done.
                     store
                 })
             })
