@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::log::LogArgs;
 use crate::{exit_code, log, output};
 
-/// The timeout that stands for none: 31 years.
+/// The timeout that `--timeout 0` stands for: 31 years, which is no timeout in practice.
 const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 
 const EXAMPLES: &str = "  \
@@ -149,7 +149,10 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs the workloads one by one and returns the exit code. Fails if no workload could be started.
+/// Runs the workloads one by one, adds their results to `outcomes`, and returns the exit code.
+///
+/// Fails if a workload name is unknown or if no connection to the server can be made. A workload that fails later is
+/// reported, and its exit code is returned.
 fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, BenchError> {
     let mut workloads = Vec::new();
     for names in &args.workload {
@@ -158,7 +161,8 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
     let interrupted = Arc::new(AtomicBool::new(false));
     let mut bench = Bench::connect(args.options(), Arc::clone(&interrupted))?;
     for signal in [SIGINT, SIGTERM] {
-        // Without the handler, Ctrl-C still ends the run, but the keys stay.
+        // If the handler can't be installed, the signal still ends the process, but the keys of the run are not
+        // deleted.
         let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
     }
     if !args.json && output::write_stdout(format!("{}\n", table_header())).is_err() {

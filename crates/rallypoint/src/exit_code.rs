@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Another failure. Standard error has the reason.
+/// A failure that no other exit code describes. Standard error has the reason.
 pub(crate) const FAILURE: u8 = 1;
 /// Wrong usage.
 pub(crate) const USAGE: u8 = 2;
@@ -25,12 +25,13 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// `bench`: SIGINT or SIGTERM interrupted the run.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Returns the exit code of a process that a signal ended, as a shell reports it.
+/// Returns the exit code with which a shell reports a process that this signal ended: 128 plus the number of the
+/// signal.
 pub(crate) fn of_signal(signal: i32) -> u8 {
     128u8.saturating_add(signal as u8)
 }
 
-/// What one exit code means for some commands.
+/// The meaning of one exit code for one or more commands.
 pub(crate) struct Row {
     code: Code,
     commands: &'static [&'static str],

@@ -1,6 +1,6 @@
-//! The values of flags, from the command line or from environment variables. A flag on the command line is never
-//! ignored: if it can't have an effect, it is refused. A variable may have been set for other commands, so it only
-//! causes a warning.
+//! The values of flags, from the command line or from environment variables. A flag on the command line that can't
+//! have an effect is refused, except for combinations that are common in launch scripts. An environment variable may
+//! have been set for other commands, so one without an effect usually causes only a warning.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,17 +8,19 @@ use std::fmt;
 use crate::python::int;
 use crate::refusal::Refusal;
 
-/// The value of a flag.
+/// The value of a flag, and whether the user set the flag or its environment variable.
 #[derive(Debug, Clone)]
 pub(crate) struct FlagValue<T> {
     pub(crate) value: T,
     pub(crate) flag: &'static str,
-    /// Whether the flag is on the command line. Otherwise the value is that of its variable.
+    /// Whether the flag is on the command line. If not, the value comes from its environment variable or is the
+    /// default.
     pub(crate) is_typed: bool,
 }
 
 impl<T: fmt::Display> FlagValue<T> {
-    /// Refuses the flag, or warns about the variable, because it conflicts with other flags.
+    /// Fails if the flag is on the command line, and adds a warning if the value comes from an environment variable.
+    /// `why` names the conflict with other flags.
     pub(crate) fn refuse(&self, why: &str, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         match self.is_typed {
             true => Err(Refusal::usage(format!("{self} can't be honored: {why}"))),
@@ -29,8 +31,8 @@ impl<T: fmt::Display> FlagValue<T> {
         }
     }
 
-    /// Warns that the value has no effect. For combinations that are common in launch scripts, and that torchrun
-    /// accepts.
+    /// Adds a warning that the value has no effect. This is for combinations that are common in launch scripts and
+    /// that torchrun accepts.
     pub(crate) fn warn(&self, why: &str, warnings: &mut Vec<String>) {
         warnings.push(format!("{self} has no effect: {why}"));
     }
@@ -53,12 +55,12 @@ impl<T: fmt::Display> fmt::Display for FlagValue<T> {
 pub(crate) struct FlagEnvironment<'a>(pub(crate) &'a dyn Fn(&str) -> Option<OsString>);
 
 impl FlagEnvironment<'_> {
-    /// Returns a variable as text.
+    /// Returns the value of an environment variable. Invalid UTF-8 in it is replaced.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         (self.0)(name).map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// Returns the text of a flag, or of its variable.
+    /// Returns the text of a flag, or else of its environment variable. `typed` is the value on the command line.
     pub(crate) fn flag(&self, typed: &Option<String>, flag: &'static str) -> Option<FlagValue<String>> {
         let value = typed.clone().or_else(|| self.variable(&variable_name(flag)))?;
         Some(FlagValue { value, flag, is_typed: typed.is_some() })
@@ -68,7 +70,8 @@ impl FlagEnvironment<'_> {
         self.flag(typed, flag).map(|flag| flag.value)
     }
 
-    /// Returns the number of a flag, or of its variable. Refuses a variable that is not a number.
+    /// Returns the number of a flag, or else of its environment variable, which `read` parses. Fails if the variable
+    /// is not a number.
     pub(crate) fn number_value<T: Copy>(
         &self,
         typed: Option<T>,
@@ -95,8 +98,8 @@ impl FlagEnvironment<'_> {
         Ok(self.number_value(typed, flag, read)?.map(|flag| flag.value))
     }
 
-    /// Returns a flag without a value if the flag or its variable is set. A variable is set if it is a number other
-    /// than 0.
+    /// Returns a flag that takes no value, if the flag is on the command line or its environment variable is a number
+    /// other than 0. Fails if the variable is not a number.
     pub(crate) fn switch_value(
         &self,
         typed: bool,
@@ -118,12 +121,12 @@ impl FlagEnvironment<'_> {
     }
 }
 
-/// Returns the name of a flag's variable: `PET_NPROC_PER_NODE` for `--nproc-per-node`.
+/// Returns the name of a flag's environment variable: `PET_NPROC_PER_NODE` for `--nproc-per-node`.
 fn variable_name(flag: &str) -> String {
     format!("PET_{}", flag.trim_start_matches('-').replace('-', "_").to_uppercase())
 }
 
-/// Flags of `run` and `join` that have no variable, by their ids.
+/// The ids of the flags of `run` and `join` that have no environment variable.
 const WITHOUT_VARIABLE: [&str; 8] = [
     "numa_binding",
     "logs_specs",
@@ -135,7 +138,7 @@ const WITHOUT_VARIABLE: [&str; 8] = [
     "print_completion",
 ];
 
-/// Returns the name of the variable of a command's flag, if it has one.
+/// Returns the name of the environment variable of a command's flag, if the flag has one.
 pub(crate) fn variable_of(command: &str, arg: &clap::Arg) -> Option<String> {
     let reads_variables = ["run", "join"].contains(&command);
     let has_variable = reads_variables && !WITHOUT_VARIABLE.contains(&arg.get_id().as_str());

@@ -1,5 +1,5 @@
-//! `rallypoint join`: one node of a rendezvous. It is an agent without an outer process, with at most one worker that
-//! runs once. It prints a line of JSON for every round.
+//! `rallypoint join` is one node of a rendezvous: an agent without an outer process. It has at most one worker, which
+//! it never restarts. It prints one line of JSON for every round that it joins.
 
 mod arguments;
 
@@ -56,8 +56,8 @@ fn config(args: JoinArgs, rendezvous: RendezvousParameters) -> LaunchConfig {
     }
 }
 
-/// Returns the exit code, and prints the error if there is one. `stays` is whether the node has joined and has no
-/// command, so that it stays until a signal.
+/// Returns the exit code, and prints the error if there is one. `stays` is whether the node has joined a round and
+/// has no command. Such a node stays until a signal ends it, so the signal is then no failure.
 fn code_of(outcome: &Outcome, stays: bool) -> u8 {
     let command_code = match outcome.last_exit {
         Some(Exit::Code(code)) => code as u8,
@@ -78,7 +78,7 @@ fn code_of(outcome: &Outcome, stays: bool) -> u8 {
     }
 }
 
-/// Prints a line of JSON for every round, and reports what the node waits for.
+/// Prints one line of JSON for every round that the node joins, and reports what the node waits for.
 struct JoinObserver {
     progress: Arc<Progress>,
     run_id: String,
@@ -109,7 +109,7 @@ impl LaunchObserver for JoinObserver {
         self.is_printed.store(true, Ordering::SeqCst);
         let mut out = std::io::stdout().lock();
         match writeln!(out, "{line}").and_then(|()| out.flush()) {
-            // The reader has closed the pipe, because it got what it wanted.
+            // A closed pipe is no failure: its reader needs no further lines.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             written => written,
         }
@@ -122,7 +122,7 @@ impl LaunchObserver for JoinObserver {
     }
 }
 
-/// Prints an error and returns its exit code.
+/// Prints an error to standard error and returns its exit code.
 fn report_error(error: &AgentError) -> u8 {
     if let AgentError::Start { program, source, .. } = error {
         output::write_stderr(&format!("rallypoint join: cannot run {program:?}: {source}"));
@@ -158,7 +158,7 @@ fn report_error(error: &AgentError) -> u8 {
     }
 }
 
-/// Returns what the user can check if the store of a rendezvous can't be used.
+/// Returns a hint for the user about an error of the store of a rendezvous.
 pub(crate) fn store_hint(error: &StoreError) -> &'static str {
     match (error, error.connection_fault()) {
         (StoreError::File { .. } | StoreError::FileTimeout { .. }, _) => {

@@ -1,5 +1,5 @@
-//! The live line of a terminal: a spinner and the reason why the command waits. A process has at most one. It is
-//! cleared before the process ends, also by Ctrl-C, and is not drawn again by a thread that still waits.
+//! The live line on a terminal: a spinner and the reason why the command waits. A process has at most one. The
+//! process clears it before it exits, also after Ctrl-C. From then on, threads that still wait can't draw it again.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,14 @@ use signal_hook::iterator::Signals;
 static LINE: Mutex<Line> = Mutex::new(Line { bar: None, is_over: false });
 
 struct Line {
-    /// The line that is on the terminal.
+    /// The line, while it is on the terminal.
     bar: Option<ProgressBar>,
-    /// Whether the line was cleared for good.
+    /// Whether the process is about to exit, so that the line must not be shown again.
     is_over: bool,
 }
 
-/// Shows a message on the live line, with details on the lines below it. A narrow terminal cuts the end of the line.
+/// Shows a message on the live line, with details on the lines below it. If the terminal is narrow, the end of the
+/// message is cut off.
 pub(crate) fn show(message: String, details: Option<String>) {
     let mut line = lock();
     if line.is_over {
@@ -33,13 +34,13 @@ pub(crate) fn show(message: String, details: Option<String>) {
     bar.tick();
 }
 
-/// A writer to standard error that writes above the live line and draws the line again.
+/// A writer to standard error. It clears the live line, writes the text, and draws the line again below the text.
 pub(crate) struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let write = || io::stderr().write(text);
-        // The lock is not held during the write, which may block.
+        // The lock is released before the write, because the write may block.
         let bar = lock().bar.clone();
         match bar {
             Some(bar) => bar.suspend(write),
@@ -57,14 +58,15 @@ pub(crate) fn clear() {
     lock().clear();
 }
 
-/// Clears the line for good, because the process ends.
+/// Clears the line, and prevents that it is shown again. Call this before the process exits.
 pub(crate) fn end() {
     let mut line = lock();
     line.clear();
     line.is_over = true;
 }
 
-/// Clears the line when Ctrl-C ends this process. For commands that don't handle SIGINT.
+/// Installs a handler for SIGINT that clears the line and then ends the process, as SIGINT does by default. Commands
+/// that handle SIGINT themselves must not call this.
 pub(crate) fn clear_on_interrupt() {
     if rallypoint_agent::is_ignored(SIGINT) {
         return;

@@ -1,7 +1,8 @@
 //! The log: lines on standard error, at the level of `--log-level` or `RALLYPOINT_LOG`.
 //!
-//! A server or a node logs through a thread of its own. Standard error can be a pipe that no process reads, and a write to it
-//! would block forever. Lines that don't fit into the queue of that thread are dropped and counted.
+//! A server or a node queues its log lines for a background thread, which writes them. Standard error can be a pipe
+//! that no process reads, and a write to such a pipe can block forever. Lines that don't fit into the queue are
+//! dropped and counted.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -20,12 +21,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::live_line::Stderr;
 use crate::output;
 
-/// Lines that are queued for the background thread. A burst fits; more lines mean that no process reads the log.
+/// The maximum number of lines in the queue of the background thread. It is large enough for a burst of log lines. A
+/// full queue means that no process reads the log.
 const MAX_QUEUED_LINES: usize = 1024;
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// Whether the subscriber reports its own write errors. It would print them to standard error, which is what failed, and panic
-/// if that fails too, for example on a full disk.
+/// Whether the subscriber reports its own write errors. It must not: it would print a failed write to standard error
+/// on standard error, and panic if that fails, too, for example on a full disk.
 const LOG_INTERNAL_ERRORS: bool = false;
 
 /// The flag that sets the log level.
@@ -45,18 +47,18 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    /// Returns the level of the flag.
+    /// Returns the level of `--log-level`, if the flag is on the command line.
     pub(crate) fn level(&self) -> Option<LevelFilter> {
         self.log_level
     }
 
-    /// Returns the level of the flag, or else of `RALLYPOINT_LOG`, or else the default.
+    /// Returns the level of `--log-level`, or else of `RALLYPOINT_LOG`, or else the default.
     fn level_or_default(&self) -> LevelFilter {
         self.level().unwrap_or_else(level_from_environment)
     }
 }
 
-/// Starts a log whose writes may block.
+/// Starts the log of `store` or `bench`. Its writes go directly to standard error and may block.
 pub(crate) fn start(args: &LogArgs) {
     tracing_subscriber::fmt()
         .with_max_level(args.level_or_default())
@@ -66,16 +68,17 @@ pub(crate) fn start(args: &LogArgs) {
         .init();
 }
 
-/// Starts the log of a server or of one node, whose writes never block.
+/// Starts the log of `serve` or `join`. Its writes never block.
 pub(crate) fn start_background(args: &LogArgs) -> BackgroundWriter {
     start_agent_log(Some(args.level_or_default()), false)
 }
 
-/// Starts the log of an agent as text or as JSON. Its writes never block.
+/// Starts the log of an agent, as text or as JSON. Its writes never block. Without a `level`, the log has the default
+/// levels of an agent.
 pub(crate) fn start_agent_log(level: Option<LevelFilter>, json: bool) -> BackgroundWriter {
     let levels = match level {
         Some(level) => Targets::new().with_default(level),
-        // By default the agent logs its round, but not the steps of the rendezvous that led to it.
+        // By default, the agent logs each round that it joins, but not the steps of the rendezvous before it.
         None => Targets::new().with_default(DEFAULT_LEVEL).with_targets([
             ("rallypoint_rendezvous", LevelFilter::WARN),
             ("rallypoint_store", LevelFilter::WARN),
@@ -92,14 +95,14 @@ pub(crate) fn start_agent_log(level: Option<LevelFilter>, json: bool) -> Backgro
     log_writer
 }
 
-/// Writes an error to standard error as a line of a JSON log, without the background thread.
+/// Writes an error to standard error as one line of JSON, without the background thread. The write may block.
 pub(crate) fn write_json_error(text: &str) {
     let format = tracing_subscriber::fmt().json().flatten_event(true).with_target(false);
     let line = format.with_writer(io::stderr).log_internal_errors(LOG_INTERNAL_ERRORS).finish();
     tracing::subscriber::with_default(line, || tracing::error!("{text}"));
 }
 
-/// Returns the level of `RALLYPOINT_LOG`. A value that is not a level is reported and replaced by the default.
+/// Returns the level of `RALLYPOINT_LOG`. If the value is not a level, prints that and returns the default.
 fn level_from_environment() -> LevelFilter {
     let text = std::env::var_os("RALLYPOINT_LOG").unwrap_or_default();
     if text.is_empty() {
@@ -118,7 +121,7 @@ pub(crate) fn wrong_level(text: &str) -> String {
 }
 
 pub(crate) fn parse_level(name: &str) -> Option<LevelFilter> {
-    // `LevelFilter` also parses numbers.
+    // `LevelFilter` would also parse numbers, which are not accepted.
     let name = name.trim().to_ascii_lowercase();
     LEVELS.contains(&&*name).then(|| name.parse().ok()).flatten()
 }
@@ -132,7 +135,7 @@ fn dropped_notice_json(dropped: u64) -> String {
     serde_json::json!({"level": "WARN", "message": dropped_notice(dropped)}).to_string()
 }
 
-/// A queue of lines for a thread that writes them. Writing to it never blocks.
+/// A queue of log lines for a background thread that writes them. A write to the queue never blocks.
 #[derive(Clone)]
 pub(crate) struct BackgroundWriter(Arc<Queue>);
 
@@ -151,7 +154,8 @@ struct Lines {
 }
 
 impl BackgroundWriter {
-    /// Starts the thread. `notice` returns the line that reports dropped lines.
+    /// Starts the thread, which writes to `out`. `dropped_notice` returns the line that reports a number of dropped
+    /// lines.
     fn start(mut out: impl Write + Send + 'static, dropped_notice: fn(u64) -> String) -> BackgroundWriter {
         let log_writer = BackgroundWriter(Arc::default());
         let queue = Arc::clone(&log_writer.0);
@@ -159,16 +163,16 @@ impl BackgroundWriter {
         log_writer
     }
 
-    /// Waits until all lines are written, at most for `within`.
+    /// Waits until the thread has written all lines, at most for `within`.
     pub(crate) fn finish(&self, within: Duration) {
         let busy = |lines: &mut Lines| lines.is_writing || !lines.queued.is_empty();
-        // Whether all lines were written makes no difference.
+        // The caller continues in any case, so the result of the wait is not used.
         drop(self.0.changed.wait_timeout_while(self.0.lock(), within, busy));
     }
 }
 
 impl Write for BackgroundWriter {
-    /// Queues a line, or drops it. The subscriber passes whole lines.
+    /// Queues a line, or drops it if the queue is full. The subscriber calls this with whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut lines = self.0.lock();
         match lines.queued.len() < MAX_QUEUED_LINES {
@@ -189,7 +193,8 @@ impl Queue {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes queued lines until the process ends. The lock is not held during writes.
+    /// Writes queued lines until the process exits. The lock is released during writes, so that they delay no logging
+    /// thread.
     fn write_to(&self, out: &mut impl Write, dropped_notice: fn(u64) -> String) {
         loop {
             let mut lines = self.lock();
@@ -200,7 +205,7 @@ impl Queue {
             lines.is_writing = true;
             let (queued, dropped) = (std::mem::take(&mut lines.queued), std::mem::take(&mut lines.dropped));
             drop(lines);
-            // A closed standard error does not stop the process.
+            // Write errors are ignored, because a closed standard error must not stop the process.
             for line in queued {
                 let _ = out.write_all(&line);
             }
@@ -216,7 +221,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// A writer that needs a permit for each write.
+    /// A writer that blocks in each write until the test sends a permit.
     struct GatedWriter(Receiver<()>, Sender<Vec<u8>>);
 
     impl Write for GatedWriter {
@@ -243,7 +248,7 @@ mod tests {
         for n in 0..MAX_QUEUED_LINES + 7 {
             log.write_all(format!("line {n}\n").as_bytes()).unwrap();
         }
-        // No permit was sent, so the writer is blocked.
+        // The test has sent no permit, so the thread blocks in its first write and `finish` times out.
         log.finish(Duration::from_millis(10));
         for _ in 0..MAX_QUEUED_LINES + 100 {
             permit.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! The `rallypoint` command line. The other crates do the work.
+//! The `rallypoint` command line. The commands themselves are implemented in the other crates.
 
 mod bench;
 mod exit_code;
@@ -55,13 +55,14 @@ enum Command {
 
 const COMPLETIONS_EXAMPLE: &str = "  rallypoint completions bash > /etc/bash_completion.d/rallypoint";
 
-/// The maximum width of `--help`.
+/// The maximum width of help texts, in columns.
 const HELP_WIDTH: usize = 110;
-/// Time that a command which has ended waits until its log is written.
+/// The maximum time that a command waits for its log to be written before it exits.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // This program also starts itself as the agent and as other parts of a job.
+    // `rallypoint run` starts this program again as the agent and for each worker. In such a process, `enter` takes
+    // over that role.
     let line = match rallypoint_agent::enter() {
         Ok(line) => line,
         Err(code) => return code,
@@ -94,7 +95,7 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Returns the command and all of its subcommands, without those that clap adds.
+    /// Returns the command and all of its subcommands, without the `help` commands that clap adds.
     fn all_commands(command: &clap::Command) -> Vec<&clap::Command> {
         let subcommands = command.get_subcommands().filter(|command| command.get_name() != "help");
         std::iter::once(command).chain(subcommands.flat_map(all_commands)).collect()

@@ -1,10 +1,11 @@
-//! Writes to standard output and standard error without panicking. A closed pipe is not an error, because its reader
-//! got what it wanted. Every other failed write to standard output is.
+//! Writes to standard output and standard error that never panic. A closed pipe at standard output is not an error,
+//! because its reader needs no more output. Any other failed write to standard output is an error.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Writes to standard output. Returns the exit code as an error if that fails for another reason than a closed pipe.
+/// Writes bytes to standard output. If that fails for another reason than a closed pipe, prints the reason and
+/// returns the exit code as an error.
 pub(crate) fn write_stdout(bytes: impl AsRef<[u8]>) -> Result<(), ExitCode> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
@@ -16,20 +17,22 @@ pub(crate) fn write_stdout(bytes: impl AsRef<[u8]>) -> Result<(), ExitCode> {
     }
 }
 
-/// Writes a line to standard error. Errors are ignored, because there is no other place to report them.
+/// Writes a line to standard error, with its control characters escaped. Write errors are ignored, because there is
+/// no other place to report them.
 pub(crate) fn write_stderr(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", escape_control(line.as_bytes(), &[]));
 }
 
-/// Writes several lines to standard error, with one write.
+/// Writes several lines to standard error with one write, so that no line of another thread is between them. Write
+/// errors are ignored.
 pub(crate) fn write_stderr_lines(text: &str) {
     let _ = io::stderr()
         .lock()
         .write_all(format!("{}\n", escape_control(text.as_bytes(), &['\n', '\t'])).as_bytes());
 }
 
-/// Returns bytes as text that a terminal prints as it is. Escapes control characters, except those to `keep`, and
-/// invalid UTF-8.
+/// Returns bytes as text that can't control a terminal. Escapes invalid UTF-8, and all control characters except
+/// those in `keep`.
 pub(crate) fn escape_control(bytes: &[u8], keep: &[char]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

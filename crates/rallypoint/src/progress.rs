@@ -1,4 +1,5 @@
-//! Reports what a node waits for: as a live line on a terminal, and once per change in a log.
+//! Reports what a node waits for: on the live line if standard error is a terminal, or else in the log, once per
+//! change.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
@@ -13,11 +14,11 @@ use crate::output::escape_control;
 pub(crate) struct Progress {
     run_id: String,
     is_terminal: bool,
-    /// The summary that was logged last.
+    /// The last summary in the log, or `None` if none was logged since the last call of `end`.
     logged: Mutex<Option<String>>,
 }
 
-/// Nodes that are named. Further nodes are only counted.
+/// The maximum number of nodes that a message names. Further nodes are only counted.
 const MAX_NAMED_NODES: usize = 8;
 
 impl Progress {
@@ -26,14 +27,14 @@ impl Progress {
         Progress { run_id: run_id.into(), is_terminal, logged: Mutex::default() }
     }
 
-    /// Clears the live line, because the node no longer waits.
+    /// Clears the live line and forgets the last summary. The caller calls this when the node no longer waits.
     pub(crate) fn end(&self) {
         live_line::clear();
         *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Shows `line` on a terminal, or logs `summary` if it has changed. `wait_end` has the time that is left, which
-    /// changes all the time.
+    /// Shows `line` on a terminal, or logs `summary` followed by `wait_end` if the summary has changed. `wait_end`
+    /// contains the remaining time. It is not compared, because it changes every second.
     fn report(&self, kind: &str, summary: String, line: String, wait_end: &str) {
         match self.is_terminal {
             true => self.show(line, None),
@@ -41,7 +42,7 @@ impl Progress {
         }
     }
 
-    /// Logs the summary, unless it was logged last.
+    /// Logs the summary, unless it is equal to the last one in the log.
     fn log(&self, kind: &str, summary: String, wait_end: &str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.as_deref() != Some(&summary) {
@@ -78,16 +79,16 @@ impl Observer for Progress {
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
-        // These are steps that take no time.
+        // For these reasons the node acts immediately instead of waiting.
         if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
             return;
         }
-        // The join timeout has expired, and the error reports that.
+        // The join timeout has expired. The error that the node exits with reports it.
         if waiting.reason.is_join_timeout() {
             return;
         }
         let (summary, wait_end) = (summary(waiting), wait_end(waiting));
-        // A narrow terminal cuts the line, so the end of the wait comes before the participants.
+        // A narrow terminal cuts off the end of the line, so the remaining time comes before the participants.
         self.report(
             "rendezvous",
             summary,
@@ -97,7 +98,7 @@ impl Observer for Progress {
     }
 }
 
-/// Returns the reason and the participants. The summary changes only when the state changes.
+/// Returns the reason and the participants. This text contains no times, so it changes only when the state changes.
 fn summary(waiting: &Waiting<'_>) -> String {
     format!("{}{}", reason(waiting), participants(waiting))
 }
@@ -111,7 +112,7 @@ fn reason(waiting: &Waiting<'_>) -> String {
     }
 }
 
-/// Returns the participants and the missing nodes.
+/// Returns the names of the participants and of the missing nodes.
 fn participants(waiting: &Waiting<'_>) -> String {
     let participants: Vec<&NodeDesc> =
         waiting.state.map(|state| state.participants.keys().collect()).unwrap_or_default();
@@ -127,7 +128,7 @@ fn participants(waiting: &Waiting<'_>) -> String {
     format!("{names}{}", waiting.missing.describe(MAX_NAMED_NODES))
 }
 
-/// Returns what ends the wait, and when.
+/// Returns the event that ends the wait, and the time until then.
 fn wait_end(waiting: &Waiting<'_>) -> String {
     let seconds = |time: Duration| time.as_secs_f64().ceil();
     let left = seconds(waiting.left);

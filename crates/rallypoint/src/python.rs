@@ -1,7 +1,7 @@
-//! Parses numbers as Python does, and so as torchrun does.
+//! Parses numbers as Python does, because torchrun parses its flags with Python's `int` and `float`.
 
-/// Parses a number like Python's `int(text)`: surrounding spaces, a sign, and single underscores between digits are
-/// allowed.
+/// Parses a number like Python's `int(text)`: surrounding whitespace, a sign, and single underscores between digits
+/// are allowed.
 pub(crate) fn int(text: &str) -> Result<i64, String> {
     let plain = text.trim();
     let digits = plain.strip_prefix(['+', '-']).unwrap_or(plain);
@@ -14,7 +14,7 @@ pub(crate) fn int(text: &str) -> Result<i64, String> {
 /// Parses a number like Python's `float(text)`.
 pub(crate) fn float(text: &str) -> Result<f64, String> {
     let plain = text.trim();
-    // Rust parses the same numbers, except for underscores between digits.
+    // Rust parses the same numbers as Python, except that Python also allows single underscores between digits.
     let bytes = plain.as_bytes();
     let digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_digit);
     let underscores = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'_');

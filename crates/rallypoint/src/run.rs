@@ -1,5 +1,5 @@
-//! `rallypoint run`: the workers of a node, in place of torchrun. This module reads the command line. The agent does
-//! the work.
+//! `rallypoint run` runs the workers of a node, in place of torchrun. This module reads the command line and reports
+//! the outcome. `rallypoint_agent` starts and monitors the workers.
 
 mod arguments;
 mod observer;
@@ -34,7 +34,8 @@ use crate::{FLUSH_TIMEOUT, HELP_WIDTH, exit_code, log, output};
 
 /// The name of this command in usage and error messages.
 pub(crate) const RUN: &str = "rallypoint run";
-/// The name of this command if a link named `torchrun` started it, as torchx and other tools do.
+/// The name of this command if it was started through a link named `torchrun`. Tools such as torchx start it by that
+/// name.
 const TORCHRUN: &str = "torchrun";
 
 /// Returns whether the user started this program under the name `torchrun`.
@@ -42,7 +43,7 @@ pub(crate) fn is_torchrun(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == TORCHRUN)
 }
 
-/// Runs the command under the name `torchrun`, without a subcommand before its flags.
+/// Parses a command line that has the flags of `run` without the word `run`, and runs it under the name `torchrun`.
 pub(crate) fn run_as_torchrun(line: &[OsString]) -> ExitCode {
     let matches = torchrun_command().get_matches_from(line);
     match RunArgs::from_arg_matches(&matches) {
@@ -63,7 +64,8 @@ fn torchrun_command() -> clap::Command {
         .after_help(examples.unwrap_or_default())
 }
 
-/// Runs the command. `name` is its name in messages, `line` the command line.
+/// Runs the command and returns its exit code. `name` is the name of the command in messages, and `line` is the whole
+/// command line.
 pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitCode {
     if let Some(shell) = &args.print_completion {
         return print_completion(shell, name);
@@ -74,7 +76,7 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     let environment = FlagEnvironment(&variable);
     let result = log_level(&args, &environment).and_then(|level| {
         let plan = plan(&args, line, &environment)?;
-        // The outer process has checked this before it started the agent.
+        // The agent skips this check, because the outer process has made it before it started the agent.
         if !rallypoint_agent::is_agent() {
             script::check(&plan.config, &environment)?;
         }
@@ -91,14 +93,15 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let observer = Arc::new(RunObserver::new(&config.rendezvous.run_id));
     let outcome = rallypoint_agent::run(config.clone(), observer);
-    // Log lines come before the report.
+    // The log is written first, so that the report follows all log lines.
     log_writer.finish(FLUSH_TIMEOUT);
     let code = report_outcome(&config, &outcome, errors);
     log_writer.finish(FLUSH_TIMEOUT);
     code
 }
 
-/// Returns the log level of the flag, of `RALLYPOINT_LOG` or of `LOGLEVEL`.
+/// Returns the log level of `--log-level`, or else of `RALLYPOINT_LOG`, or else of `LOGLEVEL`. Fails if
+/// `RALLYPOINT_LOG` is not a level.
 fn log_level(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<Option<LevelFilter>, Refusal> {
     if let Some(level) = args.log.level() {
         return Ok(Some(level));
@@ -111,7 +114,7 @@ fn log_level(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<Option
     }
 }
 
-/// Returns the level for one of Python's names, which `LOGLEVEL` has.
+/// Returns the level for a value of `LOGLEVEL`, which contains one of Python's level names.
 fn python_level(level: &str) -> LevelFilter {
     match level.trim().to_ascii_uppercase().as_str() {
         "CRITICAL" | "FATAL" | "ERROR" => LevelFilter::ERROR,
@@ -121,7 +124,7 @@ fn python_level(level: &str) -> LevelFilter {
     }
 }
 
-/// Prints errors of this command.
+/// Prints the errors of this command as text or as JSON.
 #[derive(Clone, Copy)]
 struct ErrorWriter {
     format: ErrorFormat,
@@ -132,12 +135,13 @@ struct ErrorWriter {
 enum ErrorFormat {
     /// Text on standard error.
     Text,
-    /// A line of the JSON log, so that the output contains nothing but JSON.
+    /// A line of JSON on standard error, so that standard error contains nothing but JSON.
     Json,
 }
 
 impl ErrorWriter {
-    /// Writes text. May block, because these are the last lines and must not be lost.
+    /// Writes text to standard error. The write may block: the text is the last output of the command and must not be
+    /// lost.
     fn write(self, text: &str) {
         match self.format {
             ErrorFormat::Json => log::write_json_error(text.trim()),
@@ -152,7 +156,7 @@ impl ErrorWriter {
     }
 }
 
-/// Prints how the run ended, writes the reports, and returns the exit code.
+/// Prints how the run ended, writes the error file and the end report, and returns the exit code.
 fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter) -> ExitCode {
     if let Some(error) = &outcome.error {
         errors.error(&error.to_string());
@@ -207,7 +211,8 @@ fn write_end_report(
     })
 }
 
-/// Returns a hint for an error whose cause the error itself does not know.
+/// Returns a hint about the cause of an error: which process holds the port, or what the user can check about the
+/// store.
 fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
     let owner = |port: u16| {
         let (pid, name) = port_owner(port).filter(|(pid, _)| *pid != std::process::id())?;

@@ -1,4 +1,4 @@
-//! `rallypoint serve`: the store server as a process.
+//! `rallypoint serve` runs the store server as a process of its own.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use crate::log::LogArgs;
 use crate::{FLUSH_TIMEOUT, exit_code, log, output};
 
-/// The server logs a warning if the file limit leaves room for fewer connections than this.
+/// The server logs a warning if the limit of open files allows fewer connections than this.
 const MIN_EXPECTED_CONNECTIONS: u64 = 256;
 
 const EXAMPLES: &str = "  \
@@ -70,7 +70,8 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
-    // This comes first: it may execute this program again, and the default limits depend on the settings that it makes.
+    // `tune_allocator` comes first, because it may execute this program again, and because the default limits depend
+    // on the allocator settings.
     let tuning_error = tune_allocator();
     let defaults = TcpStoreServer::default_limits();
     if args.list_limits {
@@ -98,7 +99,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     if let Some(why) = tuning_error {
         tracing::debug!("{why}");
     }
-    // Before the server's thread starts, so that the thread inherits the signal handlers.
+    // The signal handlers are installed before the server starts, so that no later signal kills the process before
+    // the server has stopped.
     let signals = match Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
         Err(error) => {
@@ -106,7 +108,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Bound before the server starts. If this fails, no client was served yet.
+    // The port for health checks is bound before the server starts. If that fails, the server has not accepted any
+    // client.
     let health = match args.health_check.map(|at| (at, TcpListener::bind(at))) {
         Some((at, Err(error))) => {
             output::write_stderr(&format!(
@@ -146,7 +149,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     };
     let mut out = std::io::stdout().lock();
     for address in server.addresses() {
-        // A closed standard output does not stop the server.
+        // Write errors are ignored, because a closed standard output must not stop the server.
         let _ = writeln!(out, "listening on {address}");
     }
     if let Some(health) = &health {
@@ -183,7 +186,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     end.exit_code()
 }
 
-/// Prints the limits as a table or as JSON.
+/// Prints the limits as a table or as one line of JSON, and returns the exit code.
 fn print_limits(limits: &Limits, as_json: bool) -> ExitCode {
     let limits = limits.describe();
     let text: String = match as_json {
@@ -200,7 +203,7 @@ fn print_limits(limits: &Limits, as_json: bool) -> ExitCode {
     output::write_stdout(text).err().unwrap_or(ExitCode::SUCCESS)
 }
 
-/// Parses the argument of --expire-idle-jobs.
+/// Parses the argument of `--expire-idle-jobs`, which must be more than 0.
 fn parse_idle_time(text: &str) -> Result<Duration, String> {
     match Duration::parse(text)? {
         Duration::ZERO => Err("must be more than 0, for example 30min".into()),
@@ -208,8 +211,8 @@ fn parse_idle_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Answers health checks with the figures of the server. They come from its event loop, so a server that hangs is not
-/// healthy.
+/// Starts a thread that answers health checks with the statistics of the server. The statistics come from the
+/// server's event loop, so health checks fail if it hangs.
 fn start_health_server(listener: TcpListener, server: &TcpStoreServer) -> std::io::Result<HealthServer> {
     let (query_stats, instance, start) = (server.stats_query(), server.instance().to_owned(), Instant::now());
     HealthServer::start(listener, move |timeout| {
@@ -252,7 +255,7 @@ impl End {
     }
 }
 
-/// Waits for a signal, or until the server has stopped by itself. The process must not outlive its server.
+/// Waits for a signal, or until the server has stopped by itself, because the process must not outlive its server.
 fn wait_for_end(mut signals: Signals, is_running: impl Fn() -> bool) -> End {
     let (sender, receiver) = channel();
     std::thread::spawn(move || signals.forever().next().map(|signal| sender.send(signal)));
@@ -265,13 +268,18 @@ fn wait_for_end(mut signals: Signals, is_running: impl Fn() -> bool) -> End {
     }
 }
 
-/// Tunes glibc's allocator: allocations of 1 MiB and more go back to the system when they are freed, and use huge pages. Up to
-/// 4 MiB of smaller ones are kept, because returning and clearing pages for each batch of replies costs 5 % of a SET. Under
-/// RLIMIT_AS all threads share one arena, because each further arena reserves 64 MiB of address space.
+/// Tunes glibc's allocator and executes this program again. Returns the reason if that fails, and `None` if the
+/// allocator is already tuned or is not glibc's.
 ///
-/// By default glibc raises its mmap threshold when a large allocation is freed, and then keeps hundreds of megabytes. A fixed
-/// threshold prevents that. Glibc reads these settings from the environment when a process starts, so this function executes
-/// the program again with them. If that fails, the process continues untuned, and the returned text says why.
+/// - Allocations of 1 MiB and more are returned to the system when they are freed.
+/// - Up to 4 MiB of free memory at the end of the heap are kept, because returning and clearing pages for each batch
+///   of replies costs 5 % of a SET.
+/// - Memory is allocated in huge pages where the system allows it.
+/// - Under `RLIMIT_AS`, all threads share one arena, because each further arena reserves 64 MiB of address space.
+///
+/// By default, glibc raises its mmap threshold when a large allocation is freed, and then keeps hundreds of
+/// megabytes. A fixed threshold prevents that. Glibc reads these settings from the environment when a process starts,
+/// so this function executes the program again with them. If that fails, the process continues without them.
 fn tune_allocator() -> Option<String> {
     use std::os::unix::process::CommandExt;
     const TUNABLES: &str = "GLIBC_TUNABLES";
@@ -302,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_server_that_stops_by_itself_is_a_failure() {
-        // No process sends this signal.
+        // The test waits for SIGUSR2, which no process sends.
         let signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
         let end = wait_for_end(signals, || false);
         assert_eq!(end, End::Stopped);

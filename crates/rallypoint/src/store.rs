@@ -1,4 +1,4 @@
-//! `rallypoint store`: one operation on any TCPStore, also on that of a running torch job.
+//! `rallypoint store` performs one operation on a TCPStore, which can be that of a running torch job.
 
 mod outcome;
 mod state;
@@ -212,14 +212,14 @@ pub(crate) fn run(args: StoreArgs) -> ExitCode {
     }
 }
 
-/// The timeout of a whole command.
+/// The timeout of a whole command, which covers connecting and the operation.
 struct Deadline {
     started: Instant,
     timeout: Duration,
 }
 
 impl Deadline {
-    /// Returns the time that is left, or `None` if there is no timeout, which is 0 on the command line.
+    /// Returns the remaining time, or `None` if there is no timeout. A timeout of 0 means none.
     fn remaining(&self) -> Option<Duration> {
         let timeout = Some(self.timeout).filter(|timeout| !timeout.is_zero());
         timeout.map(|timeout| timeout.saturating_sub(self.started.elapsed()))
@@ -231,7 +231,7 @@ fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<TcpStore, StoreEr
         return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is not the port of a server")));
     }
     let waiting = WaitIndicator::show(format!("connecting to {endpoint}"));
-    // No retries: a name that does not resolve is most likely misspelled.
+    // The name is resolved once, without retries, because a name that does not resolve is most likely misspelled.
     endpoint.resolve_within(deadline.remaining())?;
     let options = TcpStoreOptions::new(endpoint.clone()).timeout(deadline.remaining());
     let mut logged = None;
@@ -339,7 +339,7 @@ fn perform(store: &TcpStore, operation: Operation, deadline: &Deadline) -> Resul
     })
 }
 
-/// Returns the keys with this prefix, sorted.
+/// Returns the keys of the store that start with `prefix`, sorted.
 fn keys_with_prefix(store: &TcpStore, prefix: &str) -> Result<Vec<String>, StoreError> {
     let mut keys = store.list_keys()?;
     keys.retain(|key| key.starts_with(prefix));
@@ -347,7 +347,7 @@ fn keys_with_prefix(store: &TcpStore, prefix: &str) -> Result<Vec<String>, Store
     Ok(keys)
 }
 
-/// Reads a value from the command line or from standard input.
+/// Returns a value from the command line, or reads it from standard input if it is `-` or missing.
 fn read_value(value: Option<OsString>) -> Result<Vec<u8>, StoreError> {
     match value {
         Some(value) if value != "-" => Ok(value.into_vec()),

@@ -1,5 +1,4 @@
-//! Shows on a terminal what a command waits for, if that takes longer than a second. Nothing is shown without a
-//! terminal.
+//! Shows what a command waits for, if the wait takes longer than `SHOW_GRACE` and standard error is a terminal.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -8,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::live_line;
 
-/// A live line that is shown after `SHOW_GRACE` and cleared when it is dropped.
+/// A live line that appears after `SHOW_GRACE` and is cleared when this value is dropped.
 pub(crate) struct WaitIndicator(Option<(Sender<String>, JoinHandle<()>)>);
 
-/// Time before a wait is shown.
+/// Time after which a wait is shown.
 const SHOW_GRACE: Duration = Duration::from_secs(1);
-/// Interval for drawing the live line.
+/// Interval between two updates of the live line.
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl WaitIndicator {
@@ -42,15 +41,15 @@ impl WaitIndicator {
         WaitIndicator(Some((updates, thread)))
     }
 
-    /// Returns whether there is a terminal.
+    /// Returns whether standard error is a terminal, so that the line is shown there.
     pub(crate) fn is_shown(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Replaces the text.
+    /// Replaces the text of the line.
     pub(crate) fn update(&self, text: String) {
         if let Some((updates, _)) = &self.0 {
-            // The thread ends only after the sender is dropped.
+            // Sending can't fail, because the thread runs until the sender is dropped.
             let _ = updates.send(crate::output::escape_control(text.as_bytes(), &[]));
         }
     }

@@ -1,4 +1,4 @@
-//! `rallypoint bench`: results, cleanup and exit codes. The figures themselves are not tested.
+//! Tests of `rallypoint bench`: results, cleanup and exit codes. The measured times are not checked.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -31,7 +31,7 @@ fn error(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("UTF-8")
 }
 
-/// Starts a run of 20 s.
+/// Starts a run of 20 s, and returns its process, its standard output and its standard error.
 fn start(endpoint: &str, args: &[&str]) -> (ChildGuard, Lines, Lines) {
     let mut command = command(&[&["--endpoint", endpoint, "--seconds", "20"], args].concat());
     let mut running = ChildGuard::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -43,7 +43,7 @@ fn num_keys(server: &ServeProcess) -> i64 {
     Client::connect(server.address).num_keys()
 }
 
-/// Waits until all 64 connections of a run are open, and the first keys are stored.
+/// Waits until the 64 connections of a run are open and the first keys are stored.
 fn wait_until_under_load(server: &ServeProcess) {
     let files = format!("/proc/{}/fd", server.process.id());
     let connections = || std::fs::read_dir(&files).map_or(0, Iterator::count);
@@ -78,7 +78,7 @@ fn every_workload_is_measured_without_errors_and_leaves_no_key() {
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let results = report["results"].as_array().expect("a list");
-    // The first six workloads run with 1 and with 32 requests in flight.
+    // Each of the first six workloads has two results: with 1 and with 32 requests in flight.
     assert_eq!(results.len(), ALL.len() + 6);
     for result in results {
         assert_eq!((&result["errors"], &result["error"]), (&0.into(), &serde_json::Value::Null), "{result}");

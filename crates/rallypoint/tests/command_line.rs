@@ -1,4 +1,4 @@
-//! The command line as a whole: help, exit codes, and flags that several commands share.
+//! Tests of the command line as a whole: help, exit codes, and flags that several commands share.
 
 use std::process::{Command, Output, Stdio};
 

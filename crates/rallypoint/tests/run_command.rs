@@ -1,4 +1,5 @@
-//! `rallypoint run`: what it refuses, what it writes, and how it ends. Without Python and torch.
+//! Tests of `rallypoint run`: the command lines that it refuses, its output, and its exit code. Most tests need no
+//! Python, and none needs torch.
 
 use std::fs;
 use std::io::Read;
@@ -12,7 +13,7 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The folder of a test, with temporary files and scripts.
+/// The working directory of a test, with its scripts and temporary files.
 struct Workspace(TempDir);
 
 impl Workspace {
@@ -24,7 +25,7 @@ impl Workspace {
         self.0.path().join(name)
     }
 
-    /// Creates a shell script for the workers.
+    /// Creates a shell script for the workers, and returns its path.
     fn script(&self, text: &str) -> String {
         let path = self.path("script");
         fs::write(&path, text).unwrap();
@@ -52,14 +53,14 @@ impl Workspace {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs a shell script with `count` workers.
+    /// Runs a shell script in `count` workers, and waits for the end of the job.
     fn workers(&self, count: &str, flags: &[&str], script: &str) -> Output {
         let script = self.script(script);
         let all = [&["--nproc-per-node", count, "--no-python"], flags, &["sh", &script]].concat();
         self.run(&all)
     }
 
-    /// Returns the names of the files in the folder for temporary files.
+    /// Returns the names of the files that are left in the directory for temporary files.
     fn temporary_files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("tmp")).unwrap().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -125,7 +126,7 @@ fn the_failure_report_does_not_repeat_lines_that_the_console_has_shown() {
         let stderr = text(&done.stderr);
         let lines: Vec<_> = stderr.lines().filter(|line| line.contains("last words")).collect();
         assert_eq!(lines, [if is_in_report { "    last words" } else { shown }], "{flags:?}: {stderr}");
-        // The end report has them anyway.
+        // The end report contains the last lines in every case.
         let report: Value = serde_json::from_slice(&fs::read(workspace.path("end.json")).unwrap()).unwrap();
         assert_eq!(report["failures"][0]["last_lines"][0], "last words", "{flags:?}");
     }
@@ -134,7 +135,8 @@ fn the_failure_report_does_not_repeat_lines_that_the_console_has_shown() {
 #[test]
 fn workers_that_the_agent_stopped_do_not_count_as_failures() {
     let workspace = Workspace::new();
-    // One worker is ended by the agent's signal, another one exits with its own code because of it.
+    // The worker of rank 2 fails. The agent then stops the others with SIGTERM, which kills the worker of rank 0 and
+    // makes the worker of rank 1 exit with 5. Only rank 2 counts as failed.
     let script = "case $RANK in
         0) touch ready0; exec sleep 600;;
         1) trap 'exit 5' TERM; touch ready1; while :; do sleep 0.05; done;;
@@ -208,7 +210,7 @@ fn a_worker_inherits_the_terminal_of_the_agent() {
     assert!(text(&done.stderr).starts_with("no\nno end"), "{}", text(&done.stderr));
 }
 
-/// Returns everything that was written to a terminal. Reading fails when the other end is closed.
+/// Returns everything that was written to a terminal until its other end is closed. Reading fails from then on.
 fn read_terminal(terminal: OwnedFd) -> String {
     let (mut file, mut screen, mut bytes) = (fs::File::from(terminal), Vec::new(), [0; 4096]);
     while let Ok(read @ 1..) = file.read(&mut bytes) {
@@ -229,7 +231,7 @@ fn log_format_and_log_level_control_the_log() {
             .any(|line| line["level"] == "WARN"
                 && line["message"].as_str().unwrap().contains("OMP_NUM_THREADS"))
     );
-    // Errors are lines of JSON, too.
+    // With `--log-format json`, the failure report is a line of JSON, too.
     let failed = workspace.workers("1", &["--log-format", "json"], "exit 3");
     assert_eq!(failed.status.code(), Some(1));
     let lines: Vec<Value> =
@@ -244,7 +246,8 @@ fn log_format_and_log_level_control_the_log() {
     assert!(text(&wrong.stderr).contains("'loud' for '--log-level"), "{}", text(&wrong.stderr));
 }
 
-/// Creates a folder with a Python that prints its own path, and a link to this program.
+/// Creates a directory with a `python3` that prints its own path and arguments, and with a link to this program under
+/// `name`.
 fn create_programs(workspace: &Workspace, folder: &str, name: &str) -> PathBuf {
     let folder = workspace.path(folder);
     fs::create_dir_all(&folder).unwrap();
@@ -255,7 +258,8 @@ fn create_programs(workspace: &Workspace, folder: &str, name: &str) -> PathBuf {
     folder
 }
 
-/// Returns a command that starts this program under another name, with only these folders on the PATH.
+/// Returns a command that starts this program through the link `program`. The `PATH` has the directories in `path`,
+/// `/usr/bin` and `/bin`.
 fn command_named(workspace: &Workspace, program: &str, path: &[&Path], arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     let usual = workspace.command(&[]);
@@ -291,7 +295,7 @@ fn workers_run_in_the_python_next_to_the_command_and_the_log_names_it() {
         assert!(text(&done.stderr).contains(&format!("; interpreter {python}\n")), "{}", text(&done.stderr));
         PathBuf::from(python)
     };
-    // Typed with its folder, or found on the PATH.
+    // The user types the path of the command, or its name, which is found on the `PATH`.
     assert_eq!(run("venv/bin/rallypoint", &[&other], &[]), venv.join("python3"));
     assert_eq!(run("rallypoint", &[&venv, &other], &[]), venv.join("python3"));
     let activated = [("VIRTUAL_ENV", workspace.path("other"))];
@@ -308,7 +312,7 @@ fn a_link_named_torchrun_accepts_the_command_line_of_torchrun() {
         workspace.script("echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]");
     let run =
         |arguments: &[&str]| command_named(&workspace, "torchrun", &[&folder], arguments).output().unwrap();
-    // The command line of torchx.
+    // This is the command line with which torchx starts torchrun.
     let flags =
         ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "job", "--nnodes", "1"];
     let more = ["--nproc_per_node", "2", "--role", "", "--max_restarts", "1", "--no_python", "sh", &script];
@@ -346,7 +350,7 @@ fn events_are_written_to_the_event_log() {
     for name in ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"] {
         assert!(names.iter().any(|found| found == &format!("torchelastic.worker.status.{name}")), "{events}");
     }
-    // Torch's agents also write events of a rendezvous that failed.
+    // A rendezvous that fails is an event, too, as with torch's agents.
     let late = ["--rdzv-conf", "join_timeout=1", "--nnodes", "2", "--rdzv-backend", "c10d"];
     let endpoint = ["--rdzv-endpoint", "127.0.0.1:0", "--event-log", "late"];
     assert_eq!(workspace.workers("1", &[&late[..], &endpoint].concat(), "true").status.code(), Some(1));
@@ -395,7 +399,8 @@ fn impossible_requests_are_refused_with_one_line_before_any_process_starts() {
     }
 }
 
-/// Process ids are consecutive in a new PID namespace: the shell is 1, the refused run 2, the next shell 3.
+/// In a new PID namespace, process ids are consecutive: the shell is 1 and the refused `rallypoint run` is 2. The
+/// next shell is 3 only if `rallypoint run` has started no process.
 #[test]
 fn contradictory_flags_are_refused_before_any_process_starts() {
     let script = r#""$0" run "$@" 2>&1; sh -c 'echo next: $$'"#;
@@ -441,7 +446,7 @@ fn a_missing_module_is_refused_before_any_process_starts() {
             workspace.temporary_files()
         );
     }
-    // Modules are found in this folder, in packages and among those of Python.
+    // The check finds modules in the working directory, in packages there, and in Python's standard library.
     fs::write(workspace.path("mine.py"), "print('it runs')").unwrap();
     fs::create_dir_all(workspace.path("package")).unwrap();
     fs::write(workspace.path("package/part.py"), "print('it runs')").unwrap();
@@ -516,7 +521,7 @@ fn the_last_lines_of_a_burst_are_not_lost_when_workers_end() {
     }
 }
 
-/// The first command in README.md.
+/// This is the first command in README.md.
 #[test]
 fn the_quick_start_shows_a_failure_and_a_restart_within_5_s() {
     let workspace = Workspace::new();

@@ -1,4 +1,4 @@
-//! `rallypoint serve`: output, addresses, limits and exit codes.
+//! Tests of `rallypoint serve`: output, addresses, limits and exit codes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use rallypoint_store::{Store, TcpStore};
 use rallypoint_testkit::{ChildGuard, Client, End, Lines, eventually, reserve_port};
 use rustix::process::Signal;
 
-/// A server process.
+/// A running `rallypoint serve`. Its standard output is read line by line.
 struct Serve {
     child: ChildGuard,
     stdout: Option<BufReader<ChildStdout>>,
@@ -23,7 +23,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs a server that is expected to end by itself.
+/// Runs `rallypoint serve` with arguments with which it exits by itself.
 fn run(args: &[&str]) -> Output {
     command(args).output().expect("the binary starts")
 }
@@ -43,7 +43,7 @@ impl Serve {
         Serve { child, stdout }
     }
 
-    /// Returns the address in the next line of output.
+    /// Reads the next line of standard output, and returns the address in it.
     fn address(&mut self) -> SocketAddr {
         let mut line = String::new();
         self.stdout.as_mut().expect("stdout is a pipe").read_line(&mut line).expect("the output can be read");
@@ -51,7 +51,7 @@ impl Serve {
         address.parse().expect("an address")
     }
 
-    /// Waits for the end. Returns the exit code, the rest of the output, and the log.
+    /// Waits until the server exits. Returns its exit code, the rest of its standard output, and its log.
     fn end(mut self) -> (Option<i32>, String, String) {
         let status = self.child.ended();
         let (mut rest, mut log) = (String::new(), String::new());
@@ -67,7 +67,7 @@ impl Serve {
         (status.code(), rest, log)
     }
 
-    /// Returns the addresses on which the process listens, from the kernel.
+    /// Returns the addresses on which the process listens, according to the kernel's socket tables.
     fn listening(&self) -> BTreeSet<SocketAddr> {
         let own: BTreeSet<String> = fs::read_dir(format!("/proc/{}/fd", self.child.id()))
             .expect("the server runs")
@@ -90,7 +90,8 @@ impl Serve {
     }
 }
 
-/// Parses an address of the kernel's table: words of 4 bytes in native byte order, and the port.
+/// Parses an address in `/proc/net/tcp` or `/proc/net/tcp6`: words of 4 bytes in native byte order, and the port, all
+/// in hexadecimal.
 fn address_in_table(text: &str) -> SocketAddr {
     let (ip, port) = text.split_once(':').expect("an address and a port");
     let words: Vec<u8> = ip
@@ -109,7 +110,7 @@ fn address_in_table(text: &str) -> SocketAddr {
     (ip, u16::from_str_radix(port, 16).expect("hexadecimal digits")).into()
 }
 
-/// Returns a client that has completed the handshake.
+/// Returns a client that has completed the handshake, or `None` if the server can't be reached.
 fn try_connect(address: SocketAddr) -> Option<Client> {
     Client::try_connect(address).ok()
 }
@@ -194,7 +195,7 @@ fn r12_a_loopback_name_listens_on_loopback_only() {
     let listening = serve.listening();
     assert!(listening.contains(&first));
     assert!(listening.iter().all(|address| address.ip().is_loopback()), "{listening:?}");
-    // All addresses of the name have the same port.
+    // The server uses one port for all addresses of the name.
     assert!(listening.iter().all(|address| address.port() == first.port()), "{listening:?}");
 }
 
@@ -366,14 +367,14 @@ fn a_wrong_log_level_variable_is_reported_once_and_replaced_by_info() {
 fn a_log_without_a_reader_does_not_stop_the_server() {
     let mut serve = Serve::start(&["--listen", "127.0.0.1:0", "--limit", "log_lines_per_second=1000000"]);
     let address = serve.address();
-    // One log line each: more than the pipe and the queue can hold.
+    // Each connection causes one log line. 5,000 lines are more than the pipe and the log queue can hold.
     for _ in 0..5000 {
         let mut stranger = TcpStream::connect(address).expect("the server listens");
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("the server accepts bytes");
         let _ = stranger.read_to_end(&mut Vec::new());
     }
     assert!(is_served(address));
-    // A reader that starts late is told how many lines were dropped, and receives the later ones.
+    // A late reader finds a line with the number of dropped lines in the log, and receives all later lines.
     let log = Lines::read(serve.child.stderr.take().expect("stdout is a pipe"));
     let missed = log.find("were dropped");
     let missed: u32 =
@@ -423,10 +424,10 @@ fn the_keys_of_an_idle_job_expire_and_other_keys_stay() {
     watcher.set(plain, b"v").unwrap();
     drop(job);
     let start = Instant::now();
-    // LIST_KEYS names no key, so it does not use the job.
+    // LIST_KEYS names no key, so these requests do not count as use of the job.
     eventually("the job has expired", || !watcher.list_keys().unwrap().iter().any(|key| key == gone));
     assert!(start.elapsed() >= Duration::from_millis(900), "{:?}", start.elapsed());
-    // The other job has a connection, and a key outside of every job never expires.
+    // The job `stays` still has a connection, and a key that belongs to no job never expires.
     let mut left = watcher.list_keys().unwrap();
     left.sort();
     assert_eq!(left, [plain, stays]);

@@ -1,4 +1,4 @@
-//! `rallypoint store`: arguments, output and exit codes.
+//! Tests of `rallypoint store`: arguments, output and exit codes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use rallypoint_testkit::{ServeProcess, serve_connections};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_rallypoint");
 
-/// A server, and the command against it.
+/// A running server, and methods that run `rallypoint store` against it.
 struct Server {
     process: ServeProcess,
     endpoint: String,
@@ -22,7 +22,7 @@ impl Server {
         Server::with_limits(&[])
     }
 
-    /// Starts a server with these limits.
+    /// Starts a server with these limits, as `--limit` takes them.
     fn with_limits(limits: &[&str]) -> Server {
         let arguments: Vec<&str> = limits.iter().flat_map(|limit| ["--limit", limit]).collect();
         let process = ServeProcess::start(BINARY, &arguments);
@@ -43,17 +43,17 @@ impl Server {
         self.command(args).output().expect("the binary starts")
     }
 
-    /// Runs the command with this standard input.
+    /// Runs `rallypoint store` with `input` as its standard input.
     fn run_with_input(&self, input: &[u8], args: &[&str]) -> Output {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
-        // The command may have ended without reading. The test checks that.
+        // The write fails if the command exits without reading its standard input. The caller checks the exit code.
         let _ = child.stdin.take().expect("stdout is a pipe").write_all(input);
         child.wait_with_output().expect("the child has ended")
     }
 
-    /// Returns the standard output of a command that succeeds.
+    /// Runs a command that must succeed, and returns its standard output.
     fn stdout_of(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", error(&output));
@@ -227,7 +227,7 @@ fn a_failure_to_write_the_output_is_reported() {
 #[test]
 fn a_closed_output_pipe_is_not_an_error() {
     let server = Server::start();
-    // More than a pipe can hold, so that the command gets the error while it writes.
+    // The value is larger than a pipe's buffer, so the command is still writing when the pipe is closed.
     server.client().set("k", &[b'x'; 1 << 20]).expect("the value fits");
     let mut child = server
         .command(&["get", "k"])
@@ -241,7 +241,7 @@ fn a_closed_output_pipe_is_not_an_error() {
     assert_eq!(output.status.code(), Some(0), "a closed pipe is not an error");
 }
 
-/// Returns both ends of a new terminal.
+/// Returns both ends of a new pseudoterminal: the end of the test, and the end of the command.
 fn terminal() -> (File, File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
@@ -251,14 +251,14 @@ fn terminal() -> (File, File) {
     (ours.into(), theirs)
 }
 
-/// Runs the command with its standard output on a terminal and returns what the terminal shows.
+/// Runs `rallypoint store` with a terminal as standard output, and returns the output.
 fn on_terminal(server: &Server, args: &[&str]) -> String {
     let (mut ours, theirs) = terminal();
     let mut command = server.command(args);
     let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().expect("the binary starts");
     drop(command);
     let mut bytes = Vec::new();
-    // Reading from a terminal whose other end is closed fails.
+    // Reading fails when the command exits, because that closes the other end of the terminal.
     let _ = ours.read_to_end(&mut bytes);
     child.wait().expect("the child has ended");
     String::from_utf8(bytes).expect("UTF-8").replace("\r\n", "\n")
@@ -308,7 +308,7 @@ fn control_characters_are_escaped_on_a_terminal() {
         assert!(text.contains(expected), "{args:?}: {text:?}");
         assert!(!text.chars().any(|c| c.is_control() && !"\n\t".contains(c)), "{args:?}: {text:?}");
     }
-    // Without a terminal they are printed as they are.
+    // If standard output is not a terminal, control characters are not escaped.
     assert_eq!(server.run(&["get", name]).stdout, b"a\x1b]0;title\x07\xff\nb\n");
     let absent = error(&server.run(&["get", "no\u{1b}[31m"]));
     assert_eq!(absent, "rallypoint store: no\\u{1b}[31m is absent\n");
@@ -316,7 +316,7 @@ fn control_characters_are_escaped_on_a_terminal() {
 
 // ---- timeouts ----
 
-/// Returns the endpoint of a relay that delays every connection.
+/// Starts a relay to the server at `to`, and returns its endpoint. The relay forwards each connection after `delay`.
 fn delayed(to: SocketAddr, delay: Duration) -> String {
     let relay = serve_connections(move |near| {
         std::thread::sleep(delay);
@@ -386,7 +386,7 @@ fn clear_deletes_the_keys_with_a_prefix_and_no_others() {
     }
     assert_eq!(server.stdout_of(&["clear", "--prefix", "job/"]), "2\n");
     assert_eq!(server.stdout_of(&["list"]), "job\nother/job/1\n");
-    // No matching key is not an error.
+    // It is not an error if no key has the prefix.
     assert_eq!(server.stdout_of(&["clear", "--prefix", "job/"]), "0\n");
     assert_eq!(server.stdout_of(&["--json", "clear", "--prefix", ""]), "{\"deleted\":2}\n");
     assert_eq!(server.stdout_of(&["count"]), "0\n");

@@ -1,5 +1,6 @@
-//! `rallypoint join` in network namespaces: the address of a node is reachable from another host, and a node hosts no
-//! store at an address that it does not have. Needs root, iproute2 and util-linux; otherwise the tests are skipped.
+//! Tests of `rallypoint join` on two hosts, which are network namespaces. A node publishes an address that the other
+//! host can reach, and never hosts the store at an address that it does not have. The tests are skipped without root,
+//! iproute2 and util-linux.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +10,7 @@ use serde_json::Value;
 const RALLYPOINT: &str = env!("CARGO_BIN_EXE_rallypoint");
 const SKIPPED: &str = "skipped: no networks of their own here (it takes root, iproute2 and util-linux)";
 
-/// A network namespace. It exists as long as its process.
+/// A host, which is a network namespace. It exists as long as its process runs.
 struct Host(Child);
 
 impl Host {
@@ -43,7 +44,7 @@ impl Drop for Host {
     }
 }
 
-/// Creates two hosts with a link between them.
+/// Creates two hosts with a network link between them. Returns `None` if this machine does not allow it.
 fn two_hosts() -> Option<[Host; 2]> {
     let hosts = [Host::new()?, Host::new()?];
     let [first, second] = &hosts;
@@ -62,7 +63,8 @@ fn the_master_address_is_reachable_from_the_other_host() {
     let Some(hosts) = two_hosts() else {
         return println!("{SKIPPED}");
     };
-    // Rank 0 is the node with the smaller address. It hosts the store in the first case and not in the second.
+    // The node with the smaller address has group rank 0. It hosts the store in the first case, and the other node
+    // does in the second.
     for endpoint in ["10.77.0.1:29400", "10.77.0.2:29400"] {
         let line = format!("{RALLYPOINT} join --rdzv-endpoint {endpoint} --rdzv-id job --nnodes 2");
         let start = |host: &Host| {
@@ -88,11 +90,11 @@ fn the_master_address_is_reachable_from_the_other_host() {
     }
 }
 
-/// Load balancers have this setting, with which every address can be bound.
+/// With `ip_nonlocal_bind`, which load balancers use, a process can bind addresses that its host does not have.
 #[test]
 fn a_host_with_nonlocal_bind_serves_the_store_only_at_its_own_address() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
-    // `sysctl` changes the setting in its own network namespace.
+    // The setting belongs to the network namespace, so it changes for this host only.
     if !host.run("sysctl -w net.ipv4.ip_nonlocal_bind=1") {
         return println!("skipped: it takes sysctl");
     }
@@ -108,7 +110,8 @@ fn a_host_with_nonlocal_bind_serves_the_store_only_at_its_own_address() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Without a connection to a store, the node can't use the address of that connection.
+/// A node with a TCP store publishes the local address of its connection to the store. With a file store there is no
+/// such connection.
 #[test]
 fn nodes_with_a_file_store_use_a_network_address_even_without_a_default_route() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };

@@ -1,4 +1,5 @@
-//! What `rallypoint run`, `join` and `store` log while there is no store at the endpoint, and when they fail.
+//! The reasons that `rallypoint run`, `join` and `store` log while they can't reach a store at the endpoint, and when
+//! they fail.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -10,7 +11,7 @@ use rallypoint_testkit::{reserve_port, serve_connections};
 /// Timeout of the commands, in seconds.
 const TIMEOUT: u64 = 6;
 
-/// A reason why there is no store at an endpoint.
+/// A reason why a store can't be reached at an endpoint, with the texts that the log must contain.
 struct Cause {
     endpoint: String,
     fault: &'static str,
@@ -19,7 +20,7 @@ struct Cause {
     is_transient: bool,
 }
 
-/// Starts a server that handles every connection with this function.
+/// Starts a server that handles every connection with this function, and returns its endpoint.
 fn serve(handler: fn(TcpStream) -> std::io::Result<()>) -> String {
     serve_connections(handler).to_string()
 }
@@ -59,7 +60,7 @@ fn causes() -> Vec<Cause> {
             hint: "hint: check that the node or server that hosts the store is up",
             is_transient: true,
         },
-        // A TLS server on OpenSSL does this.
+        // A TLS server that uses OpenSSL closes the connection without a reply.
         Cause {
             endpoint: serve(|stream| stream.shutdown(Shutdown::Both)),
             fault: "the server closed the connection",
@@ -100,7 +101,8 @@ fn start(arguments: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Starts a command for each cause, and checks its log.
+/// Starts a command for each cause and checks its log. `waiting` is a part of each line that it logs while it waits,
+/// and `arguments` returns its arguments for an endpoint.
 fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String>) {
     let started = causes().into_iter().map(|cause| {
         let arguments = arguments(&cause.endpoint);
@@ -118,7 +120,7 @@ fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String
             assert!(progress_lines.is_empty(), "it fails at the first attempt: {log}");
             continue;
         }
-        // One line per reason. A slow name server causes two reasons, one after the other.
+        // Each reason is logged once. If the name server is slow, there are two reasons, one after the other.
         let reason = |line: &&'_ str| {
             line.split_once(waiting)?.1.split_once("; gives up").map(|(why, _)| why.to_owned())
         };

@@ -1,5 +1,5 @@
-//! The command line of `rallypoint join`, and the parameters of the rendezvous that follow from it. All wrong arguments
-//! are reported together.
+//! The command line of `rallypoint join`, and the rendezvous parameters that are derived from it. One error lists all
+//! wrong arguments.
 
 use std::ffi::OsString;
 
@@ -63,11 +63,11 @@ pub(crate) struct JoinArgs {
 }
 
 impl JoinArgs {
-    /// Returns the parameters of the rendezvous. Adds a warning for each variable that has no effect.
+    /// Returns the parameters of the rendezvous. Adds a warning for each environment variable that has no effect.
     ///
     /// # Errors
     ///
-    /// Fails with [`RendezvousError::Parameters`], which has all wrong arguments.
+    /// Fails with [`RendezvousError::Parameters`], which lists all wrong arguments.
     pub(super) fn parameters(
         &self,
         environment: &FlagEnvironment<'_>,
@@ -106,7 +106,8 @@ impl JoinArgs {
             (1, 1)
         });
         let new = |min, max| RendezvousParameters::new(&backend, &endpoint, &run_id, min, max);
-        // If the numbers of nodes are wrong, the other arguments are checked without them.
+        // If the numbers of nodes are wrong, the other arguments are checked with one node, so that their errors are
+        // found, too.
         let parameters = new(min, max).or_else(|error| {
             add_messages(&mut errors, &error);
             new(1, 1)
@@ -129,7 +130,7 @@ fn parse_rank(text: &str) -> Result<u64, String> {
     text.trim().parse().map_err(|_| format!("invalid int value: '{text}'"))
 }
 
-/// Adds the lines of an error, except those that are present.
+/// Adds each line of an error to `errors`, unless `errors` already contains it.
 fn add_messages(errors: &mut Vec<String>, error: &RendezvousError) {
     for line in error.to_string().lines() {
         if !errors.iter().any(|known| known == line) {
@@ -138,7 +139,7 @@ fn add_messages(errors: &mut Vec<String>, error: &RendezvousError) {
     }
 }
 
-/// Parses `N` or `MIN:MAX`.
+/// Parses `N` or `MIN:MAX`, and returns the minimum and the maximum number of nodes.
 fn parse_nodes(text: &str) -> Result<(u64, u64), String> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let read = match text.split_once(':') {

@@ -1,4 +1,4 @@
-//! The command line: every command with its flags and examples.
+//! The reference page of the command line: every command with its flags and examples.
 
 use clap::{Arg, Command, CommandFactory};
 
@@ -8,7 +8,7 @@ use crate::flags::variable_of;
 
 pub(super) fn markdown() -> String {
     let mut cli = Cli::command();
-    // Completes the names of subcommands in their usage.
+    // `build` adds the names of the parent commands to the usage of each subcommand.
     cli.build();
     let mut text = format!("{}\n", long_about(&cli));
     for command in visible(&cli) {
@@ -32,7 +32,7 @@ fn describe(text: &mut String, command: &Command, level: &str) {
     let is_subcommand = level != "##";
     let arguments = command
         .get_arguments()
-        // Global flags are described with their own command.
+        // A global flag is described only with the command that defines it, not with its subcommands.
         .filter(|arg| !(is_subcommand && arg.is_global_set()))
         .filter(|arg| !arg.is_hide_set() && arg.get_id() != "help" && arg.get_id() != "version");
     let mut headings: Vec<(&str, String)> = Vec::new();
@@ -59,7 +59,7 @@ fn long_about(command: &Command) -> String {
     command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns the names of a flag or argument, with its value.
+/// Returns the short and long name of a flag with the name of its value, or the name of a positional argument.
 fn names(arg: &Arg) -> String {
     let value: String = match (arg.get_action().takes_values(), arg.get_value_names()) {
         (true, Some(names)) => names.join(" "),
@@ -74,7 +74,7 @@ fn names(arg: &Arg) -> String {
     names.join(", ")
 }
 
-/// Returns the help of a flag or argument, with its default, its variable and its possible values.
+/// Returns the help of a flag or argument, with its possible values, its default and its environment variable.
 fn description(command: &Command, arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut text = help.replace("\n\n", " ").replace('\n', " ");

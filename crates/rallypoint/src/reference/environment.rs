@@ -1,4 +1,4 @@
-//! The environment variables that commands read, and those that workers get.
+//! The reference page of environment variables: those that commands read, and those that workers get.
 
 use clap::CommandFactory;
 
@@ -6,7 +6,7 @@ use super::{code, table};
 use crate::Cli;
 use crate::flags::variable_of;
 
-/// Variables that commands read, apart from the `PET_…` variables of flags.
+/// Variables that commands read, apart from the `PET_…` variables: name, commands and meaning.
 const READ: &[(&str, &str, &str)] = &[
     ("RALLYPOINT_ENDPOINT", "store, bench", "Default of `--endpoint`."),
     (
@@ -63,7 +63,7 @@ const READ: &[(&str, &str, &str)] = &[
     ("GLIBC_TUNABLES", "serve", "Settings of glibc's allocator, to which the server adds its own."),
 ];
 
-/// Variables that `run`, and `join` with a command, set for workers.
+/// Variables that `run`, and `join` with a command, set for workers: name and meaning.
 const SET: &[(&str, &str)] = &[
     ("RANK", "Rank of the worker in the job."),
     ("WORLD_SIZE", "Number of workers in the job."),
@@ -102,7 +102,7 @@ pub(super) fn markdown() -> String {
     )
 }
 
-/// Returns the `PET_…` variables of flags with the flags and their commands.
+/// Returns a row for each `PET_…` variable: its name, its flag, and the commands that read it.
 fn flags() -> Vec<[String; 3]> {
     let cli = Cli::command();
     let of_join = variables(&cli, "join");
@@ -113,7 +113,7 @@ fn flags() -> Vec<[String; 3]> {
     variables(&cli, "run").into_iter().map(row).collect()
 }
 
-/// Returns the names of the variables of a command's flags.
+/// Returns the environment variables of a command's flags, each with its flag.
 fn variables(cli: &clap::Command, command: &str) -> Vec<(String, String)> {
     let command = cli.find_subcommand(command).expect("a command");
     let flags = command
@@ -122,8 +122,8 @@ fn variables(cli: &clap::Command, command: &str) -> Vec<(String, String)> {
     flags.map(|(variable, long)| (variable, format!("--{long}"))).collect()
 }
 
-/// Checks that the documented `PET_…` variables of a command are those that it reads, and that its other variables are
-/// documented.
+/// Checks the documentation of the variables in `read`, which are those that a command reads. The documented `PET_…`
+/// variables of the command must be the same, and all other variables in `read` must be documented.
 #[cfg(test)]
 pub(crate) fn assert_documented(command: &str, read: &std::collections::BTreeSet<String>) {
     let flags = variables(&Cli::command(), command).into_iter().map(|(variable, _)| variable).collect();

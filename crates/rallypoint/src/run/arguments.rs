@@ -1,5 +1,5 @@
-//! The command line of `rallypoint run`: torchrun's flags under torchrun's names, and flags of ours. The values are unparsed
-//! text. `plan.rs` adds the `PET_…` variables and the defaults.
+//! The command line of `rallypoint run`: torchrun's flags under torchrun's names, and flags of ours. `plan.rs` adds
+//! the `PET_…` variables and the defaults, and checks the values.
 
 use std::ffi::OsString;
 
@@ -192,9 +192,10 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Returns the script and its arguments. `line` is the command line.
+    /// Returns the script and its arguments, or `None` if there is no script. `line` is the whole command line.
     ///
-    /// One `--` is dropped, as argparse does: the one directly before the script, or else the first one after it.
+    /// Like argparse, this function drops one `--`: the one directly before the script, or else the first one after
+    /// it.
     pub(super) fn script(&self, line: &[OsString]) -> Option<(OsString, Vec<OsString>)> {
         let (script, args) = self.command.split_first()?;
         let before = line.len().checked_sub(self.command.len() + 1).and_then(|at| line.get(at));

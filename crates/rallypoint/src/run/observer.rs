@@ -1,4 +1,4 @@
-//! Shows what the agent waits for and the round that it formed, on the terminal or in the log.
+//! Shows what the agent waits for, and each round that it joins, on the terminal or in the log.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl LaunchObserver for RunObserver {
     }
 
     fn ended(&self) {
-        // A thread that still waits must not draw the line again.
+        // Threads of the agent may still wait. They must not draw the live line again.
         live_line::end();
     }
 }

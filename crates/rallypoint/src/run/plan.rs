@@ -1,5 +1,6 @@
-//! Turns flags, variables and defaults into the configuration of the agent. Order and rules are those of torchrun,
-//! except that flags without an effect are refused.
+//! Turns flags, environment variables and defaults into the configuration of the agent. The rules, and the order in
+//! which they are applied, are those of torchrun. Unlike torchrun, this module refuses flags that would have no
+//! effect.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -18,9 +19,10 @@ use crate::flags::FlagEnvironment;
 use crate::python;
 use crate::refusal::Refusal;
 
-/// The limit for workers on one node. A larger number is a mistake.
+/// The maximum number of workers on one node. A larger `--nproc-per-node` is taken for a typing error and refused.
 const MAX_WORKERS: i64 = 65_536;
-/// The limit for times. A longer time is shortened or refused.
+/// The maximum of every time, in seconds. `--shutdown-timeout` is reduced to it, other flags above it are refused,
+/// and a `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` above it is ignored.
 const MAX_SECONDS: f64 = 1e9;
 
 /// The configuration of the agent, and warnings for the user.
@@ -30,9 +32,10 @@ pub(super) struct Plan {
     pub(super) warnings: Vec<String>,
 }
 
-/// Returns the configuration for these flags. `line` is the command line.
+/// Returns the configuration for the flags in `args`, or the first error. `line` is the whole command line.
 ///
-/// This function has no side effects: the outer process and the agent both call it and get the same result.
+/// The outer process and the agent both call this function, so it has no side effects. Their results differ only in a
+/// random run id, and the outer process does not use its own.
 pub(super) fn plan(
     args: &RunArgs,
     line: &[OsString],
@@ -132,7 +135,8 @@ fn shutdown_grace(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<D
     })
 }
 
-/// Returns the numbers of the signals, and their names for the workers.
+/// Returns the numbers of the signals that the agent handles, and the text of `--signals-to-handle`, which workers
+/// get in an environment variable.
 fn signals(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<(Vec<i32>, String), Refusal> {
     let text = environment.text(&args.signals_to_handle, "--signals-to-handle");
     let text = text.unwrap_or_else(|| "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into());
@@ -158,7 +162,8 @@ fn signals(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<(Vec<i32
     Ok((numbers, text))
 }
 
-/// Returns how the workers are executed.
+/// Returns what each worker executes: a script, a module or a program. Adds a warning for each environment variable
+/// that has no effect.
 fn mode(
     args: &RunArgs,
     invoked_as: &OsStr,
@@ -213,7 +218,7 @@ fn logs(
     let dir = match environment.text(&args.log_dir, "--log-dir").as_deref() {
         None | Some("") => LogDir::Temporary,
         Some("/dev/null") => LogDir::Nowhere,
-        // Absolute, because workers may change their folder.
+        // The path must be absolute: workers get paths below it, and may change their working directory.
         Some(dir) => LogDir::At(std::path::absolute(dir).unwrap_or_else(|_| dir.into())),
     };
     let streams = |text: &Option<String>, flag| {
@@ -245,7 +250,7 @@ fn logs(
         (&stdout_filters, "--duplicate-stdout-filters", (0..workers).any(|rank| tee.of(rank).stdout)),
         (&stderr_filters, "--duplicate-stderr-filters", (0..workers).any(|rank| tee.of(rank).stderr)),
     ] {
-        // Torchrun creates the file anyway, and so do we.
+        // This is no error, because torchrun accepts filters without `--tee` and creates an empty file.
         if !filters.is_empty() && !is_teed {
             warnings.push(format!("{flag} has no effect: it filters the output of --tee, which is not set"));
         }
@@ -284,7 +289,8 @@ fn events(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<EventLog,
         (None, log) => Ok(log),
         (Some(_), EventLog::Console) => Err(Refusal::usage(conflict)),
         (Some(_), _) if args.event_log_handler.is_some() => Err(Refusal::usage(conflict)),
-        // These values are abbreviations of --event-log-handler in torchrun, and keep their meaning.
+        // In torchrun, `--event-log` is an abbreviation of `--event-log-handler`. So the names of its handlers keep
+        // their meaning and are not file names.
         (Some("null" | "dynamic_rendezvous"), _) => Ok(EventLog::None),
         (Some("-" | "console"), _) => Ok(EventLog::Console),
         (Some(file), _) => Ok(EventLog::File(file.into())),

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Returns the id and the name of the process that listens on this port. The kernel hides processes of other users.
+/// Returns the id and the name of the process that listens on a TCP port. Returns `None` if no process does, or if it
+/// belongs to another user, because the kernel hides the sockets of such a process.
 pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -18,12 +19,13 @@ pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
     })
 }
 
-/// Returns the sockets in the kernel's table that listen on this port.
+/// Returns the sockets that listen on a port, as links in `/proc/PID/fd` name them. `table` is the content of
+/// `/proc/net/tcp` or `/proc/net/tcp6`.
 fn listening_sockets(table: &str, port: u16) -> Vec<String> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (_, found) = words.get(1)?.rsplit_once(':')?;
-        // 0A is the state LISTEN.
+        // The fourth column is the state, and 0A is LISTEN.
         let listens = words.get(3) == Some(&"0A") && u16::from_str_radix(found, 16) == Ok(port);
         listens.then(|| words.get(9).map(|inode| format!("socket:[{inode}]")))?
     };

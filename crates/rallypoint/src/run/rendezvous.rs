@@ -1,4 +1,5 @@
-//! The parameters of the rendezvous, by torchrun's rules. `contradictions.rs` finds flags that contradict each other.
+//! Derives the parameters of the rendezvous from the flags, by torchrun's rules. `contradictions.rs` finds flags that
+//! contradict each other.
 
 mod contradictions;
 
@@ -15,7 +16,7 @@ use crate::refusal::Refusal;
 /// The timeout of a static rendezvous in seconds, as in torchrun.
 const STATIC_TIMEOUT: i64 = 900;
 
-/// The flags of the rendezvous.
+/// The values of the flags that select and configure the rendezvous.
 pub(super) struct RendezvousFlags {
     nnodes: FlagValue<String>,
     min_nodes: u64,
@@ -34,10 +35,10 @@ pub(super) struct RendezvousFlags {
 /// The kind of rendezvous that the flags select.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// On this machine only, because of `--standalone` or because there is only one node.
+    /// A c10d rendezvous on a free port of this machine, because of `--standalone` or because there is only one node.
     OneMachine,
     Static,
-    /// The backend assigns ranks.
+    /// A rendezvous whose backend assigns the group ranks.
     Dynamic,
 }
 
@@ -55,7 +56,7 @@ impl RendezvousFlags {
             nnodes,
             min_nodes,
             max_nodes,
-            // An empty name is refused as an unknown backend.
+            // An empty name is kept, and `parameters` refuses it as an unknown backend.
             backend: environment.flag(&args.rdzv_backend, "--rdzv-backend"),
             endpoint: nonempty(&args.rdzv_endpoint, "--rdzv-endpoint"),
             id: environment.text(&args.rdzv_id, "--rdzv-id"),
@@ -87,7 +88,7 @@ impl RendezvousFlags {
         self.node_rank.as_ref().map_or(0, |rank| rank.value)
     }
 
-    /// Returns the parameters of the rendezvous.
+    /// Returns the parameters of the rendezvous. Adds a warning for each flag or variable that has no effect.
     pub(super) fn parameters(self, warnings: &mut Vec<String>) -> Result<RendezvousParameters, Refusal> {
         let kind = self.kind();
         self.check_contradictions(kind, warnings)?;
@@ -134,8 +135,8 @@ impl RendezvousFlags {
     }
 }
 
-/// Returns the run id. Torchrun replaces the given id of a job on one machine by a random one. We keep it, so that logs
-/// and events have it.
+/// Returns the run id of the job. For a job on one machine, torchrun replaces the user's id by a random one. We keep
+/// the user's id, so that it appears in logs and events.
 fn run_id(id: Option<&str>, kind: Kind, warnings: &mut Vec<String>) -> String {
     match id {
         Some(id) if !id.is_empty() => id.into(),
@@ -151,7 +152,7 @@ fn run_id(id: Option<&str>, kind: Kind, warnings: &mut Vec<String>) -> String {
     }
 }
 
-/// Parses `N` or `MIN:MAX`.
+/// Parses `N` or `MIN:MAX`, and returns the minimum and the maximum number of nodes.
 fn parse_nodes(text: &str) -> Result<(u64, u64), Refusal> {
     let parts: Vec<&str> = text.split(':').collect();
     let numbers: Option<Vec<i64>> = parts.iter().map(|part| python::int(part).ok()).collect();
@@ -172,7 +173,8 @@ fn parse_nodes(text: &str) -> Result<(u64, u64), Refusal> {
     }
 }
 
-/// Checks the master port. Port 0 is refused: the store would listen on another port than the one that workers get.
+/// Returns the master port, or fails if it is out of range. Port 0 is refused, because the store would listen on a
+/// port that the other nodes don't know.
 fn check_port(port: i64) -> Result<u16, Refusal> {
     u16::try_from(port)
         .ok()
@@ -184,7 +186,7 @@ fn host_of(endpoint: &str) -> &str {
     endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host)
 }
 
-/// Refuses an IP address that this machine does not have. Host names are accepted.
+/// Fails if `host` is an IP address that this machine does not have. Host names are accepted without a check.
 fn check_local_address(flag: &str, host: &str) -> Result<(), Refusal> {
     match is_remote_address(host) {
         true => Err(Refusal::value(format!("{flag} {host}: this machine does not have that address"))),
@@ -192,7 +194,7 @@ fn check_local_address(flag: &str, host: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Returns a random UUID, as torchrun does.
+/// Returns a random UUID, which is the form of torchrun's random run ids.
 fn random_id() -> String {
     let mut bytes = [0u8; 16];
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {

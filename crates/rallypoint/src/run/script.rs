@@ -1,5 +1,5 @@
-//! Finds the interpreter, script, module or program of the workers, and checks the output files, before the agent
-//! starts.
+//! Finds the interpreter of the workers. Before the agent starts, checks that their script, module or program exists
+//! and that the output files can be written.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,11 +12,12 @@ use rallypoint_agent::{CommandMode, EventLog, LaunchConfig, check_workers, is_di
 use crate::flags::FlagEnvironment;
 use crate::refusal::Refusal;
 
-/// Returns the first of these interpreters that exists: `PYTHON_EXEC`, that of the activated environment, the one next
-/// to this program, and the first one on the `PATH`.
+/// Returns the Python interpreter of the workers: `PYTHON_EXEC` if it is set, or else the first one that exists in
+/// the activated environments, in the directory of this program, and on the `PATH`. Fails if `PYTHON_EXEC` does not
+/// exist, or if there is no interpreter.
 ///
-/// `invoked_as` is the name of this program as the user typed it. Links are not followed: a link to a tool in an
-/// environment does not select that environment for the workers.
+/// `invoked_as` is the name of this program as the user typed it. If that is a link into an environment, the
+/// interpreter of that environment is not used, because links are not followed.
 pub(super) fn interpreter(
     invoked_as: &OsStr,
     environment: &FlagEnvironment<'_>,
@@ -29,8 +30,8 @@ pub(super) fn interpreter(
             None => Err(Refusal::value(format!("PYTHON_EXEC={named:?} was not found"))),
         };
     }
-    // Conda activates its base environment in every shell by default, so an active base environment is not a choice for
-    // this job. It is on the `PATH` and is used if there is no other interpreter.
+    // Conda activates its base environment in every shell by default, so an active base environment does not mean
+    // that the user chose it for this job. Its interpreter is still found on the `PATH`.
     let is_base = variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
     let conda = variable("CONDA_PREFIX").filter(|_| !is_base);
     let activated =
@@ -41,21 +42,22 @@ pub(super) fn interpreter(
         .chain(std::env::split_paths(&path))
         .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
         .find(|file| is_program(file));
-    // Absolute, because workers may change their folder.
+    // The path is made absolute, so that it is valid in any working directory.
     interpreter.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
         let hint = Some("set PYTHON_EXEC to an interpreter, or run a program with --no-python".into());
         Refusal { hint, ..Refusal::value("there is no python3 or python on the PATH".into()) }
     })
 }
 
-/// Checks that the workers' command exists and that the output files can be written. A refused plan leaves no file.
+/// Checks that the workers' command exists and that the output files can be written. Creates missing output files,
+/// but leaves none behind if the check fails.
 pub(super) fn check(config: &LaunchConfig, environment: &FlagEnvironment<'_>) -> Result<(), Refusal> {
     let path = (environment.0)("PATH").unwrap_or_default();
     let targets = check_workers(config).map_err(|error| Refusal::value(error.to_string()))?;
     match &config.command.mode {
         CommandMode::Program => check_program(&config.command.target, &path)?,
         CommandMode::Module { interpreter } => check_modules(&targets, interpreter, environment)?,
-        // The name may contain the local rank.
+        // Each worker may have its own script, because the name may contain the local rank.
         CommandMode::Script { .. } | CommandMode::RunPath { .. } => {
             targets.iter().try_for_each(|target| check_script(target))?
         }
@@ -73,7 +75,7 @@ fn check_files(config: &LaunchConfig) -> Result<(), Refusal> {
     for (flag, file) in events.into_iter().chain(report.map(|file| ("--end-report", file))) {
         let existed = file.exists();
         if let Err(error) = std::fs::File::options().create(true).append(true).open(file) {
-            // The agent runs without an event log then, and warns about it.
+            // On a full disk, the agent runs without an event log and logs a warning.
             if flag == "--event-log" && is_disk_full(&error) {
                 continue;
             }
@@ -85,7 +87,7 @@ fn check_files(config: &LaunchConfig) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Fails if the program does not exist, or can't be executed.
+/// Fails if the program does not exist or is not executable.
 fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refusal> {
     match (program(name, path), Path::new(name).exists()) {
         (Some(_), _) => Ok(()),
@@ -115,18 +117,18 @@ fn check_script(name: &OsStr) -> Result<(), Refusal> {
     }
 }
 
-/// A Python program that prints those of its arguments that are not modules. `find_spec` imports nothing for a name
-/// without dots.
+/// A Python program whose arguments are the names of top-level modules. It prints the names of those that do not
+/// exist. `find_spec` imports nothing for a name without dots.
 const FIND_MODULES: &str = "\
 import sys
 print('absent:', *[name for name in sys.argv[1:] if not any(finder.find_spec(name, None) for finder in sys.meta_path)])
 ";
 
-/// Fails if the interpreter does not find one of the modules. Only the first part of a dotted name is looked up,
-/// because the interpreter would have to import that part to look further.
+/// Fails if the interpreter does not find one of the modules. Of a dotted name, only the first part is checked: to
+/// find the rest, the interpreter would have to import that part.
 ///
-/// A module in the current folder is found without the interpreter, which takes at least 12 ms to start. If the
-/// interpreter prints no answer, for example because it is a wrapper, the check passes.
+/// A module in the working directory is found without starting the interpreter, which takes at least 12 ms. The check
+/// passes if the name of the interpreter does not start with `python`, or if the interpreter does not print a result.
 fn check_modules(
     modules: &[OsString],
     interpreter: &OsStr,
@@ -163,7 +165,8 @@ fn check_modules(
     }
 }
 
-/// Returns the path of a program, found as `execvp` finds it.
+/// Returns the path of a program, or `None` if there is no such program. Searches `path` like `execvp`, unless the
+/// name contains a slash.
 fn program(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     match name.as_encoded_bytes().contains(&b'/') {
         true => Some(PathBuf::from(name)).filter(|file| is_program(file)),
@@ -184,7 +187,7 @@ mod tests {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Creates a folder with this interpreter.
+    /// Creates a directory with an interpreter of this name.
     fn with_python(folder: PathBuf, name: &str) -> PathBuf {
         std::fs::create_dir_all(&folder).unwrap();
         file(&folder.join(name), 0o755);
@@ -212,7 +215,7 @@ mod tests {
         file(&first_dir.join("python"), 0o755);
         assert_eq!(found(&variables, "rallypoint").unwrap(), first_dir.join("python"));
 
-        // The Python next to this program, but not next to the target of a link.
+        // The Python in the directory of this program is used, but not the one in the directory of a link's target.
         let venv = with_python(dir.path().join("venv/bin"), "python");
         let typed = venv.join("rallypoint");
         file(&typed, 0o755);
@@ -220,7 +223,7 @@ mod tests {
         std::os::unix::fs::symlink(&typed, second_dir.join("rallypoint")).unwrap();
         assert_eq!(found(&variables, "rallypoint").unwrap(), second_dir.join("python3"));
 
-        // Conda's base environment is ignored, other environments are not.
+        // Conda's base environment does not select the interpreter, but its other environments do.
         let conda = with_python(dir.path().join("conda/bin"), "python3");
         variables.push(("CONDA_PREFIX", dir.path().join("conda").into()));
         variables.push(("CONDA_DEFAULT_ENV", "base".into()));

@@ -1,4 +1,4 @@
-//! Parsers for the values of the flags about logs.
+//! Parsers for the values of `--redirects`, `--tee`, `--local-ranks-filter` and the `--duplicate-…-filters` flags.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use rallypoint_agent::{PerRank, Streams};
 use crate::python;
 use crate::refusal::Refusal;
 
-/// Parses `0` to `3`, or `RANK:0,RANK:3`. Torch accepts only ranks of one digit.
+/// Parses the streams of all workers (`3`), or of each local rank (`0:3,1:2`). A stream number is the sum of 1 for
+/// stdout and 2 for stderr. Torch accepts only local ranks of one digit; we accept longer ones.
 pub(super) fn parse_streams(flag: &str, text: &str) -> Result<PerRank<Streams>, Refusal> {
     if let Some(streams) = parse_digit(text) {
         return Ok(PerRank::All(streams));
@@ -31,7 +32,7 @@ fn parse_digit(text: &str) -> Option<Streams> {
     Some(Streams { stdout: number & 1 != 0, stderr: number & 2 != 0 })
 }
 
-/// Parses local ranks. `None` means all ranks.
+/// Parses a comma-separated list of local ranks. Returns `None`, which means all local ranks, if the text is empty.
 pub(super) fn parse_ranks(text: &str) -> Result<Option<Vec<u32>>, Refusal> {
     if text.is_empty() {
         return Ok(None);
@@ -44,11 +45,11 @@ pub(super) fn parse_ranks(text: &str) -> Result<Option<Vec<u32>>, Refusal> {
                 .into(),
         )
     })?;
-    // No worker has a rank below 0.
+    // Like torchrun, this function accepts negative ranks. No worker has one, so they are dropped.
     Ok(Some(ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()))
 }
 
-/// Parses a comma-separated list. `,,` is a comma.
+/// Parses a comma-separated list of texts. A text contains a comma where the list has `,,`.
 pub(super) fn parse_list(text: &str) -> Vec<String> {
     let mut items = vec![String::new()];
     let mut chars = text.chars().peekable();

@@ -1,4 +1,4 @@
-//! The results and errors of operations: their text, their JSON and their exit codes.
+//! The results and errors of `rallypoint store`: their text, their JSON and their exit codes.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -17,27 +17,27 @@ use crate::output;
 pub(super) enum Outcome {
     /// A value was written.
     Done { key: String },
-    /// A wait has ended.
+    /// All awaited keys are present, or the barrier was passed.
     Waited,
     /// A value was read.
     Value { key: String, value: Vec<u8>, raw: bool },
-    /// Compare-and-set found another value.
+    /// A compare-and-set failed, because the key has this other value.
     OtherValue { key: String, value: Vec<u8> },
     /// The key is absent.
     Absent { key: String },
     /// The queue is empty.
     Empty { key: String },
-    /// A number, with its name in JSON.
+    /// A number, and the name that it has in JSON.
     Number { name: &'static str, number: i64 },
     /// The number of keys that `delete` deleted.
     Deleted { count: u64 },
     /// The number of keys that `clear` deleted.
     Cleared { count: u64 },
-    /// The given keys, each with whether it is present.
+    /// For each key of `check`, whether it is present.
     Presence(Vec<(bool, String)>),
-    /// The keys of the store.
+    /// The keys that `list` found.
     Keys(Vec<String>),
-    /// The server answered a PING.
+    /// The server replied to a PING after this time.
     Pong { time: Duration, identity: Option<String> },
 }
 
@@ -69,8 +69,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the text for users. On a terminal, control characters in names and values are escaped; elsewhere they
-    /// are printed as they are.
+    /// Returns the output without `--json`. Control characters in names and values are escaped only if standard
+    /// output is a terminal.
     fn text(&self, terminal: bool) -> Vec<u8> {
         let name = |key: &str| match terminal {
             true => output::escape_control(key.as_bytes(), &[]),
@@ -85,7 +85,7 @@ impl Outcome {
                 true => {
                     let state = state::describe(key, value, now());
                     let text = state.as_deref().map_or(&value[..], str::as_bytes);
-                    // A value can have several lines.
+                    // Line feeds and tabs are kept, because a value can have several lines.
                     let text = output::escape_control(text, &['\n', '\t']);
                     let end = if state.is_some() { "" } else { "\n" };
                     format!("{text}{end}").into_bytes()
@@ -145,8 +145,8 @@ fn now() -> WallTime {
     WallTime::UNIX_EPOCH.checked_add(elapsed).unwrap_or(WallTime::MAX)
 }
 
-/// Returns an object on one line. Escapes the control characters U+007F to U+009F, which JSON allows in strings and
-/// terminals interpret.
+/// Returns a JSON object as one line. Escapes the control characters U+007F to U+009F, which JSON allows in strings
+/// but which terminals interpret.
 fn json_line(object: &Value) -> Vec<u8> {
     let mut line = String::new();
     for c in object.to_string().chars() {
@@ -159,7 +159,7 @@ fn json_line(object: &Value) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// Adds a value as text, or in hexadecimal if it is not UTF-8.
+/// Adds a value to a JSON object: as `value` if it is UTF-8, or else in hexadecimal as `value_hex`.
 fn with_value(mut object: Value, value: &[u8]) -> Value {
     match std::str::from_utf8(value) {
         Ok(text) => object["value"] = text.into(),

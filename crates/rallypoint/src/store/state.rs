@@ -1,4 +1,4 @@
-//! The state of a rendezvous as text, for a terminal.
+//! Decodes the state of a rendezvous into text for a terminal.
 
 use std::fmt::Write;
 
@@ -7,7 +7,8 @@ use rallypoint_core::rendezvous::{NodeDesc, State, WallTime, cell};
 
 const KEY_PREFIX: &str = "torch.rendezvous.";
 
-/// Returns the state under this key as text, or `None` if the value is not a state. `now` is the time by this machine's clock.
+/// Returns the value of a key as text, or `None` if it is not the state of a rendezvous. `now` is the current time of
+/// this machine's clock.
 pub(super) fn describe(key: &str, value: &[u8], now: WallTime) -> Option<String> {
     let run_id = key.strip_prefix(KEY_PREFIX)?;
     match cell::read(value, &Limits::default()).ok()? {
@@ -36,7 +37,7 @@ fn describe_state(run_id: &str, state: &State, now: WallTime) -> String {
             .collect();
         let _ = write!(text, "{name}: {}\n{}", lines.len(), lines.concat());
     };
-    // Ranks are assigned when the round is complete.
+    // Group ranks are final only if the round is complete.
     let rank = |rank: &i64| if state.complete { format!("rank {rank}: ") } else { String::new() };
     let mut participants: Vec<_> = state.participants.iter().collect();
     participants.sort_by_key(|(_, rank)| **rank);
@@ -46,7 +47,8 @@ fn describe_state(run_id: &str, state: &State, now: WallTime) -> String {
     text
 }
 
-/// Returns how far `time` is from `now`. Other nodes' clocks may differ from ours, so a heartbeat can be in the future.
+/// Returns the difference between `time` and `now` as text. The clocks of other nodes may be ahead of ours, so a
+/// heartbeat can be in the future.
 fn difference(time: WallTime, now: WallTime) -> String {
     let seconds = (now.micros() - time.micros()) as f64 / 1e6;
     if seconds < 0.0 { format!("in {:.1} s", -seconds) } else { format!("{seconds:.1} s ago") }

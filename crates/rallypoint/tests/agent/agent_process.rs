@@ -1,4 +1,5 @@
-//! Agents, started as a user starts them. A variable marks all processes of an agent.
+//! Starts agents as a user starts them. An environment variable marks all processes of an agent, so that tests can
+//! find them.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,14 +10,14 @@ use std::time::Duration;
 use rallypoint_testkit::{ChildGuard, Lines, WAIT_TIMEOUT, eventually_or};
 use rustix::process::{Pid, Signal};
 
-/// The variable that marks all processes of one agent.
+/// The environment variable that marks all processes of one agent. Each agent has another value.
 pub(crate) const MARK: &str = "RALLYPOINT_TEST_MARK";
 
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A running agent.
+/// A running agent: the outer process, which the test started, and its output.
 pub(crate) struct Agent {
     child: ChildGuard,
     mark: String,
@@ -24,7 +25,7 @@ pub(crate) struct Agent {
     err: Lines,
 }
 
-/// The exit status and the output of an agent that has ended.
+/// The exit status and the output of an agent that has exited.
 #[derive(Debug)]
 pub(crate) struct AgentOutput {
     pub(crate) status: ExitStatus,
@@ -37,21 +38,21 @@ impl Agent {
         Agent::start_with(arguments, &[])
     }
 
-    /// Starts `rallypoint run` with these arguments and variables.
+    /// Starts `rallypoint run` with these arguments and environment variables.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &Path)]) -> Agent {
         Agent::spawn(&[], arguments, |command| {
             command.env("RALLYPOINT_LOG", "info").envs(variables.iter().copied());
         })
     }
 
-    /// Starts the agent through another command, which executes it.
+    /// Starts the agent through the command `before`, which executes it.
     pub(crate) fn start_through(before: &[&str], arguments: &[&str]) -> Agent {
         Agent::spawn(before, arguments, |command| {
             command.env("RALLYPOINT_LOG", "info");
         })
     }
 
-    /// Starts the agent without a log level.
+    /// Starts the agent without an environment variable that sets the log level.
     pub(crate) fn start_with_default_log_level(arguments: &[&str]) -> Agent {
         Agent::spawn(&[], arguments, |command| {
             command.env_remove("RALLYPOINT_LOG").env_remove("LOGLEVEL");
@@ -60,7 +61,8 @@ impl Agent {
 
     fn spawn(before: &[&str], arguments: &[&str], prepare: impl Fn(&mut Command)) -> Agent {
         let mark = format!("{:016x}", random());
-        // A shell that runs the tests in the background, or under `nohup`, ignores these signals.
+        // If the tests run in the background or under `nohup`, these signals are ignored, and child processes inherit
+        // that. `env` resets them.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,QUIT").args(before);
         command.args([env!("CARGO_BIN_EXE_rallypoint"), "run"]).args(arguments);
@@ -81,7 +83,7 @@ impl Agent {
         self.err.text()
     }
 
-    /// Waits until the standard output has `times` lines that contain `what`.
+    /// Waits until standard output has at least `times` lines that contain `what`.
     pub(crate) fn wait_for_lines(&self, what: &str, times: usize) {
         let count = || self.out().lines().filter(|line| line.contains(what)).count();
         let message = || format!("{what:?} {times} times in:\n{}\n{}", self.out(), self.err());
@@ -92,7 +94,8 @@ impl Agent {
         self.child.pid()
     }
 
-    /// Returns the id of the agent, which is the child of the outer process.
+    /// Returns the process id of the agent, which is the child of the outer process. Returns `None` if it has not
+    /// started yet.
     pub(crate) fn agent_pid(&self) -> Option<Pid> {
         children(self.pid()).first().copied()
     }
@@ -123,19 +126,19 @@ impl Agent {
         self.ended_within(WAIT_TIMEOUT)
     }
 
-    /// Waits for the end with another timeout.
+    /// Waits until the outer process exits, at most for `limit`, and returns its exit status and output.
     pub(crate) fn ended_within(mut self, limit: Duration) -> AgentOutput {
         let status = self.wait_within(limit);
         AgentOutput { status, out: self.out.all(), err: self.err.all() }
     }
 }
 
-/// Returns the command lines of the live processes that have a mark.
+/// Returns a line with the process id and the command line for each process that has this mark.
 pub(crate) fn process_lines(mark: &str) -> Vec<String> {
     marked_processes(mark).iter().map(|(pid, line)| format!("{pid:?}: {line}")).collect()
 }
 
-/// Returns the live processes that have a mark, with their command lines.
+/// Returns the ids and the command lines of the processes that have this mark.
 pub(crate) fn marked_processes(mark: &str) -> Vec<(Pid, String)> {
     let mark = format!("{MARK}={mark}");
     let mut found = Vec::new();
@@ -152,17 +155,17 @@ pub(crate) fn marked_processes(mark: &str) -> Vec<(Pid, String)> {
     found
 }
 
-/// Returns the children of a process, including adopted ones.
+/// Returns the children of a process, including orphans that it has adopted.
 pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let pid = pid.as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
-/// Kills all of these with one command, as close together as possible.
+/// Kills all of these processes with one `kill` command, so that they die nearly at the same time.
 pub(crate) fn kill_together(pids: &[Pid]) {
     let pids = pids.iter().map(|pid| pid.as_raw_nonzero().to_string());
     let script = r#"kill -9 "$@""#;
-    // A process may have ended because another one was killed before it.
+    // `kill` may report that a process does not exist: it may have exited because another one was killed before it.
     Command::new("sh").args(["-c", script, "sh"]).args(pids).stderr(Stdio::null()).status().unwrap();
 }

@@ -1,4 +1,4 @@
-//! No process of a job remains, whichever process is killed, and whenever.
+//! No process of a job remains, whichever process of its node is killed, and at whatever time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +8,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::agent_process::{Agent, kill_together, marked_processes, process_lines, random};
 
-/// Makes a worker start three processes: one in its session, one in another session, and an orphan.
+/// A shell script with which a worker starts three processes: one in its session, one in another session, and an
+/// orphan.
 const SPAWN_CHILDREN: &str = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; echo ready; wait";
 
-/// Time after which no process may be left. The processes would run for 600 s.
+/// Time within which all processes of a job must have exited. Without cleanup they would run for 600 s.
 pub(crate) const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn start(workers: &str, script: &str) -> Agent {
@@ -27,7 +28,7 @@ pub(crate) fn assert_no_process_left(mark: &str, what: &str) {
     );
 }
 
-/// Returns the ids of the outer process and of the agent.
+/// Returns the process ids of the outer process and of the agent.
 fn both_pids(agent: &Agent) -> [Pid; 2] {
     [agent.pid(), agent.agent_pid().unwrap()]
 }
@@ -37,15 +38,15 @@ fn no_process_remains_whenever_the_outer_process_or_the_agent_is_killed() {
     for round in 0..scaled(24, 200) {
         let mut agent = start("2", SPAWN_CHILDREN);
         let pause = match round % 4 {
-            // After all workers have started.
+            // In one of four rounds, all workers have started before the kill.
             0 => {
                 agent.wait_for_lines("ready", 2);
                 0
             }
-            // During the start.
+            // In the other rounds, the kill happens up to 30 ms after the start of the outer process.
             _ => random() % 30_000,
         };
-        // The delay is part of the fault.
+        // The random pause varies how much of the node has started.
         std::thread::sleep(Duration::from_micros(pause));
         let (victim, process) = match random() % 2 {
             0 => (agent.agent_pid(), "the agent"),
@@ -58,13 +59,14 @@ fn no_process_remains_whenever_the_outer_process_or_the_agent_is_killed() {
     }
 }
 
-/// Returns the name that `pkill` and `killall` compare.
+/// Returns the name of a process that `pkill` and `killall` compare with their argument.
 fn name(pid: Pid) -> String {
     let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// Kills the processes of a job that `is_victim` selects. The outer process must be among them, and the agent must not.
+/// Kills the processes of a job that `is_victim` selects, and checks that no process remains. The outer process must
+/// be among the victims, and the agent must not.
 fn kill_matching(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
     let agent = start("2", &format!(": a_word_of_the_script; {SPAWN_CHILDREN}"));
     agent.wait_for_lines("ready", 2);
@@ -78,7 +80,7 @@ fn kill_matching(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
     assert_no_process_left(&agent.mark(), what);
 }
 
-/// The same as `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint`.
+/// Kills the same processes as `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint`.
 #[test]
 fn no_process_remains_after_pkill_by_name_or_command_line() {
     kill_matching("the script in the command line", |_, line| line.contains("a_word_of_the_script"));

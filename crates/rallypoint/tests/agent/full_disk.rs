@@ -1,5 +1,5 @@
-//! A full disk under the log files or the event log. The job continues, and one warning and the end report say what was
-//! lost.
+//! The disk of the log files or of the event log is full. The job continues, and one warning and the end report name
+//! what was lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::agent_process::{Agent, AgentOutput};
 /// A small file system that only the agent and its workers see.
 struct Disk {
     dir: TempDir,
-    /// The command that mounts the file system and executes the command after it.
+    /// The command that mounts the file system and then executes the arguments that follow it.
     mounting: Vec<String>,
 }
 
 impl Disk {
-    /// Returns `None` if this machine does not allow the test to mount anything.
+    /// Prepares a tmpfs with these mount options. Returns `None` if this machine does not allow the test to mount it.
     fn new(options: &str) -> Option<Disk> {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("logs")).unwrap();
@@ -43,7 +43,8 @@ impl Disk {
         self.dir.path().join(name)
     }
 
-    /// Starts an agent whose log folder is on the small file system. `DIR` in the script is the parent of that folder.
+    /// Starts an agent whose log directory is on the small file system. `DIR` in the script stands for the parent of
+    /// that directory.
     fn start(&self, flags: &[&str], script: &str) -> Agent {
         let dir = self.dir.path().to_str().unwrap();
         let (logs, report) = (format!("{dir}/logs"), format!("{dir}/report"));
@@ -63,7 +64,7 @@ fn read(report: &Path) -> Value {
     serde_json::from_slice(&fs::read(report).unwrap()).unwrap()
 }
 
-/// Checks that the job has succeeded, and that one warning and the end report say what was lost.
+/// Checks that the job has succeeded, and that exactly one warning and one entry of the end report contain `what`.
 fn assert_reported(ended: &AgentOutput, report: &Value, what: &str) {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     let warnings: Vec<_> =
@@ -73,7 +74,7 @@ fn assert_reported(ended: &AgentOutput, report: &Value, what: &str) {
     assert!(errors.len() == 1 && errors[0].as_str().unwrap().contains(what), "{what:?} in {report}");
 }
 
-/// Returns whether the line is the warning of a restart.
+/// Returns whether the line is the warning about a restart, which is expected.
 fn is_usual(line: &str) -> bool {
     line.contains("restarting the workers")
 }

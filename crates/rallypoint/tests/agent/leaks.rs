@@ -1,4 +1,5 @@
-//! Killed agents leave no file, process, port or shared memory, and an agent does not grow with the number of restarts.
+//! Killed agents leave no file, process, port or shared memory behind. The memory, threads and file descriptors of an
+//! agent do not grow with the number of restarts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +21,7 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
     let ours = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--health-check", &health_endpoint];
     let mut processes = BTreeSet::new();
     for round in 0..scaled(30, 1000) {
-        // With a port that the system chooses, or with ours.
+        // Even rounds use a port that the system chooses. Odd rounds use ports that the test checks below.
         let endpoint_flags: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &ours };
         let workers = ["--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
         let environment = [("TMPDIR", dir.path()), ("TORCHELASTIC_ENABLE_FILE_TIMER", Path::new("1"))];
@@ -37,7 +38,8 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
         agent.wait();
         assert_no_process_left(&agent.mark(), "killed while it started");
         for port in [&endpoint, &health_endpoint] {
-            // The kernel closes the sockets of a process after it has removed its environment.
+            // The kernel removes the environment of a dying process, by which the test finds it, before it closes the
+            // sockets of the process. So a port may be in use for a moment longer.
             let bind = || TcpListener::bind(port);
             eventually_or(
                 CLEANUP_TIMEOUT,
@@ -55,10 +57,10 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
     assert_eq!(shared_memory(&processes), [] as [String; 0]);
 }
 
-/// Returns shared memory that outlives its processes: segments that one of `processes` created, and files with our
-/// names.
+/// Returns the shared memory that is left: System V segments that one of `processes` created, and files in `/dev/shm`
+/// with our names.
 fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
-    // The fields are key, id, permissions, size, and the id of the creator.
+    // The fields of a line are key, id, permissions, size, and the process id of the creator.
     let maker = |line: &&str| line.split_whitespace().nth(4).is_some_and(|pid| processes.contains(pid));
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
@@ -70,15 +72,15 @@ fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
 /// Timeout for many restarts on a busy machine.
 const RESTARTS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The number of threads that an agent may have beyond an earlier count. The number varies by a few; a leak would add one
-/// for each restart.
+/// The number of threads by which the last count may exceed the early one. The count varies by a few threads. A leak
+/// would add one thread for each restart.
 const MAX_MORE_THREADS: usize = 3;
-/// The same for open files.
+/// The same bound for open file descriptors.
 const MAX_MORE_FILES: usize = 8;
 
-/// Returns a script by which a worker prints the memory of the agent in KiB, its threads and its open files, after
-/// `early` and after `last` restarts. The agent frees resources of the previous start in the background, so the last
-/// worker waits up to 60 s for that.
+/// Returns a shell script with which a worker prints the memory of the agent in KiB and its numbers of threads and
+/// file descriptors, after `early` and after `last` restarts. The agent frees the resources of the previous workers
+/// in the background, so the last worker waits up to 60 s for that.
 fn print_resources(early: usize, last: usize) -> String {
     format!(
         r#"measure() {{
@@ -98,7 +100,8 @@ fn print_resources(early: usize, last: usize) -> String {
     )
 }
 
-/// Checks that the resources of the agent did not grow between the early and the last restart.
+/// Checks the output of `print_resources`: the resources of the agent did not grow between the early and the last
+/// restart. `restarts` is the number of restarts between them.
 fn assert_no_growth(what: &str, out: &str, restarts: usize) {
     let numbers = |line: &str| -> Option<Vec<usize>> {
         line.strip_prefix("resources ")?.split_whitespace().map(|word| word.parse().ok()).collect()
@@ -109,11 +112,13 @@ fn assert_no_growth(what: &str, out: &str, restarts: usize) {
     assert!(restarts >= 30);
     let has_leak = late[1] > early[1] + MAX_MORE_THREADS || late[2] > early[2] + MAX_MORE_FILES;
     assert!(!has_leak, "{what}: {early:?} {late:?}");
-    // The first restarts allocate memory that later ones reuse. Each restart may leave a few keys in the store.
+    // The bound is 1 MiB for memory that is allocated once and reused, and 8 KiB for each restart, which may leave a
+    // few keys in the store.
     assert!(late[0] <= early[0] + 1024 + 8 * restarts, "{what}: {early:?} {late:?}");
 }
 
-/// Arguments for workers that run `script` in a shell and are restarted up to `restarts` times without a pause.
+/// Returns the arguments for workers that run `script` in a shell and are restarted up to `restarts` times without a
+/// pause.
 fn restarting<'a>(restarts: &'a str, script: &'a str) -> [&'a str; 8] {
     ["--max-restart-backoff", "0", "--max-restarts", restarts, "--no-python", "sh", "-c", script]
 }
@@ -138,7 +143,7 @@ fn two_nodes_do_not_grow_with_the_number_of_restarts() {
     for backend in ["c10d", "static"] {
         let (dir, port) = (tempfile::tempdir().unwrap(), Port::reserve());
         let endpoint = port.endpoint();
-        // The first worker fails as soon as the second one has started.
+        // The worker of rank 0 fails as soon as the worker of rank 1 has started.
         let script = format!(
             r#"{} [ "$RANK" = 1 ] && {{ : >"$TMPDIR/$TORCHELASTIC_RESTART_COUNT"; exec sleep 600; }}
             while [ ! -e "$TMPDIR/$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.01; done; exit 1"#,

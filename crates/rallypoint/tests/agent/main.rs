@@ -1,4 +1,4 @@
-//! `rallypoint run` as an agent: restarts, signals, other nodes and cleanup.
+//! Tests of `rallypoint run` as a process: restarts, signals, jobs of several nodes, and cleanup.
 
 mod agent_process;
 mod cleanup;

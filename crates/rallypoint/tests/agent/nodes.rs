@@ -1,4 +1,5 @@
-//! Several nodes of ours in one job: they restart together, report each other's failures, and re-form.
+//! Several nodes of ours in one job restart together, report failures of other nodes, and re-form their round when
+//! nodes join or are lost.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,8 @@ fn both_nodes_restart_immediately_and_count_the_restart_when_a_worker_dies() {
     first_node.wait_for_lines("ranks", 1);
     second_node.wait_for_lines("ranks", 1);
     let mut took = Vec::new();
-    // Torch's nodes take 1.65 s each time. Ours may be slow twice, because the machine may be busy.
+    // Torch's nodes take 1.65 s for a restart. Ours must be faster in one of three attempts, because a busy machine
+    // may delay the others.
     while took.iter().all(|took| *took >= Duration::from_millis(1500)) {
         assert!(took.len() < 3, "{took:?}");
         let worker = worker_of(&first_node);
@@ -74,7 +76,7 @@ fn both_nodes_restart_immediately_and_count_the_restart_when_a_worker_dies() {
         first_node.wait_for_lines("ranks", took.len() + 2);
         second_node.wait_for_lines("ranks", took.len() + 2);
         took.push(start.elapsed());
-        // Torch's workers use this number for their rendezvous.
+        // Torch's workers use the restart count in the names of their keys, so it must be the same on both nodes.
         let count = format!(" {}", took.len());
         for node in [&first_node, &second_node] {
             assert!(node.out().lines().last().unwrap().ends_with(&count), "{}", node.out());
@@ -83,7 +85,7 @@ fn both_nodes_restart_immediately_and_count_the_restart_when_a_worker_dies() {
     assert!(second_node.err().contains("restarts its workers"), "{}", second_node.err());
 }
 
-/// Returns the only worker of an agent.
+/// Returns the process id of the only worker of an agent.
 pub(crate) fn worker_of(agent: &Agent) -> Pid {
     children(agent.agent_pid().unwrap())[0]
 }
@@ -94,7 +96,7 @@ pub(crate) fn kill_node(agent: &Agent) {
     kill_together(&[&agents[..], &[worker_of(agent)]].concat());
 }
 
-/// Waits until a store listens at the port, so that the next node is a client of the first one.
+/// Waits until the first node hosts the store at the port, so that the next node becomes a client of it.
 pub(crate) fn wait_for_host(port: &Port) {
     eventually("the store listens", || std::net::TcpStream::connect(port.endpoint()).is_ok());
 }
@@ -124,7 +126,8 @@ fn a_final_failure_ends_the_job_on_all_nodes_and_all_report_it() {
 #[test]
 fn a_node_that_closes_the_rendezvous_because_its_workers_cannot_start_is_named_by_its_peers() {
     let dir = tempfile::tempdir().unwrap();
-    // The file is executable, but its interpreter does not exist.
+    // The check before the start passes, because the file is executable. Its interpreter does not exist, so workers
+    // can't start.
     let program = dir.path().join("program");
     std::fs::write(&program, "#!/nonexistent/interpreter\n").unwrap();
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -144,7 +147,7 @@ fn a_node_that_closes_the_rendezvous_because_its_workers_cannot_start_is_named_b
     assert!(!first_node.err.contains("Root Cause"), "{}", first_node.err);
 }
 
-/// Starts a node that hosts the store and works alone, and then a second one that joins it.
+/// Starts a node that hosts the store and forms a round alone, and then a second node that joins it.
 fn two_elastic_nodes(port: &Port, more: &[&str]) -> (Agent, Agent) {
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let first = start_node(port, "1:2", more, &script);
@@ -187,7 +190,8 @@ fn a_node_whose_outer_process_is_killed_is_lost_and_does_not_count_as_failed() {
 #[test]
 fn both_remaining_nodes_detect_a_node_that_dies_after_one_of_them_has_finished() {
     let port = Port::reserve();
-    // With three nodes only the first one finishes; with two nodes both do.
+    // In the round of three nodes, only the worker of the first node exits. In the next round, of two nodes, both
+    // workers do.
     let done = format!("{PRINT_RANKS} exit 0");
     let works = format!("{PRINT_RANKS} [ $WORLD_SIZE = 2 ] || exec sleep 600");
     let first = start_node(&port, "2:3", &[], &done);
@@ -246,12 +250,13 @@ fn a_finished_node_fails_if_lost_nodes_are_not_replaced() {
         kill_node(&dying);
         let ended = finished.ended();
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
-        // If the host died, the remaining node hosts the store itself.
+        // The remaining node waits for a second node until the join timeout. If the host was killed, the remaining
+        // node hosts the store itself.
         assert!(ended.err.contains("1 of at least 2 nodes"), "{}", ended.err);
     }
 }
 
-/// With torch's defaults: three heartbeats of 5 s.
+/// The heartbeat settings are torch's defaults: a node is dead after three intervals of 5 s without a heartbeat.
 #[test]
 fn all_nodes_detect_a_killed_node_within_the_default_times_and_log_which_node_and_why() {
     let port = Port::reserve();
@@ -276,7 +281,8 @@ fn all_nodes_detect_a_killed_node_within_the_default_times_and_log_which_node_an
         let why = format!("(pid {dead}): no heartbeat for 15 s");
         assert!(node.err().contains(&why), "{why:?} not in:\n{}", node.err());
     }
-    // The last heartbeat was at most 5 s before the kill. The last call takes 1 s.
+    // The last heartbeat was at most 5 s before the kill, so the node counts as dead 10 to 15 s after the kill. The
+    // last call adds 1 s.
     assert!(took > Duration::from_secs(9) && took < Duration::from_secs(25), "{took:?}");
 }
 

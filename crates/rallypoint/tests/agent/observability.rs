@@ -80,7 +80,7 @@ fn a_node_of_a_static_job_logs_what_it_waits_for() {
 
 #[test]
 fn a_node_logs_that_no_store_answers_at_the_endpoint() {
-    // A server that accepts connections and sends nothing.
+    // The kernel completes connections to this listener, but no process accepts them or sends a reply.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = mute.local_addr().unwrap().to_string();
     let agent = Agent::start_with_default_log_level(&[
@@ -110,7 +110,7 @@ fn a_reader_that_pauses_receives_every_teed_line() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // The reader pauses for longer than the worker runs.
+    // The worker exits during this pause, so the agent must keep its output until the reader continues.
     std::thread::sleep(std::time::Duration::from_secs(7));
     let mut out = String::new();
     agent.stdout.take().unwrap().read_to_string(&mut out).unwrap();

@@ -1,4 +1,4 @@
-//! What a node does when a peer is lost or has other settings, and what a spare does.
+//! The behavior of a node when a peer is lost or has other settings, and the behavior of a spare.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,17 @@ use crate::nodes::{
     PRINT_RANKS, kill_node, start_node, start_node_with, start_node_with_command, wait_for_host, worker_of,
 };
 
-/// Torch's default heartbeats, so that only a node that leaves is detected within 12 s.
+/// A configuration with torch's default heartbeats: a dead node is detected after 15 s. If a test observes the loss
+/// of a node within 12 s, the node was removed from the rendezvous explicitly.
 const DEFAULT_HEARTBEATS: &str = "last_call_timeout=2,reform_last_call_timeout=1,join_timeout=60";
 
-/// Returns the line that each start of a node printed.
+/// Returns the lines that the workers of a node printed, one for each start.
 fn starts(node: &Agent) -> Vec<String> {
     node.out().lines().filter(|line| line.starts_with("ranks")).map(String::from).collect()
 }
 
-/// Without that, peers detect the loss after 15 s without heartbeats.
+/// The remaining process of the node removes the node from the rendezvous. Otherwise its peers would detect the loss
+/// only after 15 s without a heartbeat.
 #[test]
 fn a_node_with_one_killed_process_is_removed_by_its_other_process() {
     for process in ["outer", "agent"] {
@@ -83,13 +85,15 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
     [&waiting, &others[0], &others[1]].into_iter().for_each(|node| node.wait_for_lines("/3 ", 1));
 }
 
-/// Training processes fail immediately when the connection to a peer breaks, long before the peer is known to be lost.
+/// Workers of a training fail as soon as their connection to a lost peer breaks. The missing heartbeats of the peer
+/// are detected only later. So an agent whose worker fails waits for the other nodes to confirm that no node was
+/// lost.
 #[test]
 fn workers_that_fail_because_a_peer_was_lost_use_no_restart() {
     let port = Port::reserve();
     let dir = tempfile::tempdir().unwrap();
     let lost = dir.path().join("lost");
-    // Fails like a collective operation: when the peer is lost, in the first round only.
+    // The workers fail as in a collective operation: when the peer is lost, and only in the round of three nodes.
     let script = format!(
         r#"{PRINT_RANKS} while [ "$WORLD_SIZE" != 3 ] || [ ! -e {} ]; do sleep 0.05; done; exit 1"#,
         lost.display()
@@ -121,11 +125,11 @@ fn a_worker_failure_with_live_peers_ends_the_job_immediately() {
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
         assert!(ended.err.contains("SIGKILL"), "{}", ended.err);
     }
-    // The detection of a lost peer would take 15 s.
+    // The agents must not wait for the time in which a lost peer would be detected, which is 15 s.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
-/// Such a node used to make the job restart 35 to 67 times per second.
+/// In an earlier version, a node with another maximum made the job restart 35 to 67 times per second.
 #[test]
 fn a_node_with_another_maximum_is_refused_and_the_job_goes_on() {
     let port = Port::reserve();
@@ -165,7 +169,8 @@ fn a_different_command_or_restart_budget_causes_a_warning() {
     }
 }
 
-/// The node may belong to another job that has the same run id by mistake.
+/// The warnings are for a user whose second job has the same run id by mistake, so that its node becomes a spare of
+/// the first job.
 #[test]
 fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
     let port = Port::reserve();
@@ -189,7 +194,7 @@ fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
     );
 }
 
-/// Otherwise both nodes would train and write the same checkpoints.
+/// If the stopped node kept its workers after it continues, both nodes would train and write the same checkpoints.
 #[test]
 fn a_stopped_node_ends_its_workers_after_a_spare_has_replaced_it() {
     let port = Port::reserve();

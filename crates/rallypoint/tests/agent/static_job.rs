@@ -1,4 +1,5 @@
-//! A static job of two nodes with two workers each: given ranks, a restart, the end, and contradictory settings.
+//! Static jobs, most of them with two nodes and two workers per node: ranks, restarts, exit codes, signals, and
+//! contradictory settings.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::agent_process::{Agent, AgentOutput, kill_together};
 
-/// Prints the environment of a worker in one line.
+/// A shell command that prints the environment of a worker in one line.
 const PRINT_RANKS: &str = r#"echo "ranks $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE \
 $ROLE_RANK/$ROLE_WORLD_SIZE $ROLE_NAME $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE \
 $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS";"#;
@@ -18,7 +19,8 @@ fn start_node(port: &Port, rank: u32, nodes: &str, more: &[&str], script: &str) 
     start_node_with(port, rank, nodes, more, script, &[])
 }
 
-/// Starts a node. Rank 0 has `--master-addr`, the other nodes have the backend and the endpoint.
+/// Starts a node with two workers. The node of group rank 0 gets `--master-addr` and `--master-port`. Other nodes get
+/// `--rdzv-backend` and `--rdzv-endpoint`, which mean the same.
 fn start_node_with(
     port: &Port,
     rank: u32,
@@ -39,7 +41,7 @@ fn start_node_with(
     )
 }
 
-/// Returns the lines of the workers after this number of restarts, by rank.
+/// Returns the lines that the workers printed after this number of restarts, sorted by rank.
 fn ranks_after(nodes: [&AgentOutput; 2], restarts: u32) -> Vec<String> {
     let mut lines: Vec<_> = nodes
         .iter()
@@ -64,7 +66,7 @@ fn two_static_nodes_keep_their_ranks_restart_together_and_finish() {
     );
     let start =
         |rank| start_node_with(&port, rank, "2", &["--max-restarts", "1"], &script, &[("GO", go.as_path())]);
-    // The second node starts first and waits.
+    // The node of group rank 1 starts first and waits for the node of group rank 0.
     let (second, first) = (start(1), start(0));
     first.wait_for_lines("ranks", 2);
     second.wait_for_lines("ranks", 2);
@@ -84,7 +86,7 @@ fn two_static_nodes_keep_their_ranks_restart_together_and_finish() {
         assert_eq!(ranks_after([&first, &second], restarts), expected);
     }
     assert!(first.out.lines().all(|line| line.contains(" 0/2 ") && line.contains("/4 ")), "{}", first.out);
-    // Both nodes log the reason: the one whose worker failed, and its peer.
+    // The node whose worker failed and its peer both log the reason of the restart.
     assert!(second.err.contains("worker 1 of this node failed (exit code 7)"), "{}", second.err);
     assert!(first.err.contains("restarts its workers: its worker 1 (rank 3) ended with 7"), "{}", first.err);
 }
@@ -121,7 +123,8 @@ fn a_duplicate_node_rank_is_named_on_every_node() {
         let port = Port::reserve();
         let nodes = [(0, "127.0.0.2"), (1, "127.0.0.3"), (twice, "127.0.0.4")].map(|(rank, address)| {
             let node = start_node(&port, rank, "3", &["--local-addr", address], "echo it ran");
-            // The node that waits has registered its rank first.
+            // A node that logs this has registered its rank. So the third node is the one whose rank is already
+            // taken.
             if address != "127.0.0.4" {
                 eventually("the node waits", || node.err().contains(" of 3 nodes are here"));
             }
@@ -134,7 +137,7 @@ fn a_duplicate_node_rank_is_named_on_every_node() {
         for node in &ended {
             assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
             assert!(node.err.contains(&what) && node.err.contains("--node-rank"), "{}", node.err);
-            // Both names have different process ids.
+            // The error names two different processes.
             let pids: BTreeSet<_> =
                 node.err.split("(pid ").skip(1).map(|pid| pid.split_once(')').unwrap().0).collect();
             assert_eq!(pids.len(), 2, "{}", node.err);
@@ -174,7 +177,7 @@ fn a_signal_ends_a_node_that_waits_for_other_nodes() {
         }
         waiting.signal(Signal::TERM);
         let ended = waiting.ended();
-        // The signal may arrive before its handler is installed.
+        // If the signal arrives before its handler is installed, it kills the process, and there is no exit code.
         let code = std::os::unix::process::ExitStatusExt::signal(&ended.status).map(|signal| 128 + signal);
         assert_eq!(ended.status.code().or(code), Some(143), "{}", ended.err);
     }

@@ -1,4 +1,4 @@
-//! How workers are stopped and restarted on one node.
+//! An agent on one node stops and restarts its workers, and handles signals.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -36,8 +36,9 @@ fn all_workers_restart_when_one_fails() {
 
 #[test]
 fn a_slow_worker_does_not_use_up_the_grace_of_other_workers() {
-    // The first worker ignores SIGTERM for its whole grace of 5 s, and the others need 3 s each. With a common grace,
-    // or one worker after the other, the others would be killed.
+    // The worker of rank 0 ignores SIGTERM, so the agent kills it after its grace of 5 s. The other two workers need
+    // 3 s each to exit. If the agent stopped the workers one after the other within a common grace, it would kill
+    // these two as well.
     let script = r#"
         if [ "$RANK" = 0 ]; then trap '' TERM; else trap 'sleep 3; echo "$RANK ended well"; exit 0' TERM; fi
         echo ready; while :; do sleep 0.05; done"#;
@@ -93,7 +94,8 @@ fn a_second_signal_kills_all_workers_immediately() {
 
 #[test]
 fn a_signal_sent_to_both_processes_or_twice_within_a_second_leaves_workers_their_grace() {
-    // Systemd and Slurm signal both processes, and `timeout` signals one of them twice.
+    // Systemd and Slurm send SIGTERM to the outer process and to the agent. `timeout` sends it to the outer process
+    // twice.
     for to_both in [true, false] {
         let script = r#"trap 'sleep 0.5; echo "$RANK ended well"; exit 0' TERM; echo ready; while :; do sleep 0.05; done"#;
         let agent = Agent::start(&standalone(&["--nproc-per-node", "2"], script));
@@ -162,7 +164,7 @@ fn signals_to_handle_adds_signals_that_the_agent_passes_on() {
     }
 }
 
-/// A shell without a terminal starts background processes like this.
+/// A shell without job control starts background processes with SIGINT and SIGQUIT ignored.
 #[test]
 fn sigint_ends_an_agent_that_was_started_with_sigint_ignored() {
     let script = "trap '' INT QUIT; exec \"$@\"";

@@ -1,4 +1,5 @@
-//! A node whose store, folder or terminal is missing or lost.
+//! Nodes of `rallypoint join` under faults: a store that is lost, corrupt, locked or unreachable, signals, and a log
+//! that can't be written.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -13,8 +14,8 @@ use rustix::process::Signal;
 
 use crate::node::{Node, command, run, server, text};
 
-/// The node is in no round, so it has nothing to lose. Its machine has the endpoint's address, so it can host the
-/// store.
+/// The waiting node can take over, because its machine has the address of the endpoint. It is not in a round yet, so
+/// the loss of the state does no harm.
 #[test]
 fn a_waiting_node_takes_over_when_the_host_is_killed() {
     let port = reserve_port();
@@ -46,7 +47,8 @@ fn a_waiting_node_whose_store_was_lost_fails_after_the_join_timeout() {
     assert!(log.contains(&format!("127.0.0.1:{port}")), "{log}");
 }
 
-/// The error names the round, because its state is lost.
+/// The state of the round is lost with the store, so the node can't continue. The error names the endpoint and the
+/// job.
 #[test]
 fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
     let port = reserve_port();
@@ -67,7 +69,8 @@ fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
 
 #[test]
 fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
-    // The server refuses such a value, except under a key that may belong to a round.
+    // The server refuses a corrupt value under the key of a state. This run id contains a slash, so the server takes
+    // the key for one of a round and accepts any value.
     const KEY: &str = "torch.rendezvous.job/1";
     let server = server();
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
@@ -77,7 +80,7 @@ fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
     store.set(KEY, b"!!!").unwrap();
     node.wait_for_log("waiting until it is repaired");
     store.set(KEY, &good).unwrap();
-    // A changed value shows that the node has read the state again.
+    // A changed value is the next heartbeat of the node, which shows that the node has read the repaired state.
     eventually("the node sends heartbeats", || store.get(KEY).unwrap() != good);
     assert!(node.child.try_wait().unwrap().is_none(), "the node has ended");
     let start = Instant::now();
@@ -142,7 +145,7 @@ fn an_unspecified_endpoint_address_is_refused_with_the_reason() {
     }
 }
 
-/// `nohup` starts a node like this.
+/// `nohup` starts a node with SIGHUP ignored.
 #[test]
 fn a_node_started_by_nohup_ignores_sighup() {
     let server = server();
@@ -155,7 +158,7 @@ fn a_node_started_by_nohup_ignores_sighup() {
     node.signal(Signal::HUP);
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
-    // The tests themselves may run under `nohup`.
+    // The tests themselves may run under `nohup`, so `env` resets SIGHUP.
     let mut usual = Command::new("env");
     usual
         .arg("--default-signal=HUP")
@@ -183,7 +186,8 @@ fn a_static_node_logs_that_rank_0_does_not_answer_and_how_many_nodes_are_present
     assert_eq!(third.joined()["world_size"], 3);
 }
 
-/// Rank 0 dies before the round is complete, so it cannot publish where the workers rendezvous.
+/// The node with group rank 0 is killed before the round is complete. So it can't publish the master address and
+/// port, and the other node can't start in that round.
 #[test]
 fn a_spare_replaces_a_rank_0_that_was_killed_before_the_round_was_complete() {
     let server = server();
@@ -205,7 +209,7 @@ fn a_spare_replaces_a_rank_0_that_was_killed_before_the_round_was_complete() {
     assert!(took < Duration::from_secs(25), "{took:?}");
 }
 
-/// A full disk must not prevent the command from running.
+/// Each write to `/dev/full` fails like a write to a full disk. That must not prevent the command from running.
 #[test]
 fn a_command_runs_although_the_log_cannot_be_written() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
@@ -222,19 +226,20 @@ fn a_command_runs_although_the_log_cannot_be_written() {
     assert_eq!(output.status.code(), Some(0));
 }
 
-/// Another program has the port when the node starts, and frees it later.
+/// Another program uses the port when the node starts, and frees it later.
 #[test]
 fn a_node_that_could_not_host_the_store_retries() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut node = Node::at(stranger.local_addr().unwrap().port(), "1", &[]);
-    // The node could not bind the port, so it connects to it.
+    // The node could not bind the port, so it connects to the other program as a client.
     drop(stranger.accept().unwrap());
     drop(stranger);
     node.wait_for_log("hosts the TCP store");
     assert_eq!(node.joined()["world_size"], 1);
 }
 
-/// Each of these states is valid and has the maximum size. The node must not keep all of them.
+/// Each state is valid and has more than three quarters of the maximum size. A node that kept all states that it has
+/// read would exceed the memory bound.
 #[test]
 fn large_states_that_change_often_use_bounded_memory() {
     const KEY: &str = "torch.rendezvous.job";
@@ -249,7 +254,7 @@ fn large_states_that_change_often_use_bounded_memory() {
         let node_named =
             |n: usize| NodeDesc::new(format!("{turn:03}-{n:04}-{}", "h".repeat(100)), n as i64, 0);
         state.last_heartbeats.retain(|node, _| state.participants.contains_key(node));
-        // The maximum number of nodes, with long names.
+        // The wait list has the maximum number of nodes, with long names.
         let count = limits.state_nodes - 1;
         state.wait_list = (0..count).map(node_named).collect();
         state.last_heartbeats.extend((0..count).map(|n| (node_named(n), beat)));

@@ -1,4 +1,4 @@
-//! `rallypoint join`: output, commands, signals and exit codes.
+//! Tests of `rallypoint join`: output, commands, signals and exit codes.
 
 mod faults;
 mod node;
@@ -123,7 +123,7 @@ fn a_signal_makes_a_waiting_node_leave_immediately() {
         node.signal(signal);
         assert_eq!(node.ended().0, code);
         assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-        // The node has left and has not closed the rendezvous, so two other nodes form a round.
+        // The node has left without closing the rendezvous, so two other nodes can form a round.
         let others = [0, 1].map(|_| Node::start(&server, "2", &[]));
         assert!(others.iter().all(|node| node.joined()["world_size"] == 2));
     }
@@ -174,7 +174,8 @@ fn a_signal_reaches_all_processes_of_the_command() {
     });
 }
 
-/// These nodes have no workers, so other nodes don't wait for them. The host stays until every node knows the end.
+/// Nodes without a command have no workers, so no other node waits for them at the exit barrier. The host of the
+/// store exits only after every other node has read that the job ended.
 #[test]
 fn nodes_without_a_command_exit_with_0_and_do_not_delay_the_end_of_the_job() {
     let port = reserve_port();
@@ -218,7 +219,7 @@ fn a_node_that_cannot_print_its_line_leaves() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// With torch's defaults: 15 s without a heartbeat.
+/// The heartbeat settings are torch's defaults: a node is dead after 15 s without a heartbeat.
 #[test]
 fn a_spare_replaces_a_killed_node_within_the_default_times_and_the_log_names_the_reason() {
     let server = server();
@@ -242,7 +243,7 @@ fn a_spare_replaces_a_killed_node_within_the_default_times_and_the_log_names_the
         assert!(log.contains(&line), "{log}");
     }
     let logs = spare.ended().1 + &first + &second;
-    // In a container the local id is not 0.
+    // The name of a node ends with its local id, which is not 0 in a container.
     let node_name = format!("The node '127.0.0.1_{pid}_");
     assert!(logs.contains(&node_name) && logs.contains("was removed from the rendezvous 'job'"), "{logs}");
     assert!(logs.contains("no heartbeat for 15 s"), "{logs}");
@@ -267,12 +268,12 @@ fn a_node_that_times_out_during_a_round_reports_the_round() {
 #[test]
 fn a_closed_rendezvous_exits_with_3_and_a_spare_of_an_ended_job_with_0() {
     let server = server();
-    // The command succeeds, so the job ends and the rendezvous is closed.
+    // The command succeeds, so the job ends and the node closes the rendezvous.
     assert_eq!(Node::start(&server, "1", &["--", "true"]).ended().0, 0);
     let (code, log) = Node::start(&server, "1", &[]).ended();
     assert_eq!(code, 3);
     assert!(log.contains("the rendezvous was closed by 127.0.0.1 (pid "), "{log}");
-    // A node that was a spare at the end exits with 0.
+    // A node that is a spare when the job ends exits with 0.
     let (server, command) = (node::server(), GatedCommand::new(0));
     let working = command.node(&server, "1");
     working.joined();
@@ -333,7 +334,7 @@ fn a_node_takes_its_flags_from_the_variables_of_torchrun() {
     assert!(text(&output.stderr).contains("PET_NODE_RANK=3 has no effect"), "{}", text(&output.stderr));
 }
 
-/// A malformed option does not hide the errors of other options.
+/// One malformed option must not hide the errors of the other options.
 #[test]
 fn all_wrong_rdzv_conf_options_are_reported_together() {
     let conf = "jion_timeout=3,is_host=maybe,last_call_timeout=-1,foo,read_timeout=9223372036854775807";
@@ -372,7 +373,7 @@ fn an_unresolvable_and_an_unreachable_endpoint_have_different_errors() {
     assert_eq!(unresolvable.status.code(), Some(5));
     let stderr = text(&unresolvable.stderr);
     assert!(stderr.contains("could not resolve host \"no-such-host.invalid\""), "{stderr}");
-    // A port without a listener, and a node that must not host.
+    // No process listens on the port, and `is_host=0` forbids the node to host the store.
     let port = reserve_port();
     let unreachable =
         run(&["--rdzv-endpoint", &format!("127.0.0.1:{port}"), "--rdzv-conf", "read_timeout=1,is_host=0"]);
@@ -421,7 +422,7 @@ fn nodes_join_through_a_file_store() {
     }
 }
 
-/// A shell passes arguments as bytes.
+/// A shell can pass arguments that are not UTF-8.
 #[test]
 fn a_command_gets_arguments_that_are_not_utf8() {
     use std::os::unix::ffi::OsStrExt;

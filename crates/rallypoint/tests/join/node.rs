@@ -1,4 +1,4 @@
-//! A running node, started as a user starts it.
+//! Starts `rallypoint join` as a user starts it.
 
 use std::process::{Command, Output, Stdio};
 
@@ -26,7 +26,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A running node with its output and its log.
+/// A running node, with its standard output and its log.
 pub(crate) struct Node {
     pub(crate) child: ChildGuard,
     lines: Lines,
@@ -34,12 +34,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts a node of the job at this server, with further arguments.
+    /// Starts a node of the job `job` that uses this server. `nodes` is `--nnodes`, and `more` has further arguments.
     pub(crate) fn start(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
         Node::at(server.port(), nodes, more)
     }
 
-    /// Starts a node of the job at this port.
+    /// Starts a node of the job `job` with the endpoint `127.0.0.1:port`.
     pub(crate) fn at(port: u16, nodes: &str, more: &[&str]) -> Node {
         let endpoint = format!("127.0.0.1:{port}");
         let mut arguments = vec!["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", nodes];
@@ -47,7 +47,7 @@ impl Node {
         Node::run(command(&arguments))
     }
 
-    /// Starts a node with this command.
+    /// Starts the node that `command` runs.
     pub(crate) fn run(mut command: Command) -> Node {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = ChildGuard::spawn(&mut command);
@@ -73,7 +73,7 @@ impl Node {
         (status.code().unwrap_or(-1), self.log.rest())
     }
 
-    /// Reads the log up to a line that contains `what`, and returns that line.
+    /// Waits for the next log line that contains `what`, and returns that line.
     pub(crate) fn wait_for_log(&mut self, what: &str) -> String {
         self.log.find(what)
     }

@@ -1,4 +1,4 @@
-//! The timeouts of a node after its store was lost, and a node whose log has no reader.
+//! The join timeout of a node after its store was lost, and a node whose log no process reads.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -22,7 +22,7 @@ fn the_next_round_after_a_lost_store_has_the_full_join_timeout() {
     host.signal(Signal::KILL);
     let less = waiting.wait_for_log("gives up in");
     let left = 60 - waited.elapsed().as_secs();
-    // The number of seconds was rounded up.
+    // The log has the remaining time rounded up to whole seconds.
     assert!((30..=left + 1).any(|seconds| less.contains(&format!("gives up in {seconds} s"))), "{less}");
     let others = [0, 1].map(|_| Node::at(port, "3", &[]));
     assert_eq!(waiting.joined()["world_size"], 3);
@@ -30,7 +30,7 @@ fn the_next_round_after_a_lost_store_has_the_full_join_timeout() {
         other.signal(Signal::TERM);
         other.ended();
     }
-    // The node rejoins when another node waits, and not before.
+    // The node rejoins only when another node waits, and then has the full join timeout again.
     let _newcomer = Node::at(port, "3", &[]);
     let again = waiting.wait_for_log("gives up in");
     assert!(again.contains("gives up in 60 s") || again.contains("gives up in 59 s"), "{again}");
@@ -45,7 +45,7 @@ fn a_node_whose_log_has_no_reader_stays_in_its_round_and_leaves_on_a_signal() {
     let conf = "keep_alive_interval=1,keep_alive_max_attempt=3";
     let arguments = ["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2", "--rdzv-conf", conf];
     let mut silent = ChildGuard::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
-    // Longer than the time after which a node without heartbeats is dropped.
+    // The pause is longer than the 3 s after which a node without heartbeats is dropped.
     std::thread::sleep(Duration::from_secs(5));
     let other = Node::start(&server, "2", &["--rdzv-conf", conf]);
     assert_eq!(other.joined()["world_size"], 2);

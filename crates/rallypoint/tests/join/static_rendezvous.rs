@@ -1,4 +1,5 @@
-//! Nodes of a static rendezvous with contradictory settings. Every node names the two that contradict each other.
+//! Nodes of a static rendezvous with contradictory settings. The error of every node names the two nodes whose
+//! settings contradict each other.
 
 use rallypoint_store::{Store, TcpStore};
 use rallypoint_testkit::{eventually, reserve_port};
@@ -6,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::node::Node;
 
-/// A static job at a port of its own.
+/// A static job whose store is at a reserved port.
 struct Job {
     port: u16,
 }
@@ -16,13 +17,13 @@ impl Job {
         Job { port: reserve_port() }
     }
 
-    /// Starts a node with an address of its own.
+    /// Starts a node with this local address, group rank and number of nodes.
     fn node(&self, address: &str, rank: &str, nodes: &str) -> Node {
         let fixed = ["--rdzv-backend", "static", "--node-rank", rank, "--local-addr", address];
         Node::at(self.port, nodes, &fixed)
     }
 
-    /// Starts a node and waits until it logs that `here` nodes are present.
+    /// Like `node`, but waits until the node logs that `here` nodes are present.
     fn waiting(&self, address: &str, rank: &str, nodes: &str, here: u64) -> Node {
         let mut node = self.node(address, rank, nodes);
         node.wait_for_log(&format!("{here} of {nodes} nodes are here"));
@@ -34,7 +35,7 @@ fn name(address: &str, node: &Node) -> String {
     format!("{address} (pid {})", node.child.id())
 }
 
-/// Checks that all nodes fail for the same reason and name exactly these two nodes.
+/// Checks that all nodes fail with an error that contains `what` and names exactly the two nodes in `both`.
 fn assert_all_name(nodes: [Node; 3], both: [String; 2], what: &str) {
     for node in nodes {
         let (code, log) = node.ended();
@@ -72,14 +73,14 @@ fn different_numbers_of_nodes_name_both_processes_on_every_node() {
             job.waiting("127.0.0.3", "1", "3", 2),
             job.node("127.0.0.4", "2", differing),
         ];
-        // The first two nodes have published the same number.
+        // The first two nodes agree on the number of nodes. The error compares the third node with the first one.
         let both = [name("127.0.0.2", &nodes[0]), name("127.0.0.4", &nodes[2])];
         let what = format!("started for {differing} nodes, but {} for 3", both[0]);
         assert_all_name(nodes, both, &what);
     }
 }
 
-/// The other nodes continue. The late node must not be part of their round.
+/// The round of the two other nodes is complete. The late node must fail, and their round must continue.
 #[test]
 fn a_late_node_with_another_number_of_nodes_is_refused() {
     let job = Job::new();
@@ -94,7 +95,8 @@ fn a_late_node_with_another_number_of_nodes_is_refused() {
     let names = nodes.each_ref().map(|node| name("127.0.0.2", node));
     assert!(log.contains(&format!("{late_name} was started for 3 nodes, but ")), "{log}");
     assert!(names.iter().any(|name| log.contains(name)), "{log}");
-    // The job is not affected: a node that restarts with the right number replaces the old one.
+    // The refused node has not affected the job: a new process with the right number of nodes can still replace a
+    // killed node.
     nodes[1].signal(Signal::KILL);
     assert_eq!(job.node("127.0.0.2", "1", "2").joined()["world_size"], 2);
 }

@@ -1,4 +1,4 @@
-//! A node that waits for other nodes, as a spare or for the next round: its log, and its exit on a signal.
+//! Nodes that wait: for more nodes, for the next round, or as a spare. Their log, and their exit after a signal.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,18 +10,19 @@ use rustix::process::Signal;
 
 use crate::node::{Node, server};
 
-/// Returns the state of the job. Waits until there is one.
+/// Returns the state of the rendezvous. Waits until a node has stored one.
 fn state(server: &TcpStoreServer) -> State {
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
     cell::read(&store.get("torch.rendezvous.job").unwrap(), &Limits::default()).unwrap().unwrap_or_default()
 }
 
-/// Returns whether the list contains this node and no other.
+/// Returns whether the list contains exactly this node.
 fn contains_only(list: &BTreeSet<NodeDesc>, node: &Node) -> bool {
     list.iter().map(|node| node.pid).eq([i64::from(node.child.id())])
 }
 
-/// Starts a round of one node. It has a command, so it does not rejoin when another node waits.
+/// Starts a node and waits until it has formed a round alone. The node has a command, so it does not rejoin when
+/// another node waits.
 fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
     let command = ["--rdzv-conf", "last_call_timeout=1", "--", "sleep", "600"];
     let node = Node::start(server, nodes, &[more, &command].concat());
@@ -29,7 +30,7 @@ fn running(server: &TcpStoreServer, nodes: &str, more: &[&str]) -> Node {
     node
 }
 
-/// A full round has a spare, and a round below the maximum has a node on its wait list.
+/// A further node becomes a spare if the round has the maximum number of nodes. Otherwise it is on the wait list.
 #[test]
 fn a_signal_removes_a_spare_or_a_waiting_node_from_its_list() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
@@ -65,14 +66,14 @@ fn a_signal_removes_a_spare_or_a_waiting_node_from_its_list() {
     }
 }
 
-/// Ends a node and returns its log lines about waiting.
+/// Ends a node with SIGTERM, and returns its log lines about waiting that were not read before.
 fn waiting_lines_of(node: Node) -> Vec<String> {
     node.signal(Signal::TERM);
     let (_, log) = node.ended();
     log.lines().filter(|line| line.contains("waiting in the rendezvous")).map(str::to_owned).collect()
 }
 
-/// The nodes poll several times while another node waits for 3 s.
+/// `wait` lets 3 s pass, in which each waiting node reads the state several times without a change.
 #[test]
 fn an_unchanged_reason_to_wait_is_logged_once() {
     let server = server();
@@ -120,10 +121,10 @@ fn a_node_in_the_last_call_logs_when_the_round_starts() {
     let seconds: u64 = seconds.unwrap_or_else(|| panic!("{line}"));
     assert!([2, 3].contains(&seconds), "{line}");
     assert_eq!(node.joined()["world_size"], 1);
-    // The round starts when the log said. The number of seconds was rounded up.
+    // The round starts at the time in the log, which was rounded up to whole seconds.
     let usual = Duration::from_secs(seconds - 1)..Duration::from_secs(seconds + 2);
     assert!(usual.contains(&start.elapsed()), "{:?}: {line}", start.elapsed());
-    // The node logs nothing more about waiting.
+    // The node has logged no further line about waiting.
     let lines = waiting_lines_of(node);
     assert!(lines.is_empty(), "{lines:#?}");
 }

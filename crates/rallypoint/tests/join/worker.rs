@@ -1,4 +1,4 @@
-//! A node with a command, and what happens when the node or the other nodes of its round leave.
+//! Nodes with a command, and the fate of the command when nodes join, leave or are killed.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::node::{Node, server};
 
-/// Returns another node of the job, in this process.
+/// Returns a handler in this process that is another node of the job.
 fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
     let endpoint = format!("127.0.0.1:{}", server.port());
     let mut parameters = RendezvousParameters::new("c10d", &endpoint, "job", 1, 2).unwrap();
@@ -24,18 +24,19 @@ fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
         .unwrap()
 }
 
-/// Publishes the number of workers, as every node of a round does.
+/// Publishes that the node of this process has one worker, as every node of a round publishes its number of workers.
 fn assign_peer_ranks(round: &RendezvousInfo) {
     let mine = RoleInfo { role: "default".into(), rank: round.rank, local_world_size: 1 };
     assign_ranks(&*round.store, &mine, round.world_size).unwrap();
 }
 
 fn is_running(pid: &str) -> bool {
-    // A zombie has no working directory.
+    // A zombie has an entry in `/proc`, but no working directory.
     Path::new("/proc").join(pid).join("cwd").exists()
 }
 
-/// Torch's agents do this when their workers fail. Neither node may wait for the other until a timeout.
+/// Torch's agents re-form the round like this when a worker fails. Neither node may wait for the other until a
+/// timeout expires.
 #[test]
 fn a_command_ends_when_other_nodes_reform_the_round_without_this_node() {
     let server = server();
@@ -95,7 +96,7 @@ impl GatedCommand {
 
 const SHORT_LAST_CALL: [&str; 2] = ["--rdzv-conf", "last_call_timeout=1"];
 
-/// A waiting node alone does not end a command: no node has left the round.
+/// A node that waits for the next round does not end the command, because no node has left the current round.
 #[test]
 fn a_command_keeps_running_while_a_node_waits_for_the_next_round() {
     let (server, command) = (server(), GatedCommand::new(0));
@@ -109,7 +110,8 @@ fn a_command_keeps_running_while_a_node_waits_for_the_next_round() {
     assert_eq!(late.ended().0, 3, "the job ended before the node could join");
 }
 
-/// Starts a node with this command and one without, in one round, and a node that waits for the next round.
+/// Starts a round of two nodes, one with this command and one without a command, and a third node that waits for the
+/// next round.
 fn start_three_nodes(server: &TcpStoreServer, command: &GatedCommand) -> [Node; 3] {
     let working = command.node(server, "2:3");
     let mut plain = Node::start(server, "2:3", &SHORT_LAST_CALL);
@@ -121,7 +123,7 @@ fn start_three_nodes(server: &TcpStoreServer, command: &GatedCommand) -> [Node; 
     [working, plain, late]
 }
 
-/// A node without a command does not rejoin for a waiting node while another node has a command.
+/// A node without a command rejoins when another node waits, but not while a node of its round runs a command.
 #[test]
 fn a_command_keeps_running_while_a_node_waits_and_another_has_no_command() {
     let (server, command) = (server(), GatedCommand::new(0));
@@ -132,7 +134,7 @@ fn a_command_keeps_running_while_a_node_waits_and_another_has_no_command() {
     assert_eq!(late.ended().0, 3, "the job ended before the node could join");
 }
 
-/// The command fails, so no node loses work.
+/// The command fails, so the job does not end, and the remaining nodes can join the next round.
 #[test]
 fn nodes_without_a_command_rejoin_when_the_last_command_has_ended() {
     let (server, command) = (server(), GatedCommand::new(7));

@@ -1,4 +1,4 @@
-//! Rows W08 and W09 in docs/internals/robustness.md. Only the arrival of all clients releases a barrier.
+//! Rows W08 and W09 in docs/internals/robustness.md: only the arrival of all clients releases a barrier.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn w08_a_barrier_does_not_count_clients_that_canceled() {
         a.start_blocking(barrier("/bar", 2));
         a.cancel_wait();
     }
-    // After its canceled waits it is alone, so it does not pass.
+    // Client `a` is alone at the barrier, because its canceled waits do not count. So it does not pass.
     a.start_blocking(barrier("/bar", 2));
     a.cancel_wait();
     b.start_blocking(barrier("/bar", 2));

@@ -1,5 +1,6 @@
-//! A server with little memory: in a control group of 64 MiB, and under `ulimit -v` and `ulimit -d`. Clients use all of
-//! its limits until it refuses requests. It must keep serving.
+//! A server with little memory: in a control group of 64 MiB, and under `ulimit -v` and `ulimit -d`. Clients exhaust
+//! every limit of the server, so that it refuses requests. It must keep serving, and must stay below four fifths of
+//! its memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,21 +14,22 @@ use rallypoint_store::{Listen, ServerOptions, TcpStoreServer};
 
 use crate::harness::{Client, KIB, MIB, Server, eventually, exclusive, message};
 
-/// Starts a server after shell commands.
+/// A function that runs shell commands and then starts a server in the same process.
 type Start = fn(&str) -> Server;
 
 /// Number of misbehaving clients of each kind.
 const CLIENTS: usize = 12;
 
-/// A control group with a memory limit. It is removed at the end of the test.
+/// A control group with a memory limit. It is removed on drop.
 struct ControlGroup {
     folder: PathBuf,
-    /// The file with the kernel's count of OOM kills.
+    /// The name of the file in which the kernel counts OOM kills.
     kills: &'static str,
 }
 
 impl ControlGroup {
-    /// Creates a control group. Returns `None`, and prints a line, if this process is not allowed to.
+    /// Creates a control group with this memory limit in bytes. Prints a line and returns `None` if this process is
+    /// not allowed to.
     fn new(limit: usize) -> Option<ControlGroup> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("rallypoint-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -58,7 +60,8 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // The kernel removes a killed process from the group with a delay.
+        // The kernel removes a killed process from the group only after a delay, so removing the group is retried for
+        // 2 s.
         for _ in 0..100 {
             match fs::remove_dir(&self.folder) {
                 Ok(()) => return,
@@ -68,17 +71,17 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Time after which the server closes a stalled upload, so that the next one can start.
+/// The limit `input_stall` of the servers. It is short, so that stalled uploads soon make room for others.
 const INPUT_STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Starts a server in a shell after these commands.
+/// Runs these commands in a shell, and then starts `rallypoint serve` in the same process.
 fn server_after(commands: &str) -> Server {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{commands}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_rallypoint"), "serve"]);
     Server::launch(shell, "127.0.0.1:0", &[&format!("input_stall={}ms", INPUT_STALL_TIMEOUT.as_millis())])
 }
 
-/// Starts a program with an embedded server in a shell after these commands.
+/// Runs these commands in a shell, and then starts a program with an embedded server in the same process.
 fn embedded_server_after(commands: &str) -> Server {
     let this = std::env::current_exe().expect("the path of this test");
     let mut shell = Command::new("sh");
@@ -87,7 +90,7 @@ fn embedded_server_after(commands: &str) -> Server {
     Server::spawn(shell)
 }
 
-/// Runs a program with an embedded server until it is killed.
+/// The program with an embedded server. It runs until it is killed.
 #[test]
 #[ignore = "runs inside the tests of embedded servers"]
 fn embedded_server_process() {
@@ -101,7 +104,8 @@ fn embedded_server_process() {
     }
 }
 
-/// Sends requests until one is refused. Returns whether one was.
+/// Sends up to `max_requests` requests over one connection, until the server refuses one. Returns whether it has
+/// refused one.
 fn until_refused(server: &Server, max_requests: usize, mut request: impl FnMut(usize) -> Vec<u8>) -> bool {
     let mut client = server.connect();
     (0..max_requests).any(|n| {
@@ -109,7 +113,7 @@ fn until_refused(server: &Server, max_requests: usize, mut request: impl FnMut(u
     })
 }
 
-/// Deletes all keys.
+/// Deletes all keys of the store.
 fn clear(server: &Server) {
     let mut client = server.connect();
     let Reply::Keys(keys) = client.request(Request::ListKeys) else { panic!("no list of keys") };
@@ -125,7 +129,8 @@ fn set(key: &str, value: &[u8]) -> Vec<u8> {
     message(Request::Set { key: key.as_bytes(), value: value.into() })
 }
 
-/// Fills the store with small keys, large values, long names and queues, one after the other, and clears it in between.
+/// Fills the store with small keys, values of three sizes, appended values, long names and awaited keys, one after
+/// the other. Deletes keys in between.
 fn fill_the_store(server: &Server) {
     let names: Vec<String> = (0..1_000_000).map(|n| format!("/{n}")).collect();
     let small = until_refused(server, names.len() / 1_000, |n| {
@@ -141,7 +146,7 @@ fn fill_the_store(server: &Server) {
             until_refused(server, 64 * MIB / len, |n| set(&format!("/{n}"), &value)),
             "{what} fill the store"
         );
-        // Every other key, so that free memory is fragmented.
+        // Every other key is deleted, so that free memory is fragmented.
         let mut client = server.connect();
         let deleted = client.num_keys() / 2;
         for n in 0..deleted {
@@ -161,8 +166,8 @@ fn fill_the_store(server: &Server) {
         until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")),
         "long names fill the store"
     );
-    // Key lists that the clients don't read, while their keys are deleted. The first lists exceed the reply limit and
-    // are refused.
+    // Clients request lists of all keys and don't read them, while the keys are deleted. The first lists exceed the
+    // limit of replies, so the server refuses them.
     let mut slow_readers = Vec::new();
     let mut client = server.connect();
     for n in 0.. {
@@ -189,34 +194,35 @@ fn fill_the_store(server: &Server) {
     });
 }
 
-/// Leaves stalled uploads, unread replies and deferred requests at the same time. Returns the clients.
+/// Creates stalled uploads, unread replies and deferred requests at the same time, and returns the clients that keep
+/// them open.
 fn use_all_limits(server: &Server) -> Vec<Client> {
     let mut clients: Vec<Client> = Vec::new();
     let value = vec![7; 4 * MIB];
     let mut writer = server.connect();
     writer.set("/large", &value);
     for n in 0..CLIENTS {
-        // An upload that stops one byte before its end.
+        // This upload stops at the latest one byte before its end.
         let mut upload = server.connect();
         let bytes = set(&format!("/upload/{n}"), &value);
         let sent = upload.send_nonblocking(&bytes[..bytes.len() - 1]);
         clients.push(upload);
         assert!(sent > 0);
-        // Large values that are not read, and are replaced meanwhile.
+        // This client requests a large value and does not read it. The value is replaced below.
         let mut reader = server.connect();
         reader.send_request(Request::Get { key: b"/large" });
         clients.push(reader);
-        // Items that only the reply references.
+        // This client pops an item and does not read it, so that only the reply references the item.
         let mut popper = server.connect();
         popper.send_nonblocking(&message(Request::QueuePush { key: b"/q", value: value[..MIB].into() }));
         popper.send_nonblocking(&message(Request::QueuePop { key: b"/q" }));
         clients.push(popper);
-        // Small requests behind a wait.
+        // This client sends small requests behind a wait, so the server defers them.
         let mut waiter = server.connect();
         waiter.start_waiting(&[&format!("/absent/{n}")]);
         waiter.send_nonblocking(&[Op::NumKeys as u8].repeat(MIB));
         clients.push(waiter);
-        // A reply with very many values.
+        // This client requests 10,000 values in one reply.
         let mut lister = server.connect();
         lister
             .send_nonblocking(&message(Request::MultiGet { keys: KeyList::new(&[&b"/large"[..]; 10_000]) }));
@@ -229,12 +235,13 @@ fn use_all_limits(server: &Server) -> Vec<Client> {
     clients
 }
 
-/// Uses all limits of the server twice, and checks that it still serves.
+/// Exhausts all limits of the server twice, and checks that it still serves.
 fn fill(server: &mut Server) {
     for _ in 0..2 {
         fill_the_store(server);
         let clients = use_all_limits(server);
-        // A regular close would be queued behind unread data.
+        // The clients reset their connections, because the server would see a regular close only after the data that
+        // it has not read.
         clients.into_iter().for_each(Client::reset);
         eventually(Duration::from_secs(10), "all connections are closed", || server.connections() == 0);
     }

@@ -1,4 +1,4 @@
-//! Rows C09–C12 in docs/internals/robustness.md. Truncated and slow frames, half-closed connections, and unusual but
+//! Rows C09–C12 in docs/internals/robustness.md: truncated and slow frames, half-closed connections, and unusual but
 //! legal requests.
 
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use crate::harness::{
     scaled,
 };
 
-/// Returns requests that would store something if their first half were taken for the whole.
+/// Returns one request per operation that creates a key. A server that carried out a truncated request would store a
+/// key.
 fn writes() -> Vec<Vec<u8>> {
     let value = (&b"value"[..]).into();
     vec![
@@ -59,8 +60,8 @@ fn c09_thousands_of_truncated_frames_leak_no_memory() {
         server.process().memory()
     };
     let before = cut_off(rounds / 4);
-    // The allocator keeps memory of concurrent connections, and a busy machine has more of them. A leak shows in every
-    // stretch.
+    // The allocator keeps the memory of connections that were open at the same time, and a busy machine has more of
+    // them. So memory may grow in some stretches. A leak would make it grow in every stretch.
     let stretches = [(); 8].map(|()| cut_off(rounds / 4));
     let leaks: Vec<usize> = std::iter::once(before)
         .chain(stretches)
@@ -86,10 +87,10 @@ fn c10_a_thousand_partial_frames_delay_no_other_client() {
         })
         .collect();
     assert_latency_unaffected(&server, Duration::from_millis(1), || {
-        // The partial frames stay while latencies are measured.
+        // The server keeps the partial frames while latencies are measured.
         std::thread::sleep(Duration::from_millis(500));
     });
-    // The frames were kept: each can be completed.
+    // The server has kept the partial frames, so each can be completed.
     for (n, client) in clients.iter_mut().enumerate() {
         client.send(&frame[1 + n % (frame.len() - 1)..]);
         client.ping();
@@ -114,7 +115,7 @@ fn c10_a_request_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
     while start.elapsed() < Duration::from_secs(4) && (crawl_ended.is_none() || silence_ended.is_none()) {
         steady.send(&[1; 512]);
         sent += 512;
-        // The server may close the connection meanwhile. That is checked below.
+        // Sending fails after the server has closed the connection, which is checked below.
         let _ = crawling.try_send(&[1; 4]);
         if crawling.has_ended() {
             crawl_ended.get_or_insert(start.elapsed());
@@ -122,7 +123,8 @@ fn c10_a_request_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
         if silent.has_ended() {
             silence_ended.get_or_insert(start.elapsed());
         }
-        // The interval between two sends.
+        // The pause determines the rates: about 25,600 bytes per second, which is above the minimum of 1,024, and
+        // about 200 bytes per second.
         std::thread::sleep(Duration::from_millis(20));
     }
     for ended in [crawl_ended, silence_ended] {
@@ -144,11 +146,12 @@ fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
     let mut client = server.connect();
     let frame = message(Request::Set { key: b"/k", value: vec![1; 2_000][..].into() });
     client.send(&frame[..1_500]);
-    // Before the rate is measured for the first time.
+    // The pause is shorter than `partial_grace`, so the server has not measured the rate of the first request yet.
     std::thread::sleep(Duration::from_millis(700));
     let start = Instant::now();
     client.send(&[&frame[1_500..], &frame[..10]].concat());
-    // The second request is much smaller. The server must not mix up the sizes of the two.
+    // Of the second request, fewer bytes have arrived than of the first. The server must not measure its rate with
+    // the bytes or the start time of the first.
     while start.elapsed() < Duration::from_millis(950) {
         other.ping();
         let ended = client.has_ended();
@@ -172,9 +175,9 @@ fn c10_a_request_that_the_server_does_not_read_is_not_slow() {
     let mut waiter = server.connect();
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/k"])) });
     let set = message(Request::Set { key: b"/behind", value: vec![1; 500][..].into() });
-    // More requests behind the wait than the server reads, and the last one truncated.
+    // Behind the wait, the client sends more requests than the server reads. The last one is truncated.
     waiter.send(&[wait, set.repeat(10), set[..100].to_vec()].concat());
-    // The delay is part of the fault: four times the grace.
+    // The request stays incomplete for four times `partial_grace`.
     std::thread::sleep(Duration::from_millis(800));
     other.set("/k", "v");
     waiter.send(&set[100..]);
@@ -210,13 +213,13 @@ fn c11_a_half_closed_connection_gets_its_replies_before_the_end() {
 
 #[test]
 fn c11_a_half_closed_connection_gets_all_of_a_large_reply() {
-    // A large output limit, so that the server reads the requests behind the GET immediately.
+    // With a large `output_pause`, the server reads the requests behind the GET immediately.
     let mut server = Server::with_limits(&["output_pause=64MiB"]);
     let value = vec![3; 8 * MIB];
     server.connect().set("/k", &value);
     let get = message(Request::Get { key: b"/k" });
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/absent"])) });
-    // The requests behind the GET may have no reply.
+    // The bytes behind the GETs get no reply: nothing, a truncated request, or a wait for an absent key.
     for behind in [vec![], get[..5].to_vec(), wait] {
         let mut client = server.connect();
         client.send(&[&get[..], &get, &behind].concat());

@@ -1,4 +1,4 @@
-//! Rows C01–C05 in docs/internals/robustness.md. The first bytes of a connection, and unknown opcodes.
+//! Rows C01–C05 in docs/internals/robustness.md: the first bytes of a connection, and unknown opcodes.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn validate() -> Vec<u8> {
     message(Request::Validate { magic: MAGIC })
 }
 
-/// Returns one request per operation, except VALIDATE.
+/// Returns one encoded request per operation, except VALIDATE.
 fn one_request_per_operation() -> Vec<Vec<u8>> {
     let (key, value) = (&b"/k"[..], (&b"v"[..]).into());
     let (keys, entries) = (list(&["/k"]), pairs(&[("/k", "v")]));
@@ -39,7 +39,8 @@ fn one_request_per_operation() -> Vec<Vec<u8>> {
     requests.into_iter().map(message).collect()
 }
 
-/// Sends `bytes` over a new connection. Returns how it ended.
+/// Sends `bytes` over a new connection without a handshake. Waits for its end, and returns what was received before
+/// it.
 fn ended_by(server: &Server, bytes: &[u8]) -> crate::harness::End {
     let mut client = server.dial();
     client.send(bytes);
@@ -76,7 +77,7 @@ fn c02_a_request_before_validate_closes_the_connection_and_is_not_carried_out() 
     let mut other = server.connect();
     let before = other.num_keys();
     for command in one_request_per_operation() {
-        // In one segment and in two segments.
+        // The request is sent once before a VALIDATE in the same segment, and once alone.
         let end = ended_by(&server, &[command.clone(), validate(), command.clone()].concat());
         assert_eq!(end.received, b"", "{command:?}");
         let mut client = server.dial();
@@ -97,7 +98,7 @@ fn c03_a_handshake_split_at_any_byte_works() {
     for split in 1..bytes.len() {
         let mut client = server.dial();
         client.send(&bytes[..split]);
-        // The reply to a later request shows that the server has read the first part separately.
+        // When the server has replied to this later ping, it has read the first part on its own.
         other.ping();
         client.send(&bytes[split..]);
         assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(9), "split after {split} bytes");
@@ -120,16 +121,16 @@ fn c03_the_handshake_has_one_deadline_for_all_of_its_bytes() {
     let mut idle = server.connect();
     let (mut client, start) = (server.dial(), Instant::now());
     for byte in &validate()[..4] {
-        // On a busy machine the deadline may pass before the last byte.
+        // On a busy machine, the server may close the connection before the last byte is sent.
         let _ = client.try_send(&[*byte]);
-        // The delay is part of the fault: each byte arrives within any timeout for a single read.
+        // The bytes arrive at intervals of 90 ms, so a timeout of 400 ms for each read would never expire.
         std::thread::sleep(Duration::from_millis(90));
     }
     client.end();
     let took = start.elapsed();
     assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(3), "{took:?}");
     assert!(server.only_disconnect().contains("no handshake"));
-    // A connection that has completed the handshake has no deadline.
+    // The deadline does not apply to a connection that has completed the handshake.
     idle.ping();
     drop(idle);
     server.assert_healthy();
@@ -141,7 +142,7 @@ fn c04_an_unknown_opcode_or_a_second_validate_closes_the_connection() {
     let second = validate();
     let codes = (19..=255).map(|code| vec![code]);
     for bytes in codes.chain([second]) {
-        // The request before is answered, the request after is not carried out.
+        // The server answers the PING before the bad bytes, and does not carry out the SET after them.
         let before = message(Request::Ping { nonce: 1 });
         let after = message(Request::Set { key: b"/k", value: (&b"v"[..]).into() });
         let end = ended_by(&server, &[validate(), before, bytes.clone(), after].concat());
@@ -173,7 +174,8 @@ fn c04_c06_a_bad_frame_closes_the_connection_within_1_ms_for_less_than_20_us_of_
             }
             server.process().user_cpu() - before
         };
-        // Each bad frame needs a connection. The cost of a connection alone is subtracted.
+        // Each bad frame needs a connection of its own. The CPU time of connections without a bad frame is
+        // subtracted.
         let mut costs = Vec::new();
         let is_little = (0..10).any(|_| {
             let cost = visits(Some(&bad)).saturating_sub(visits(None)) / rounds;

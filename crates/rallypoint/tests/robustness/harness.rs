@@ -1,6 +1,6 @@
-//! The harness: the server as a process, a client that sends raw frames, and measurements.
+//! The test harness: a server process, a client that sends raw frames, and measurements of the server.
 //!
-//! The bounds that all rows share are in [`Server::assert_healthy`].
+//! [`Server::assert_healthy`] checks the requirements that all rows share.
 
 mod latency;
 mod process;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 pub(crate) use latency::{LatencyProbe, assert_latency_unaffected, probe};
 pub(crate) use process::{Process, TICK_INTERVAL};
-/// This process needs as many files as its servers.
+/// The test process needs a file descriptor for each connection to a server.
 pub(crate) use rallypoint_store::raise_file_limit;
 pub(crate) use rallypoint_testkit::{
     Client, End, announced, eventually_within as eventually, header, is_soak, list, message, pairs, scaled,
@@ -21,11 +21,12 @@ pub(crate) use server::Server;
 
 pub(crate) const KIB: usize = 1024;
 pub(crate) const MIB: usize = 1024 * KIB;
-/// Memory that the C library takes from the system for allocations of a few MiB. It is returned only when it is
-/// completely free, so one small allocation can keep all of it.
+/// Memory that glibc's allocator may keep after large requests. It returns an area to the system only when the area
+/// is completely free, so one small allocation can keep all of it.
 pub(crate) const HEAP_BYTES: usize = 64 * MIB;
 
-/// Locks out other tests that need most of the machine, in this and in other processes.
+/// Waits until no other test that calls this function runs, in this or in another process. Tests that need most of
+/// the machine hold the returned lock.
 pub(crate) fn exclusive() -> File {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("robustness.lock");
     let file = File::create(path).expect("the lock file");

@@ -1,4 +1,4 @@
-//! Rows C06–C08 in docs/internals/robustness.md. Announced lengths and counts whose data never arrives.
+//! Rows C06–C08 in docs/internals/robustness.md: announced lengths and counts whose data never arrives.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ fn c06_ten_thousand_bad_frames_per_second_delay_no_other_client() {
         let start = Instant::now();
         sent = 0;
         while start.elapsed().as_secs_f64() < seconds {
-            // At most 10,000 per second.
+            // The loop sends at most 10,000 bad frames per second.
             if f64::from(sent) < start.elapsed().as_secs_f64() * 10_000.0 {
                 let mut client = server.dial();
                 client.send(&frame);
@@ -85,7 +85,8 @@ fn c06_ten_thousand_bad_frames_per_second_delay_no_other_client() {
     server.assert_healthy();
 }
 
-/// Returns an address of this machine that is not a loopback address. Nothing is sent.
+/// Returns an address of this machine that is not a loopback address, if there is one. Connecting a UDP socket sends
+/// nothing.
 fn non_loopback_address() -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -109,11 +110,12 @@ fn c06_an_address_with_repeated_offences_is_refused_during_the_penalty() {
     let frame = header(Op::Set, &[u64::MAX]);
     let offend = || Client::try_connect(from_outside).is_ok_and(|mut client| client.try_send(&frame).is_ok());
     let start = Instant::now();
-    // More than six attempts, if a new second starts in between.
+    // The sixth offense within a second starts the penalty. The loop takes more attempts if a new second starts in
+    // between.
     while offend() {
         assert!(start.elapsed() < Duration::from_secs(10), "the address is never refused");
     }
-    // A connected client, and a client from another address, are not affected.
+    // The penalty affects neither a client that is already connected nor a client with another address.
     connected.ping();
     server.connect().ping();
     eventually(Duration::from_secs(5), "the penalty is over", || Client::try_connect(from_outside).is_ok());
@@ -149,7 +151,7 @@ fn c07_an_oversized_value_closes_the_connection() {
 #[test]
 fn c07_memory_grows_with_received_bytes_and_not_with_the_announced_length() {
     let mut server = Server::start();
-    // The number of uploads that fit into the input budget.
+    // This number of uploads fits into the limit `input_total`.
     const UPLOADS: usize = 20;
     const SENT: usize = 100 * KIB;
     let beginning = announced(Op::Set, b"/k", 8 << 20);

@@ -1,4 +1,4 @@
-//! Rows R08–R11 in docs/internals/robustness.md. Legal but expensive requests, and thousands of random frames.
+//! Rows R08–R11 in docs/internals/robustness.md: legal but expensive requests, and thousands of random frames.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn r08_a_request_sent_byte_by_byte_costs_linear_cpu_time() {
     assert_latency_unaffected(&server, Duration::from_millis(1), || {
         let before = server.process().cpu();
         let start = Instant::now();
-        // 500 bytes per second.
+        // The attacker sends at most 500 bytes per second.
         for byte in &end[..250] {
             attacker.send(&[*byte]);
             std::thread::sleep(Duration::from_millis(2));
@@ -32,8 +32,8 @@ fn r08_a_request_sent_byte_by_byte_costs_linear_cpu_time() {
         end = &end[250..];
         spent.push((server.process().cpu() - before).as_secs_f64() / start.elapsed().as_secs_f64());
     });
-    // This includes the requests of the latency probes. A parser that starts again with each byte would use all of a
-    // processor.
+    // The CPU time includes the requests of the latency probes. A parser that starts again with each byte would use
+    // one CPU completely.
     let least = spent.iter().copied().fold(f64::INFINITY, f64::min);
     println!("{:.1} % of a processor", least * 100.0);
     assert!(least < 0.4, "{spent:?} of a processor");
@@ -41,7 +41,7 @@ fn r08_a_request_sent_byte_by_byte_costs_linear_cpu_time() {
     server.assert_healthy();
 }
 
-/// Sets this number of keys of 16 bytes in one request. Returns the processor time of the server and the total time.
+/// Sets `count` keys to values of 16 bytes in one request. Returns the CPU time of the server and the total time.
 fn multi_set(server: &Server, count: usize) -> (Duration, Duration) {
     let keys: Vec<String> = (0..count).map(|n| format!("/key/{n}")).collect();
     let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), &[7; 16][..])).collect();
@@ -64,7 +64,8 @@ fn r09_the_largest_multi_set_takes_at_most_500_ms_and_linear_cpu_time() {
     let took = runs.iter().map(|(_, (_, took))| *took).min().expect("five runs");
     println!("8,192 keys {few:?}, 131,072 keys {all:?} of processor time, {took:?} in all");
     assert!(took < Duration::from_millis(500), "{took:?}");
-    // Data outside of the caches may cost several times as much. Quadratic work would cost 256 times as much.
+    // Sixteen times as many keys may cost more than sixteen times as much CPU time, because they don't fit into the
+    // CPU caches. Quadratic work would cost 256 times as much.
     assert!(all < few * 128, "{all:?} for sixteen times what cost {few:?}");
     server.assert_healthy_with_stored(131_072 * 200);
 }
@@ -73,8 +74,8 @@ fn pairs_with_value<'a>(keys: &'a [String], value: &'a [u8]) -> Vec<(&'a [u8], &
     keys.iter().map(|key| (key.as_bytes(), value)).collect()
 }
 
-/// Time for which one request of the maximum size may block the server. It is carried out in one turn, and takes longer
-/// without optimization.
+/// Time for which one request of the maximum size may delay other clients. The server carries it out in one turn. A
+/// debug build takes longer.
 pub(crate) const LARGE_REQUEST_GRACE: Duration =
     Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 50 });
 
@@ -103,7 +104,8 @@ fn r09_large_multi_sets_delay_no_other_client() {
     server.assert_healthy_with_stored(2 * large.len() + 10_000 * 200 + 150 * 60 * KIB + HEAP_BYTES);
 }
 
-/// Requests with the maximum number of keys, one after the other. No client sees half of a request.
+/// A client sends requests with the maximum number of keys, one after the other. No other client sees a MULTI_SET
+/// that is only partly applied.
 #[test]
 fn r09_requests_with_the_maximum_number_of_keys_delay_no_other_client() {
     let _exclusive = exclusive();
@@ -136,7 +138,7 @@ fn r09_requests_with_the_maximum_number_of_keys_delay_no_other_client() {
     server.assert_healthy_with_stored(131_072 * 200 + HEAP_BYTES);
 }
 
-/// The connections take turns, in the order of their arrival.
+/// The server serves the connections in turns, so that no client waits forever.
 #[test]
 fn r09_many_clients_with_large_requests_are_all_answered() {
     let _exclusive = exclusive();
@@ -189,7 +191,7 @@ fn one_connection_that_never_pauses_delays_no_other_client() {
     server.assert_healthy();
 }
 
-/// A small random number generator with the same numbers on every machine (splitmix64).
+/// A small random number generator (splitmix64). It produces the same numbers on every machine.
 struct Rng(u64);
 
 impl Rng {
@@ -210,7 +212,7 @@ impl Rng {
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// Returns a well-formed request.
+    /// Returns a random, well-formed request.
     fn request(&mut self) -> Vec<u8> {
         let key = format!("/fuzz/{}", self.below(16));
         let (key, value) = (key.as_bytes(), self.bytes(16));
@@ -241,7 +243,7 @@ impl Rng {
         })
     }
 
-    /// Returns the bytes that one connection sends. Most are malformed.
+    /// Returns the bytes that one connection sends. In most cases they contain a malformed request.
     fn frame(&mut self) -> Vec<u8> {
         let mut bytes = message(Request::Validate { magic: MAGIC });
         match self.below(6) {
@@ -259,7 +261,7 @@ impl Rng {
                 bytes.extend(request);
             }
             _ => {
-                // An opcode with a random length or count.
+                // An opcode is followed by a random length or count.
                 bytes.push(self.below(20) as u8);
                 bytes.extend((self.next() >> self.below(64)).to_le_bytes());
                 bytes.extend(self.bytes(32));
@@ -269,19 +271,19 @@ impl Rng {
     }
 }
 
-/// Sends this number of frames, each over its own connection, with a pause after each.
+/// Sends `frames` random frames, each over its own connection, with a pause after each.
 fn fuzz(server: &Server, seed: u64, frames: usize, pause: Duration) {
     let mut rng = Rng(seed);
     let mut clients: Vec<Client> = Vec::new();
     for _ in 0..frames {
         let mut client = server.dial();
-        // The server often closes the connection first.
+        // Sending fails if the server closes the connection first.
         let _ = client.try_send(&rng.frame());
         match rng.below(4) {
             0 => client.reset(),
             1 => client.shutdown_write(),
             2 => drop(client),
-            // Up to 64 connections stay open with an incomplete request.
+            // Up to 64 connections stay open, many of them with an incomplete request.
             _ => {
                 clients.push(client);
                 if clients.len() > 64 {
@@ -295,7 +297,7 @@ fn fuzz(server: &Server, seed: u64, frames: usize, pause: Duration) {
     }
 }
 
-/// The limit for the size of the log.
+/// The maximum size of the log in bytes.
 const MAX_LOG_BYTES: usize = MIB;
 
 #[test]
@@ -323,7 +325,8 @@ fn r10_fuzzed_frames_without_a_pause_do_not_stop_the_service() {
         growth / KIB,
         server.log_len()
     );
-    // Every visit was served. If the accept queue of the kernel is full, the client's kernel retries after a second.
+    // `finish` has checked that every visit was served. A visit may take more than a second: if the accept queue of
+    // the server is full, the client's kernel retries after 1 s.
     let slow = visits[visits.len() * 95 / 100];
     assert!(slow < Duration::from_secs(3), "one visit in twenty took {slow:?}");
     assert!(growth < 16 * MIB, "{growth}");
@@ -335,7 +338,8 @@ fn r10_fuzzed_frames_without_a_pause_do_not_stop_the_service() {
 fn r11_fuzzed_frames_at_a_steady_rate_delay_no_other_client() {
     let _exclusive = exclusive();
     let mut server = Server::start();
-    // The soak test sends 57 frames per second, the rate of the same test against torch. The short test sends more.
+    // The soak test sends about 57 frames per second, which is the rate of the same test against torch. The short
+    // test sends up to 1,000 frames per second.
     let (frames, pause) = if is_soak() { (5_169, 17) } else { (500, 1) };
     let mut seed = 10;
     assert_latency_unaffected(&server, Duration::from_millis(2), || {

@@ -1,9 +1,10 @@
-//! The server under bad input and faults. Tests are named after rows of the tables C, V, W and R in
-//! docs/internals/robustness.md.
+//! Tests of the server under bad input and faults. Their names start with the row of the tables C, V, W and R in
+//! docs/internals/robustness.md that they test.
 //!
-//! The server runs as a child process, because memory, files, processor time and the log are measured per process. Each
-//! test ends with [`harness::Server::assert_healthy`], which checks what all rows have in common. `RALLYPOINT_SOAK=1`
-//! runs the tests with full counts. Faults of the client are tested in the store crate.
+//! The server runs as a child process, because its memory, file descriptors, CPU time and log are measured per
+//! process. Most tests end with [`harness::Server::assert_healthy`], which checks the requirements that all rows
+//! share. `RALLYPOINT_SOAK=1` runs the tests with full counts. Faults that affect the client are tested in the store
+//! crate.
 
 mod barriers;
 mod containers;

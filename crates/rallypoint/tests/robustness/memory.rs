@@ -1,4 +1,5 @@
-//! Rows R04–R06 in docs/internals/robustness.md. Memory that clients use by sending without end or by reading nothing.
+//! Rows R04–R06 in docs/internals/robustness.md: memory that clients make the server use, by uploads that they don't
+//! complete and by replies that they don't read.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use rallypoint_store::Limits;
 
 use crate::harness::{Client, HEAP_BYTES, KIB, MIB, Server, eventually, exclusive, message, scaled};
 
-/// Returns a SET of 8 MiB without its last byte.
+/// Returns a SET request of 8 MiB without its last byte.
 fn almost_an_upload() -> Vec<u8> {
     let mut frame = message(Request::Set { key: b"/k", value: vec![1; 8 * MIB][..].into() });
     frame.pop();
@@ -34,7 +35,8 @@ fn r04_incomplete_requests_share_a_limit_and_stalled_ones_are_closed() {
     let _exclusive = exclusive();
     let limits = Limits::default();
     assert_eq!((limits.input_total, limits.input_stall), (256 * MIB, Duration::from_secs(3)));
-    // A quarter of the full numbers: each stalled upload delays the next one by `input_stall`.
+    // The short test uses a quarter of the full numbers, because each stalled upload delays the next one by
+    // `input_stall`.
     let (uploads, total) = (scaled(13, 50), scaled(64, 256));
     let mut server = Server::with_limits(&["input_stall=500ms", &format!("input_total={total}MiB")]);
     let upload = almost_an_upload();
@@ -42,7 +44,7 @@ fn r04_incomplete_requests_share_a_limit_and_stalled_ones_are_closed() {
     small.send(&upload[..1_000]);
     let mut clients: Vec<(Client, usize)> = (0..uploads).map(|_| (server.connect(), 0)).collect();
     let (mut peak, start) = (0, Instant::now());
-    // All clients send until the server stops reading.
+    // All clients send as much as the server reads, for 1 s.
     while start.elapsed() < Duration::from_secs(1) {
         for (client, sent) in &mut clients {
             *sent += client.send_nonblocking(&upload[*sent..]);
@@ -51,7 +53,8 @@ fn r04_incomplete_requests_share_a_limit_and_stalled_ones_are_closed() {
     }
     println!("{uploads} held uploads of 8 MiB: {} MiB at most", peak / MIB);
     assert!(peak > total / 4 * MIB && peak < (total + 16) * MIB, "{peak}");
-    // The uploads have stalled. Clients that continue succeed, whether their request has started or not.
+    // The uploads have stalled. Clients that continue to send must succeed: `other` starts a new upload, and `small`
+    // completes one that it has started before.
     let mut other = server.connect();
     other.send(&upload);
     other.send(&[1]);
@@ -81,7 +84,7 @@ fn r05_unread_replies_use_no_memory_and_pause_reading() {
     assert!(cost < 16 * MIB, "{cost}");
     let mut other = server.connect();
     assert!(!other.is_present("/behind"), "the server reads although more than 1 MiB of replies are unsent");
-    // A client that reads later gets everything.
+    // A client that starts to read later gets all replies.
     for _ in 0..100 {
         assert_eq!(slow_readers.bytes(8), (value.len() as u64).to_le_bytes());
         assert!(slow_readers.bytes(value.len()) == value);
@@ -104,7 +107,7 @@ fn r05_a_client_that_reads_no_replies_is_closed_and_a_slow_reader_is_not() {
     }
     let start = Instant::now();
     let mut taken = 0;
-    // Reads slowly, for longer than the stall timeout.
+    // This client reads slowly, for longer than `output_stall`.
     while server.connections() > 1 {
         assert!(start.elapsed() < Duration::from_secs(10), "the stalled connection is not closed");
         taken += slow.bytes(256 * KIB).len();
@@ -142,7 +145,7 @@ fn r05_requests_deferred_behind_a_wait_use_bounded_memory() {
         .map(|_| {
             let mut client = server.connect();
             client.start_waiting(&["/absent"]);
-            // Requests of one byte. The kernel buffers a part of those that the server does not read.
+            // Each request is one byte long. The kernel buffers a part of the requests that the server does not read.
             client.send_nonblocking(&[Op::NumKeys as u8].repeat(MIB));
             client
         })
@@ -151,7 +154,8 @@ fn r05_requests_deferred_behind_a_wait_use_bounded_memory() {
     let growth = server.memory_growth();
     println!("10 MiB of one-byte requests: {} KiB", growth / KIB);
     assert!(growth < 48 * MIB, "{growth}");
-    // A regular close would be queued behind unread data.
+    // The clients reset their connections, because the server would see a regular close only after the data that it
+    // has not read.
     clients.into_iter().for_each(Client::reset);
     server.assert_healthy();
 }

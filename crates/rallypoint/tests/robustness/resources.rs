@@ -1,5 +1,5 @@
-//! Rows R01–R03, R07 and R13 in docs/internals/robustness.md. Connections and files that clients try to use up. Row R12
-//! is tested in `serve.rs`.
+//! Rows R01–R03, R07 and R13 in docs/internals/robustness.md: clients that try to use up connections and file
+//! descriptors. Row R12 is tested in `serve.rs`.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::harness::{
 #[test]
 fn r01_ten_thousand_idle_connections_use_less_than_100_mib_and_delay_no_other_client() {
     let _exclusive = exclusive();
-    // Fewer connections, if this process may open fewer files.
+    // The test uses fewer connections if this process may not open that many files.
     let count = raise_file_limit().saturating_sub(1_000).min(10_000);
     assert!(count >= 1_000, "the file limit leaves {count} connections to test with");
     let mut server = Server::start();
@@ -25,7 +25,7 @@ fn r01_ten_thousand_idle_connections_use_less_than_100_mib_and_delay_no_other_cl
     let memory = server.process().memory();
     println!("{count} idle connections: {} KiB, {} B each", memory / KIB, server.memory_growth() / count);
     assert!(memory < 100 * MIB, "{memory}");
-    // The connections are idle while latencies are measured.
+    // The connections stay idle while latencies are measured.
     assert_latency_unaffected(&server, Duration::from_millis(1), || {
         std::thread::sleep(Duration::from_millis(500))
     });
@@ -64,7 +64,7 @@ fn r02_the_oldest_unvalidated_connections_above_the_limit_are_closed() {
     });
     let ended: Vec<bool> = silent.iter_mut().map(Client::has_ended).collect();
     assert!(ended[..30].iter().all(|&ended| ended) && ended[30..].iter().all(|&ended| !ended), "{ended:?}");
-    // A remaining connection still works.
+    // The handshake still succeeds on a connection that was not closed.
     silent[40].send(&message(Request::Validate { magic: MAGIC }));
     silent[40].ping();
     drop(silent);
@@ -97,8 +97,8 @@ fn r03_short_connections_leak_no_memory() {
     server.assert_healthy();
 }
 
-/// Connects 200 times, with four threads, to a server that may open 128 files. Returns the clients that were served and
-/// the number of those that were not.
+/// Connects 200 times with four threads. Returns the clients that the server has accepted, and the number of those
+/// that it has refused.
 fn connect_200_times(server: &Server) -> (Vec<Client>, usize) {
     let connect = || (0..50).filter_map(|_| Client::try_connect(server.address()).ok()).collect::<Vec<_>>();
     let served: Vec<Client> = std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ fn connect_200_times(server: &Server) -> (Vec<Client>, usize) {
 
 #[test]
 fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
-    // Once with our limit below that of the system, and once without.
+    // With 64 spare files, the server's own limit is reached first. With none, the file limit of the system is.
     for limit in ["spare_files=64", "spare_files=0"] {
         let mut server = Server::with_files(128, &[limit]);
         let (mut served, refused) = connect_200_times(&server);
@@ -119,14 +119,14 @@ fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
         assert!(served.len() >= 60 && served.len() < 128, "{} served", served.len());
         assert_eq!(served.len() + refused, 200);
         served.iter_mut().for_each(Client::ping);
-        // A health check needs one of the spare files.
+        // A health check needs a file descriptor, which is available only if there are spare files.
         if limit == "spare_files=64" {
             let health = server.health();
             assert_eq!((&health["status"], &health["connections"]), (&"full".into(), &served.len().into()));
             assert_eq!(health["most_connections"], health["connections"], "{health}");
             assert!(health["refused"].as_u64() >= Some(refused as u64), "{health}");
         }
-        // A connection that closes makes room for another one.
+        // After a client has disconnected, the server accepts another one.
         for _ in 0..20 {
             drop(served.pop());
             let mut next = None;
@@ -179,7 +179,8 @@ fn r07_the_soft_file_limit_is_raised_to_the_hard_limit() {
 
 #[test]
 fn r13_every_connection_has_keep_alive_and_a_user_timeout() {
-    // A copy of the listening socket shows the options that the server has set. Accepted sockets inherit them.
+    // The copy of the listening socket shows the options that the server has set on it. Accepted sockets inherit
+    // them.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let copy = listener.try_clone().unwrap();
     let listen = vec![Listen::Socket(listener)];
@@ -210,7 +211,8 @@ fn r13_kernel_buffers_have_the_configured_size() {
     assert_ne!(by_itself, (40 * KIB, 40 * KIB));
 }
 
-/// Returns the timer of the server's end of this connection from the kernel's table: its kind and its remaining time.
+/// Returns the active timer of the server's end of a connection, from `/proc/net/tcp`: its kind and its remaining
+/// time. The port of the client identifies the connection.
 fn timer(server: &Server, client_port: u16) -> (u8, Duration) {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let ports = (format!(":{:04X}", server.address().port()), format!(":{client_port:04X}"));
@@ -231,7 +233,7 @@ fn r13_the_keep_alive_timer_runs_on_an_idle_connection() {
     client.send_request(Request::Ping { nonce: 1 });
     assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(1));
     let mut seen = (0, Duration::ZERO);
-    // For a short time after a reply, the retransmission timer is shown.
+    // The kernel shows the retransmission timer until the client has acknowledged the reply.
     eventually(Duration::from_secs(5), "the keep-alive timer runs", || {
         seen = timer(&server, client.port());
         seen.0 == KEEP_ALIVE
@@ -241,7 +243,7 @@ fn r13_the_keep_alive_timer_runs_on_an_idle_connection() {
     server.assert_healthy();
 }
 
-/// Runs in a network namespace of its own, where it can take the link down.
+/// This test runs in a network namespace of its own, where it can take the loopback link down.
 #[test]
 #[ignore = "runs inside r13_connections_of_an_unreachable_peer_are_closed"]
 fn connections_are_closed_after_the_link_goes_down() {
@@ -259,7 +261,7 @@ fn connections_are_closed_after_the_link_goes_down() {
     ]);
     let mut client = server.connect();
     client.set("/k", vec![1; 8 * MIB]);
-    // An idle connection, a waiting one, and one with unsent data.
+    // There are three connections: one is idle, one waits for a key, and one has unsent replies.
     let mut waiter = server.connect();
     waiter.start_waiting(&["/absent"]);
     let mut reader = server.connect();
@@ -280,7 +282,7 @@ fn r13_connections_of_an_unreachable_peer_are_closed() {
         command.args(["--user", "--map-root-user", "--net"]).args(args);
         command.output()
     };
-    // Not every machine allows network namespaces. The socket options are tested above.
+    // The test is skipped on machines that do not allow network namespaces. The socket options are also tested above.
     if !own_network(&["ip", "link", "set", "lo", "up"]).is_ok_and(|output| output.status.success()) {
         return eprintln!("skipped: no network namespaces here");
     }

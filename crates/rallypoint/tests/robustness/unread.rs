@@ -1,4 +1,4 @@
-//! Row R05 in docs/internals/robustness.md. Memory of replies that clients don't read, while the store changes.
+//! Row R05 in docs/internals/robustness.md: memory of replies that clients don't read while the store changes.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rallypoint_core::wire::{PairList, Reply, ReplyKind, Request};
 use crate::harness::{Client, MIB, Server, assert_latency_unaffected, exclusive, message};
 use crate::load::LARGE_REQUEST_GRACE;
 
-/// Sets this number of keys.
+/// Sets `count` keys whose names start with `/job/`.
 fn fill(server: &Server, count: usize) {
     let names: Vec<String> = (0..count).map(|n| format!("/job/rank/{n:07}")).collect();
     let mut client = server.connect();
@@ -19,7 +19,7 @@ fn fill(server: &Server, count: usize) {
     client.ping();
 }
 
-/// Returns the number of keys that are not those of the latency probes.
+/// Returns the number of keys that `fill` has set. The latency probes set other keys.
 fn of_job(keys: &[Key]) -> usize {
     keys.iter().filter(|key| key.starts_with(b"/job/")).count()
 }
@@ -40,22 +40,23 @@ fn unread_key_lists_delay_no_other_client() {
             client.send_request(Request::ListKeys);
             writer.set(&format!("/new/{}", slow_readers.len()), "");
             slow_readers.push(client);
-            // A pause, because concurrent lists share the processor.
+            // The pause separates the requests. Without it, the server would encode several lists in a row, and their
+            // delays would add up.
             std::thread::sleep(Duration::from_millis(25));
         }
     });
     let growth = server.process().memory().saturating_sub(before);
     println!("{} lists of {keys} keys that are not read: {} MiB", slow_readers.len(), growth / MIB);
-    // Each list is encoded once and has 7.5 MiB.
+    // The server encodes each list once. A list has about 7 MiB.
     assert!(growth < slow_readers.len() * 12 * MIB, "{} lists, {growth} bytes", slow_readers.len());
-    // A client that reads later gets the list as of its request.
+    // A client that reads its list later gets the keys that were present at the time of its request.
     let Reply::Keys(listed) = slow_readers[0].reply(ReplyKind::Keys) else { panic!() };
     assert_eq!((of_job(&listed), listed.iter().filter(|key| key.starts_with(b"/new/")).count()), (keys, 0));
     drop(slow_readers);
     server.assert_healthy_with_stored(before + 64 * MIB);
 }
 
-/// The keys change between the lists, so the lists share no memory.
+/// The keys change between the requests, so the lists can't share memory.
 #[test]
 fn unread_key_lists_of_changing_keys_share_the_reply_limit() {
     let _exclusive = exclusive();
@@ -114,7 +115,7 @@ fn values_referenced_only_by_replies_share_the_reply_limit() {
     let value = vec![7; 8 * MIB];
     let mut writer = server.connect();
     let mut slow_readers: Vec<Client> = Vec::new();
-    // Each time the value is replaced, another slow reader references the previous value.
+    // Each slow reader references another value, because the value is replaced before each GET.
     for _ in 0..40 {
         writer.set("/k", &value);
         writer.ping();
@@ -137,7 +138,7 @@ fn values_referenced_only_by_replies_share_the_reply_limit() {
         "{:?}",
         server.disconnects()
     );
-    // The last client gets its whole value.
+    // The last client was not closed, and gets its whole value.
     let mut last = slow_readers.pop().expect("there are clients");
     assert_eq!(last.bytes(8 + value.len())[8..], value[..]);
     drop((last, slow_readers, writer));
@@ -175,7 +176,7 @@ fn unread_replies_share_a_limit_and_the_longest_idle_client_is_closed() {
         "{:?}",
         server.disconnects()
     );
-    // The last client is not closed and gets its whole item.
+    // The last client was not closed, and gets its whole item.
     let mut last = slow_readers.pop().expect("there are clients");
     assert_eq!(last.bytes(16 + item.len())[16..], item[..]);
     pusher.set("/absent", "");

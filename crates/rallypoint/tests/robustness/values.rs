@@ -1,4 +1,4 @@
-//! Rows V01–V09 in docs/internals/robustness.md. Returned values, refused requests, and that a refusal changes nothing.
+//! Rows V01–V09 in docs/internals/robustness.md: returned values, and refused requests, which change nothing.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::harness::{
     Client, End, MIB, Server, assert_latency_unaffected, eventually, exclusive, list, message, scaled,
 };
 
-/// Checks that a request closes the connection without a reply.
+/// Sends a request over a new connection, and checks that the server closes the connection without a reply.
 fn assert_refused(server: &Server, request: Request<'_>) {
     let mut client = server.connect();
-    // The server may close the connection before everything is sent.
+    // Sending fails if the server closes the connection before the whole request is sent.
     let _ = client.try_send(&message(request));
     assert_eq!(client.end().received, b"", "{request:?}");
 }
@@ -170,7 +170,7 @@ fn v08_the_value_limit_applies_to_the_result_of_appends() {
     assert_refused(&server, Request::Append { key: b"/k", value: (&b"x"[..]).into() });
     let value = client.value("/k");
     assert_eq!(value.len(), 8 * MIB);
-    // A value of the maximum size is accepted in other requests.
+    // Other requests accept a value of the maximum size.
     let reply = client.request(Request::CompareSet {
         key: b"/k",
         expected: value[..].into(),
@@ -188,7 +188,7 @@ fn v09_a_store_at_its_key_limit_refuses_new_keys_and_serves_existing_ones() {
     assert_eq!(Limits::default().keys, 4_000_000);
     let mut server = Server::with_limits(&["keys=10"]);
     let mut client = server.connect();
-    // The health probe uses one key.
+    // The probe at the start of the server has set one key.
     (1..10).for_each(|n| client.set(&format!("/{n}"), "v"));
     let (key, value) = (&b"/new"[..], (&b"v"[..]).into());
     assert_refused(&server, Request::Set { key, value });
@@ -224,7 +224,7 @@ fn v09_a_store_at_its_byte_limit_refuses_writes_and_evicts_nothing() {
     assert_refused(&server, Request::MultiSet { pairs: PairList::new(&[(b"/c", b"1"), (b"/b", &more)]) });
     assert_eq!(client.value("/a").len(), 40_000);
     assert!(!client.is_present("/b") && !client.is_present("/c") && !client.is_present("/q"));
-    // A replaced value frees its bytes.
+    // The bytes of a replaced value don't count, so a larger value fits.
     client.set("/a", vec![3; 50_000]);
     assert!(
         server.first_disconnect().contains("bytes in the store, limit 65536"),
@@ -284,7 +284,7 @@ fn a_refused_request_closes_only_its_own_connection() {
     let mut server = Server::start();
     let mut client = server.connect();
     client.set("/n", "abc");
-    // The request before it is answered, the request after it is not carried out.
+    // The server answers the PING before the refused ADD, and does not carry out the SET after it.
     let ping = message(Request::Ping { nonce: 3 });
     let add = message(Request::Add { key: b"/n", delta: 1 });
     let set = message(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });

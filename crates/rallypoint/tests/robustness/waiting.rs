@@ -1,4 +1,4 @@
-//! Rows W01–W07, W10 and W11 in docs/internals/robustness.md. Which waiters are woken, and which are not.
+//! Rows W01–W07, W10 and W11 in docs/internals/robustness.md: which waiters are woken, and which are not.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn w02_a_wait_latches_the_values_it_saw_for_the_next_get() {
     other.number(Request::DeleteKey { key: b"/k2" });
     let reply = waiter.request(Request::MultiGet { keys: KeyList::new(&list(&["/k1", "/k2"])) });
     assert_eq!(reply, Reply::Values(vec![(&b"one"[..]).into(), (&b"two"[..]).into()]));
-    // The latch is for the next request only.
+    // The latch applies only to the next request after the wait.
     assert_eq!(waiter.value("/k1"), b"");
     drop((waiter, other));
     server.assert_healthy();
@@ -46,7 +46,7 @@ fn w02_a_get_after_a_wait_returns_the_current_value_if_there_is_one() {
     other.set("/k", "second");
     waiter.assert_woken();
     assert_eq!(waiter.value("/k"), b"second");
-    // The key is present at the wait and deleted before the GET.
+    // The key is present when the client waits, and is deleted before the GET.
     assert_eq!(waiter.request(Request::Wait { keys: KeyList::new(&list(&["/k"])) }), Reply::Stop);
     other.number(Request::DeleteKey { key: b"/k" });
     assert_eq!(waiter.value("/k"), b"second");
@@ -78,7 +78,7 @@ fn w04_an_incomplete_multi_set_is_invisible_and_a_complete_one_is_applied_once()
         assert!(!other.is_present("/a") && !other.is_present("/c"), "after {at} bytes");
         assert_eq!(other.value("/b"), b"old", "after {at} bytes");
         writer.send(&[*byte]);
-        // The server reads each byte separately.
+        // When the server has replied to this ping, it has read the byte on its own.
         other.ping();
     }
     waiter.assert_woken();
@@ -120,7 +120,8 @@ fn w05_a_waiter_that_dies_while_its_key_is_set_affects_neither_the_setter_nor_ot
         }
         waiters[1].start_waiting(&[&key]);
         waiters[2].start_waiting(&[&key, "/k0"]);
-        // A stopped server finds the closed connection and the SET together when it continues.
+        // The server is stopped, so that it finds the closed connection and the SET at the same time when it
+        // continues.
         kill_process(pid, Signal::STOP).expect("the child has ended");
         if round % 2 == 0 {
             dying.reset()
@@ -142,7 +143,7 @@ fn w06_pipelined_waits_are_answered_one_by_one_in_order() {
     let [mut waiter, mut other] = [(); 2].map(|()| server.connect());
     let wait = |key| message(Request::Wait { keys: KeyList::new(&list(&[key])) });
     waiter.send(&[wait("/a"), wait("/b"), message(Request::Ping { nonce: 6 })].concat());
-    // The second key first: its wait is still queued.
+    // The second key is set first, while its wait is still deferred behind the wait for the first key.
     other.set("/b", "v");
     other.set("/a", "v");
     assert_eq!(waiter.bytes(6), [0, 0, 6, 0, 0, 0]);
@@ -165,7 +166,7 @@ fn w07_a_push_does_not_wake_a_client_that_waits_for_another_key() {
     other.send_request(push);
     other.ping();
     client.cancel_wait();
-    // The same with the item left in the queue.
+    // The same must hold if the client leaves the item in the queue.
     client.request(Request::QueuePop { key: b"/q" });
     client.start_waiting(&["/q"]);
     other.send_request(push);
@@ -187,7 +188,7 @@ fn w07_an_item_wakes_one_waiter_and_the_next_waiter_if_the_first_dies() {
     other.send_request(Request::QueuePush { key: b"/q", value: (&b"item"[..]).into() });
     first.assert_woken();
     other.ping();
-    // The item is claimed by the first client until it disconnects.
+    // The first client has a claim to the item until it disconnects.
     drop(first);
     second.assert_woken();
     assert!(matches!(second.request(Request::QueuePop { key: b"/q" }), Reply::Popped { before: 1, .. }));
@@ -221,7 +222,8 @@ fn w10_a_dead_waiter_is_closed_although_requests_behind_its_wait_are_unread() {
     for torn in [false, true] {
         let mut waiter = server.connect();
         waiter.start_waiting(&["/k"]);
-        // More than the server reads during a wait, so that it can't detect the end by reading.
+        // The requests are more than the server reads during a wait. So it can't detect the disconnect by reading to
+        // the end of the stream.
         waiter.send(&message(Request::Ping { nonce: 1 }).repeat(12_000));
         server.wait_until_idle();
         assert_eq!(server.connections(), 1);
@@ -237,7 +239,7 @@ fn w10_a_dead_waiter_is_closed_although_requests_behind_its_wait_are_unread() {
     server.assert_healthy();
 }
 
-/// Returns the median time for canceling a wait for one key.
+/// Returns the median time in which the server cancels a wait for one key.
 fn cancel_time(client: &mut Client) -> Duration {
     let mut times: Vec<Duration> = (0..101)
         .map(|_| {
@@ -266,7 +268,7 @@ fn w11_the_cost_of_a_cancel_does_not_depend_on_other_clients() {
     let growth = server.memory_growth();
     let among_many = (0..5).map(|_| cancel_time(&mut client)).min().expect("five tries");
     assert!(among_many < Duration::from_millis(1), "{among_many:?}");
-    // A client that disconnects costs no more: the next request is served immediately.
+    // A waiter that disconnects costs no more than a cancel, so the next request of another client is not delayed.
     let mut leave_time = || {
         let mut times: Vec<Duration> = (0..51)
             .map(|_| {
@@ -288,7 +290,8 @@ fn w11_the_cost_of_a_cancel_does_not_depend_on_other_clients() {
         peer.cancel_wait();
     }
     drop((client, peers));
-    // The C library keeps the small allocations of the keys, up to 48 bytes each.
+    // The C library keeps the small allocations of the 400,000 keys, up to 48 bytes each.
+    // `assert_healthy_with_stored` allows 16 MiB in addition to its argument.
     server.assert_healthy_with_stored(400_000 * 16);
 }
 
@@ -308,11 +311,11 @@ fn w11_awaited_keys_have_a_limit_per_client_and_in_total() {
     let mut waiting: Vec<Client> = (0..2).map(|_| server.connect()).collect();
     waiting.iter_mut().for_each(|client| client.start_waiting(&keys[..10]));
     refused(&keys[..6]);
-    // Canceled waits make room for other clients.
+    // The keys of a canceled wait no longer count, so another client can wait for 10 keys.
     waiting[0].cancel_wait();
     waiting.push(server.connect());
     waiting[2].start_waiting(&keys[..10]);
-    // A refused wait registers nothing, and present keys don't count.
+    // Refused waits have registered no keys, and present keys don't count.
     waiting[0].set("/present", "v");
     let reply = waiting[0].request(Request::Wait { keys: KeyList::new(&list(&["/present"; 11])) });
     assert_eq!(reply, Reply::Stop);

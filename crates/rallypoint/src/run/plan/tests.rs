@@ -1,4 +1,4 @@
-//! Tests of the plan, against the behavior of torchrun.
+//! Checks that `plan` interprets flags and variables as torchrun does.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ struct Cli {
     run: RunArgs,
 }
 
-/// Creates a folder with a script, a program and an interpreter.
+/// Creates a directory with a script, a program and an interpreter.
 fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for name in ["s.py", "python3", "tool"] {
@@ -182,7 +182,7 @@ fn the_rendezvous_is_chosen_by_torchruns_rules() {
         (Some(1), Some(900))
     );
     assert_eq!(parameters.run_id, "none");
-    // Torchrun would use a random id.
+    // We keep the user's run id of a job on one machine. Torchrun would use a random one.
     assert_eq!(config("--rdzv-id mine DIR/s.py").rendezvous.run_id, "mine");
 }
 

@@ -1,8 +1,13 @@
 //! Finds flags of the rendezvous that contradict each other or have no effect.
 //!
-//! Torchrun ignores such flags. Here they are refused on the command line, and cause a warning as variables
-//! (`flags.rs`). Three harmless combinations are common in launch scripts and always cause a warning: `--node-rank` and
-//! a master that differs from the endpoint with a backend that assigns ranks, and the address of the only node.
+//! Torchrun ignores such flags. We refuse them on the command line, and warn about them if they come from environment
+//! variables (`flags.rs`). The following combinations are harmless and common in launch scripts, so they cause only a
+//! warning:
+//!
+//! - `--node-rank` with a backend that assigns group ranks,
+//! - a `--master-addr` or `--master-port` that differs from the `--rdzv-endpoint` of such a backend,
+//! - `timeout` or `rank` in the `--rdzv-conf` of such a backend,
+//! - `--master-addr` of a job with one node.
 
 use rallypoint_rendezvous::{ConfigValue, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint};
 
@@ -25,7 +30,8 @@ impl RendezvousFlags {
 
     fn check_standalone(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         if self.max_nodes > 1 {
-            // Torchrun would wait for nodes that can't reach it.
+            // This is refused even if the number comes from a variable. Torchrun would wait for nodes that can't
+            // reach this one.
             return Err(Refusal::usage(format!(
                 "--standalone runs on this machine only, but {} has more nodes; leave one of them out",
                 self.nnodes
@@ -62,12 +68,13 @@ impl RendezvousFlags {
         self.master_addr.as_ref().filter(|addr| !is_loopback(&addr.value))
     }
 
-    /// Checks a job of one node without rendezvous flags, except perhaps its address.
+    /// Checks the flags of a job with one node, which has no `--standalone`, endpoint or master port.
     fn check_one_node(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         if let Some(addr) = self.remote_master_addr() {
             addr.warn("one node without --master-port uses a free port of this machine", warnings);
         }
-        // Two nodes that are started without --nnodes would do the same work twice.
+        // A node rank other than 0 suggests that the user forgot `--nnodes`. Each node would then run the whole job
+        // by itself.
         match self.nonzero_rank() {
             Some(rank) => {
                 rank.refuse("there is one node, whose rank is 0; --nnodes sets the number of nodes", warnings)
@@ -126,7 +133,7 @@ impl RendezvousFlags {
                 }
             }
         }
-        // Torchrun passes these to every backend.
+        // Torchrun passes these options to every backend, so launch scripts may set them.
         for (key, instead) in [
             ("timeout", "c10d has join_timeout (for nodes) and read_timeout (for the store)"),
             ("rank", "c10d assigns ranks"),
@@ -138,14 +145,15 @@ impl RendezvousFlags {
         Ok(())
     }
 
-    /// Returns a value of `--rdzv-conf`. Text that can't be parsed is refused elsewhere.
+    /// Returns the value of one option of `--rdzv-conf`, or `None` if the options can't be parsed. `parameters`
+    /// refuses such options.
     fn conf_value(&self, key: &str) -> Option<ConfigValue> {
         parse_rendezvous_config(&self.conf.as_ref()?.value).ok()?.remove(key)
     }
 
-    /// Returns those of `--master-addr` and `--master-port` that differ from the endpoint.
+    /// Returns `--master-addr` if its host, and `--master-port` if its port, differs from the endpoint.
     fn conflicting_master(&self, endpoint: &str) -> Vec<FlagValue<String>> {
-        // An invalid endpoint is refused elsewhere.
+        // An invalid endpoint is refused when the parameters are checked.
         let Ok(parsed) = parse_rendezvous_endpoint(endpoint, C10D_PORT) else { return Vec::new() };
         let addr = self.master_addr.as_ref().filter(|addr| !is_same_host(&addr.value, &parsed.host));
         let port = self.master_port.as_ref().filter(|port| port.value != i64::from(parsed.port));
@@ -158,13 +166,13 @@ impl RendezvousFlags {
     }
 }
 
-/// Returns whether two names are known to mean the same host.
+/// Returns whether two host names are equal or are both loopback. Does not resolve names.
 fn is_same_host(a: &str, b: &str) -> bool {
     let bare = |host: &str| host.trim_matches(['[', ']']).to_ascii_lowercase();
     bare(a) == bare(b) || is_loopback(a) && is_loopback(b)
 }
 
-/// Returns whether this is the endpoint of `--standalone`.
+/// Returns whether the endpoint is port 0 of a loopback address, which is what `--standalone` uses.
 fn is_any_port_here(endpoint: &str) -> bool {
     parse_rendezvous_endpoint(endpoint, 0).is_ok_and(|parsed| parsed.port == 0 && is_loopback(&parsed.host))
 }

@@ -1,7 +1,7 @@
-//! Latencies of uninvolved clients while other clients attack the server.
+//! Measures the latencies of well-behaved clients while other clients attack the server.
 //!
-//! A busy machine delays all clients. So each measurement has a control: the same clients on an idle server at the same
-//! time. Only the difference counts.
+//! A busy machine delays all clients. So each measurement has a control: the same clients use an idle server at the
+//! same time. Only the difference between the two counts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use rallypoint_core::wire::{Reply, Request};
 
 use super::{Client, Server};
 
-/// Connects, pings, sets and gets a value. Returns the time for all of it.
+/// Connects to a server, sets a value and gets it. Returns the total time.
 pub(crate) fn probe(address: SocketAddr) -> io::Result<Duration> {
     let start = Instant::now();
     let mut client = Client::try_connect(address)?;
@@ -25,7 +25,7 @@ pub(crate) fn probe(address: SocketAddr) -> io::Result<Duration> {
     let took = start.elapsed();
     match reply {
         Reply::Value(got) if *got == value => Ok(took),
-        // Another probe may have set its value in between.
+        // Another probe may have set its own value between the SET and the GET.
         Reply::Value(got) if got.len() == value.len() => Ok(took),
         other => Err(io::Error::other(format!("{other:?}"))),
     }
@@ -38,7 +38,7 @@ pub(crate) struct LatencyProbe {
 }
 
 impl LatencyProbe {
-    /// Sends about 1,000 pings per second over one connection.
+    /// Starts a probe that sends about 1,000 pings per second over one connection.
     pub(crate) fn ping_continuously(address: SocketAddr) -> LatencyProbe {
         let mut client = Client::connect(address);
         LatencyProbe::spawn(Duration::from_millis(1), move || {
@@ -48,12 +48,12 @@ impl LatencyProbe {
         })
     }
 
-    /// Makes about 100 connections per second.
+    /// Starts a probe that opens about 100 connections per second.
     pub(crate) fn connect_continuously(address: SocketAddr) -> LatencyProbe {
         LatencyProbe::spawn(Duration::from_millis(10), move || probe(address).expect("a probe is served"))
     }
 
-    /// Calls `ask` every `every`.
+    /// Starts a thread that calls `ask` repeatedly, with a pause of `every` between two calls.
     fn spawn(every: Duration, mut ask: impl FnMut() -> Duration + Send + 'static) -> LatencyProbe {
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);
@@ -70,7 +70,7 @@ impl LatencyProbe {
         LatencyProbe { stop, thread }
     }
 
-    /// Returns the latencies, sorted. Panics if a request was not answered.
+    /// Stops the probe and returns its latencies, sorted. Panics if a request was not answered.
     pub(crate) fn finish(self) -> Vec<Duration> {
         self.stop.store(true, Ordering::Relaxed);
         let mut times = self.thread.join().expect("every request was answered");
@@ -79,12 +79,12 @@ impl LatencyProbe {
     }
 }
 
-/// Returns the latency that this percentage of all requests does not exceed.
+/// Returns the percentile of sorted latencies: the latency that `percent` percent of the requests do not exceed.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
 
-/// The latencies of the probes of one server.
+/// The latencies that two probes have measured on one server.
 #[derive(Debug)]
 struct Latencies {
     pings: Vec<Duration>,
@@ -92,8 +92,8 @@ struct Latencies {
 }
 
 impl Latencies {
-    /// Returns whether the latencies exceed those of an idle server by less than `bound`: the percentile of the pings,
-    /// and the median of the connections.
+    /// Returns whether the latencies exceed those of an idle server by less than `bound`. Compares the given
+    /// percentile of the pings and the median of the connections. The bound for connections is at least 5 ms.
     fn is_within(&self, bound: Duration, idle: &Latencies, percent: usize) -> bool {
         percentile(&self.pings, percent) < bound + percentile(&idle.pings, percent)
             && percentile(&self.visits, 50)
@@ -107,8 +107,8 @@ impl Latencies {
     }
 }
 
-/// Runs `attack` while probes measure latencies. The 99th percentile of pings and the median of connections may exceed
-/// those of an idle server by `bound`. One of several runs must pass.
+/// Checks that `attack` delays no other client: while it runs, the 99th percentile of pings and the median of
+/// connections exceed those of an idle server by less than `bound`. One of six runs must pass.
 pub(crate) fn assert_latency_unaffected(server: &Server, bound: Duration, mut attack: impl FnMut()) {
     const RUNS: usize = 6;
     let idle = Server::start();
@@ -125,7 +125,8 @@ pub(crate) fn assert_latency_unaffected(server: &Server, bound: Duration, mut at
         attack();
         let [attacked, control] =
             both.map(|(pings, visits)| Latencies { pings: pings.finish(), visits: visits.finish() });
-        // If other programs use the processor, nearly all replies are late.
+        // Other programs may use the CPU. The bound grows with the time for which the server waits for a CPU. Above
+        // 10 % of the time, the median of the pings is compared instead of the 99th percentile.
         let cpu_wait = (server.process().cpu_wait() - cpu_wait).as_secs_f64() / start.elapsed().as_secs_f64();
         let percent = if cpu_wait > 0.1 { 50 } else { 99 };
         let allowed = bound.div_f64(1.0 - cpu_wait.min(0.9));

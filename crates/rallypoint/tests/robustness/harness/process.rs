@@ -1,26 +1,28 @@
-//! Memory, open files and processor time of a process, from `/proc`.
+//! Memory, open file descriptors and CPU time of a process, read from `/proc`.
 
 use std::fs;
 use std::time::Duration;
 
-/// The unit of times in `/proc`.
+/// One clock tick, the unit of times in `/proc/PID/stat` and `/proc/net/tcp`. Linux has 100 ticks per second
+/// (`USER_HZ`).
 pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A process by its id.
+/// A process, identified by its process id.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process(pub(crate) u32);
 
 impl Process {
     /// Returns the resident memory in bytes.
     pub(crate) fn memory(self) -> usize {
-        // Exact, unlike the figure in `status`, which lags behind by some pages per processor.
+        // The kernel counts the pages for this file exactly. `VmRSS` in `/proc/PID/status` may lag behind by some
+        // pages per CPU.
         let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0)).expect("the server runs");
         let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line with Rss");
         let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
         kib * 1024
     }
 
-    /// Returns the peak of the resident memory in bytes.
+    /// Returns the largest resident memory that the process has had, in bytes.
     pub(crate) fn peak_memory(self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).expect("the server runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line with VmHWM");
@@ -28,17 +30,17 @@ impl Process {
         kib * 1024
     }
 
-    /// Returns the number of open files.
+    /// Returns the number of open file descriptors.
     pub(crate) fn files(self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.0)).expect("the server runs").count()
     }
 
-    /// Returns the processor time of all threads, in user and kernel mode.
+    /// Returns the CPU time of all live threads, in user and kernel mode.
     pub(crate) fn cpu(self) -> Duration {
         self.schedule(0)
     }
 
-    /// Returns whether all threads sleep.
+    /// Returns whether all threads sleep, and none runs or waits for a CPU.
     pub(crate) fn is_sleeping(self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server runs");
         let states =
@@ -46,7 +48,7 @@ impl Process {
         states.into_iter().all(|stat| stat.contains(") S "))
     }
 
-    /// Returns how long threads were runnable and waited for a processor.
+    /// Returns the time for which the threads were runnable and waited for a CPU, summed over all threads.
     pub(crate) fn cpu_wait(self) -> Duration {
         self.schedule(1)
     }
@@ -61,10 +63,11 @@ impl Process {
         Duration::from_nanos(nanoseconds.sum())
     }
 
-    /// Returns the processor time in user mode, in units of a clock tick.
+    /// Returns the CPU time in user mode, to a precision of one clock tick.
     pub(crate) fn user_cpu(self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the server runs");
-        // The name in parentheses can contain anything. `utime` is the eleventh field after the state.
+        // The process name in parentheses can contain spaces and parentheses, so the fields are counted from the last
+        // `)`. The first field is the state, and `utime` is the eleventh field after it.
         let after_name = stat.rsplit_once(')').expect("a name in parentheses").1;
         let ticks: u32 =
             after_name.split_whitespace().nth(11).and_then(|text| text.parse().ok()).expect("utime");

@@ -1,4 +1,4 @@
-//! The server as a process that ends with the test.
+//! The server as a child process, which is killed at the end of the test.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ pub(crate) struct Server {
     /// The address for health checks.
     health: Option<SocketAddr>,
     started: Instant,
-    /// The number of files and the memory after the first client was answered.
+    /// The number of file descriptors, and below it the memory in bytes, after the first client has disconnected.
     files: usize,
     memory: usize,
     log: PathBuf,
@@ -35,7 +35,7 @@ impl Server {
         Server::listening_on("127.0.0.1:0", limits)
     }
 
-    /// Starts a server that may open this number of files, and answers health checks.
+    /// Starts a server that may open this number of files and that answers health checks.
     pub(crate) fn with_files(files: usize, limits: &[&str]) -> Server {
         let mut shell = Command::new("sh");
         shell.args([
@@ -48,7 +48,7 @@ impl Server {
         Server::launch(shell, "127.0.0.1:0", limits)
     }
 
-    /// Returns the reply to a health check.
+    /// Sends a health check, and returns the JSON of the reply.
     pub(crate) fn health(&self) -> serde_json::Value {
         let mut stream =
             TcpStream::connect(self.health.expect("an address")).expect("health checks are answered");
@@ -69,7 +69,7 @@ impl Server {
         Server::launch(command, listen, limits)
     }
 
-    /// Starts the server that `command` runs, with these limits.
+    /// Starts the server that `command` runs, with this address and these limits.
     pub(crate) fn launch(mut command: Command, listen: &str, limits: &[&str]) -> Server {
         command.args(["--listen", listen]);
         for limit in limits {
@@ -78,7 +78,7 @@ impl Server {
         Server::spawn(command)
     }
 
-    /// Starts the server that this command runs.
+    /// Starts the server that `command` runs, and waits until it listens and has served a first client.
     pub(crate) fn spawn(mut command: Command) -> Server {
         let folder = tempfile::tempdir().expect("a folder for the log");
         let log = folder.path().join("log");
@@ -88,7 +88,7 @@ impl Server {
         let mut line = String::new();
         let stdout = child.stdout.take().expect("stdout is a pipe");
         let mut stdout = BufReader::new(stdout);
-        // A test that runs an embedded server prints other lines first.
+        // If the command is a test that runs an embedded server, the test framework prints other lines first.
         while !line.starts_with("listening on ") {
             line.clear();
             if stdout.read_line(&mut line).expect("the output can be read") == 0 {
@@ -107,7 +107,8 @@ impl Server {
         });
         let (started, files, memory) = (Instant::now(), 0, 0);
         let mut server = Server { child, address, health, started, files, memory, log, _folder: folder };
-        // After the first client the server has all files and memory that it needs once.
+        // The first client makes the server allocate everything that it needs only once. Its use of resources is
+        // measured after that.
         let before = server.process().files();
         probe(server.local()).expect("a new server answers");
         eventually(Duration::from_secs(5), "the first client's file is closed", || {
@@ -117,12 +118,12 @@ impl Server {
         server
     }
 
-    /// Returns the address to connect to.
+    /// Returns the address that the server has printed.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the address on this machine.
+    /// Returns the address to connect to: loopback, if the server listens on all addresses.
     fn local(&self) -> SocketAddr {
         match self.address.ip().is_unspecified() {
             true => ([127, 0, 0, 1], self.address.port()).into(),
@@ -134,36 +135,36 @@ impl Server {
         Process(self.child.id())
     }
 
-    /// Connects without the handshake.
+    /// Connects without a handshake.
     pub(crate) fn dial(&self) -> Client {
         Client::dial(self.local())
     }
 
-    /// Connects with the handshake.
+    /// Connects and completes the handshake.
     pub(crate) fn connect(&self) -> Client {
         Client::connect(self.local())
     }
 
-    /// Returns the number of open connections.
+    /// Returns the number of open connections, counted by the server's file descriptors.
     pub(crate) fn connections(&self) -> usize {
         self.process().files().saturating_sub(self.files)
     }
 
-    /// Returns the memory in addition to that at the start.
+    /// Returns the number of bytes by which the memory has grown since the start.
     pub(crate) fn memory_growth(&self) -> usize {
         self.process().memory().saturating_sub(self.memory)
     }
 
-    /// Waits until the server is idle: everything that was sent has been read and handled.
+    /// Waits until the server is idle, so that it has read and handled everything that it can.
     pub(crate) fn wait_until_idle(&self) {
         let mut before = self.process().cpu();
         let mut was_sleeping = false;
         eventually(Duration::from_secs(30), "the server is idle", || {
-            // Processor time is measured over this interval.
+            // The CPU time that the server uses in this interval is measured.
             std::thread::sleep(Duration::from_millis(20));
             let now = self.process().cpu();
             let is_quiet = now - std::mem::replace(&mut before, now) < Duration::from_micros(500);
-            // A process without a processor uses no processor time either, but does not sleep.
+            // A thread that waits for a CPU uses no CPU time either, but it does not sleep.
             let is_sleeping = self.process().is_sleeping();
             is_quiet && is_sleeping && std::mem::replace(&mut was_sleeping, is_sleeping)
         });
@@ -174,7 +175,7 @@ impl Server {
         self.log().into_iter().filter(|line| line.contains("closed ")).collect()
     }
 
-    /// Returns the size of the log.
+    /// Returns the size of the log in bytes.
     pub(crate) fn log_len(&self) -> usize {
         fs::metadata(&self.log).expect("the log").len() as usize
     }
@@ -185,7 +186,8 @@ impl Server {
         String::from_utf8(log).expect("the log is text").lines().map(str::to_owned).collect()
     }
 
-    /// Waits for the first line about a closed connection. A thread of the server writes the log.
+    /// Waits for the first log line about a closed connection, and returns it. The server writes its log in the
+    /// background, so the line may come later than the close.
     pub(crate) fn first_disconnect(&self) -> String {
         eventually(Duration::from_secs(5), "a line about a closed connection", || {
             !self.disconnects().is_empty()
@@ -193,7 +195,7 @@ impl Server {
         self.disconnects().remove(0)
     }
 
-    /// Waits for the only line about a closed connection.
+    /// Waits for a log line about a closed connection, and returns it. Panics if there are several.
     pub(crate) fn only_disconnect(&self) -> String {
         self.first_disconnect();
         let lines = self.disconnects();
@@ -201,13 +203,14 @@ impl Server {
         lines[0].clone()
     }
 
-    /// Checks what all rows have in common, after all clients have disconnected: the server runs, answers within 5 ms,
-    /// has freed files and memory, and has not flooded its log.
+    /// Checks the requirements that all rows share. After all clients have disconnected, the server runs, answers
+    /// within 5 ms, has closed their file descriptors, has freed their memory, and has not flooded its log.
     pub(crate) fn assert_healthy(&mut self) {
         self.assert_healthy_with_stored(0);
     }
 
-    /// The same, with this number of bytes of keys and values that stay.
+    /// Like `assert_healthy`, for a server that may keep `stored` bytes of memory more, for example for its keys and
+    /// values.
     pub(crate) fn assert_healthy_with_stored(&mut self, stored: usize) {
         assert!(
             self.child.try_wait().expect("the child can be waited for").is_none(),
@@ -215,7 +218,7 @@ impl Server {
             self.log()
         );
         eventually(Duration::from_secs(5), "files are closed", || self.process().files() <= self.files);
-        // On a busy machine a single probe may be late.
+        // On a busy machine a single probe may be slow, so the check is repeated.
         eventually(Duration::from_secs(20), "a probe takes less than 5 ms", || {
             probe(self.local()).expect("the server accepts connections") < Duration::from_millis(5)
         });

@@ -1,9 +1,9 @@
-//! Contradictory flags are refused by name. Contradictory variables, and combinations that are common in launch
-//! scripts, cause a warning.
+//! Contradictory flags are refused, and the error names them. Contradictory variables, and combinations that are
+//! common in launch scripts, usually cause a warning.
 
 use super::*;
 
-/// Returns the warnings for a command line that is accepted.
+/// Returns the warnings for a command line that must be accepted, without those about `OMP_NUM_THREADS`.
 fn warnings_for(line: &str, environment: &[(&str, &str)]) -> Vec<String> {
     let warnings =
         plan_for(line, environment).unwrap_or_else(|refusal| panic!("{line}: {}", refusal.text)).warnings;
@@ -114,7 +114,8 @@ fn typed_flags_win_over_contradicting_variables_with_a_warning() {
             "{line} {name}={value}: {warnings:?}"
         );
     }
-    // A flag on the command line wins over a variable here, too.
+    // Two contradictions are refused although one side is a variable: a flag that `PET_STANDALONE` leaves without an
+    // effect, and `--standalone` with several nodes.
     let refusal_with = |line: &str, variable| plan_for(line, &[variable]).unwrap_err();
     let refusal = refusal_with("--rdzv-endpoint h:1 DIR/s.py", ("PET_STANDALONE", "1"));
     assert!(refusal.code == 2 && refusal.text.starts_with("--rdzv-endpoint h:1 "), "{}", refusal.text);
