@@ -78,7 +78,7 @@ class TorchNode:
         return self
 
     def __exit__(self, *_):
-        # Otherwise the thread that sends heartbeats would outlive the test.
+        # Without this call, the thread that sends heartbeats would outlive the test.
         self.handler._stop_heartbeats()
 
 

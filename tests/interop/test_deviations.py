@@ -273,7 +273,7 @@ def test_a_connection_with_another_protocol_is_closed_immediately(ours, hello):
 
 
 def test_a_server_on_one_loopback_address_is_unreachable_at_another(libuv, ours):
-    # 127.0.0.3 stands for any address of this machine that the server was not told to listen on.
+    # 127.0.0.3 stands for any address of this machine other than the one that the server was given.
     assert is_reached("127.0.0.3", libuv.server.port) is True
     assert is_reached("127.0.0.3", ours.server.port) is False
     assert is_reached("127.0.0.1", ours.server.port) is True

@@ -106,7 +106,7 @@ def launch_shell(kind, port, script, *, hosts):
 
 
 def test_our_node_fails_when_torchrun_has_failed(port):
-    """In a job of torchruns only, the other nodes continue, wait for 300 s and exit with 0."""
+    """If both nodes were torchruns, the other node would continue, wait for 300 s at the exit barrier and exit with code 0."""
     with (
         launch_shell("ours", port, "exec sleep 600", hosts=True) as ours,
         launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,

@@ -8,9 +8,9 @@
 
 A host is a set of anonymous namespaces (network, PIDs, mounts, host name), so labs of several test processes do not
 interfere. Its only interface is a TAP whose other end is a switch in user space (`switch.py`), because not every kernel
-has netem. All processes exit with the process that created the lab, even if that process is killed: the switch and the
-first process of every host (`holder.py`) read from a socket that is closed then, and a PID namespace ends with its
-first process.
+has netem. All processes of a lab exit with the process that created it, even if that process is killed: the switch and
+the first process of every host (`holder.py`) exit when their socket to that process is closed, and a PID namespace ends
+with its first process.
 
 A caller that is not root gets a user namespace per host. The kernel must permit that, and the caller needs read and
 write permission on /dev/net/tun.
@@ -169,8 +169,8 @@ class Host:
         if hasattr(self, "_holder"):
             self._socket.close()
         for process in self.processes:
-            # If a signal stopped the child of `nsenter`, `nsenter` has stopped itself, too. It must continue to reap
-            # its child, because only then the PID namespace ends.
+            # If a signal stopped the child of `nsenter`, `nsenter` has stopped itself, too. It must continue, because
+            # the PID namespace ends only after `nsenter` has reaped its child.
             process._popen.send_signal(signal.SIGCONT)
             process.exit_code()
         if hasattr(self, "_holder"):

@@ -46,7 +46,7 @@ pub(crate) fn start_capture(py: Python<'_>) -> PyResult<()> {
 
 /// Passes the buffered lines to Python's `logging`.
 ///
-/// Fails with the exception that a signal handler raises meanwhile.
+/// Fails with an exception that `logging`, or a signal handler that runs meanwhile, raises.
 pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
     let lines = std::mem::take(&mut *lock_pending_lines());
     if lines.is_empty() {
