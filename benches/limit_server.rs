@@ -1,5 +1,5 @@
-//! A server that only finds the end of each request and answers with fixed bytes. It stores, checks and limits nothing,
-//! so its throughput is what sockets and request parsing allow.
+//! A server that only finds the end of each request and replies with fixed bytes. It stores, checks and limits nothing,
+//! so its throughput shows the limit that sockets and request parsing set.
 //!
 //! `limit_server [VALUE_BYTES]` prints `listening on HOST:PORT`. Every value in its replies is `v`, repeated
 //! VALUE_BYTES times.
@@ -51,7 +51,7 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Reads requests and writes replies. Returns `false` if the connection has ended.
+/// Reads requests and writes replies. Returns `false` if the connection is closed or has failed.
 fn serve(connection: &mut Connection, scratch: &mut [u8], value: &[u8]) -> bool {
     loop {
         match connection.stream.read(scratch) {

@@ -1,7 +1,7 @@
 """A name server that replies to every query with "no such name".
 
-Torch's server looks up the name of every client that connects. With this name server on the same machine, the benchmark
-includes the cost of the query, but no network latency.
+Torch's server makes a reverse DNS lookup for every client that connects. With this name server on the same machine, the
+benchmark includes the cost of the query, but no network latency.
 """
 
 import socket
@@ -18,7 +18,7 @@ def main() -> None:
         while True:
             query, client = server.recvfrom(512)
             if len(query) >= 12:
-                # The query with the flags of a reply and the code NXDOMAIN.
+                # The reply is the query with the flags of a reply and the code NXDOMAIN.
                 server.sendto(query[:2] + b"\x81\x83" + query[4:6] + bytes(6) + query[12:], client)
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks.md and its plots from the results. It measures nothing, and says which targets were missed."""
+"""Writes docs/benchmarks.md and its plots from benches/results.json. The page lists the targets that were missed."""
 
 import textwrap
 
@@ -25,7 +25,7 @@ BOTH = {"torch": "torch", "ours": "rallypoint"}
 
 
 def short(number: float) -> str:
-    """Returns a number with three digits."""
+    """Returns a number as text, with at least three digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
@@ -37,7 +37,7 @@ def seconds(time: float) -> str:
 
 
 def figure(found: list[float] | None, show=short) -> str:
-    """Returns a median, with the smallest and the largest in brackets if there are several rounds."""
+    """Returns the median of `found` as text, followed by the minimum and the maximum in brackets if `found` has them."""
     if not found:
         return "–"
     middle, *ends = found
@@ -45,7 +45,7 @@ def figure(found: list[float] | None, show=short) -> str:
 
 
 def times_faster(ratio: list[float] | None, at_least: bool = False) -> str:
-    """Returns how many times faster we are, from our time divided by torch's."""
+    """Returns as text how many times faster Rallypoint is. `ratio` is Rallypoint's time divided by torch's."""
     if not ratio:
         return "–"
     middle, *ends = [1 / value for value in ratio]
@@ -57,12 +57,12 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def fill(text: str) -> str:
-    """Returns paragraphs at the width of the other documents."""
+    """Returns the paragraphs of `text`, wrapped at 120 columns."""
     return "\n\n".join(textwrap.fill(" ".join(part.split()), 120, break_on_hyphens=False) for part in text.strip().split("\n\n"))
 
 
 def missed(targets: dict[str, bool]) -> list[str]:
-    """Returns a paragraph that names the targets that were missed, if any."""
+    """Returns a list with one paragraph that names the missed targets, or an empty list if none was missed."""
     names = [name for name, is_reached in targets.items() if not is_reached]
     return [f"Targets that were missed: {', '.join(names)}."] if names else []
 
@@ -72,7 +72,7 @@ def about(data: dict) -> str:
     return f"{data['machine']}, torch {data['torch_version']}, {rounds}."
 
 
-# The sections of the page. Each returns its Markdown, given its part of the results.
+# The sections of the page. Each function returns the Markdown of its section, given that section of the results.
 
 
 def store(data: dict) -> str:
@@ -227,7 +227,7 @@ Rallypoint and torch on the same machine, interleaved. Measure again with `bench
 its section of this page."""
 
 
-# The plots. Each returns an SVG.
+# The plots. Each function returns an SVG, given its section of the results.
 
 
 def plot_store(data: dict) -> str:
@@ -272,7 +272,7 @@ def files() -> dict:
 
 
 def publish(section: str, data: dict, output: str) -> None:
-    """Keeps the results of a benchmark and writes the page, or prints the section if the output is `-`."""
+    """Saves the results of a benchmark and writes the page, or only prints the section if `output` is `-`."""
     if output == "-":
         print(SECTIONS[section](data))
         return

@@ -1,6 +1,7 @@
-"""The results of the benchmarks: benches/results.json. Each benchmark replaces its own section, and `benches/plot` draws the page.
+"""Reads and writes benches/results.json, the results of the benchmarks. Each benchmark replaces its own section.
 
-Times are in seconds. A figure of several rounds is a list: the median, the smallest and the largest, or the median alone.
+Times are in seconds. A value that several rounds measured is a list of the median, the minimum and the maximum, or of the median
+alone.
 """
 
 import json
@@ -20,14 +21,14 @@ def load() -> dict:
 def save(section: str, data: dict) -> None:
     """Replaces one section of the file."""
     text = json.dumps({**load(), section: data}, indent=1, ensure_ascii=False)
-    # A list of numbers, or an object without lists of objects, is one line.
+    # Write each list of numbers, and each object without lists of objects, on one line.
     for innermost in (r"\[\s*([^][{}]*?)\s*\]", r"(?<=  )\{\s*((?:[^][{}]|\[[^][{}]*\])*?)\s*\}"):
         text = re.sub(innermost, lambda match: match[0][0] + re.sub(r"\s*\n\s*", " ", match[1]) + match[0][-1], text)
     FILE.write_text(text + "\n")
 
 
 def spread(values: list[float]) -> list[float]:
-    """Returns the median, the smallest and the largest of what the rounds measured, to four digits."""
+    """Returns the median, the minimum and the maximum of the values, rounded to four digits."""
     return [float(f"{value:.4g}") for value in (median(values), min(values), max(values))]
 
 

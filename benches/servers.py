@@ -1,4 +1,4 @@
-"""Starts and stops the servers that are compared, each pinned to a processor. It puts no load on them."""
+"""Starts and stops the servers that the benchmarks compare. Each server is pinned to a processor."""
 
 import os
 import shutil
@@ -69,9 +69,9 @@ class Server:
 
 
 def command_with_etc_file(scratch: Path, name: str, text: str) -> list[str]:
-    """Returns a command prefix under which a program, and only it, finds `text` in `/etc/NAME`.
+    """Returns a command prefix. A program that is run with it reads `text` in `/etc/NAME`; other programs don't.
 
-    Returns an empty list if this machine does not permit that.
+    Returns an empty list if `/etc/NAME` does not exist or if this machine does not permit mount namespaces.
     """
     overlay, target = scratch / name, Path("/etc") / name
     overlay.write_text(text)
@@ -87,7 +87,7 @@ def command_with_etc_file(scratch: Path, name: str, text: str) -> list[str]:
 
 
 def command_with_local_names(scratch: Path) -> list[str]:
-    """Returns a command prefix under which a program sends no queries to a name server."""
+    """Returns a command prefix. A program that is run with it sends no queries to a name server."""
     conf = Path("/etc/nsswitch.conf")
     lines = conf.read_text().splitlines() if conf.exists() else []
     lines = [line for line in lines if not line.startswith("hosts:")]
@@ -110,7 +110,7 @@ def name_server(cpu: int) -> "Server | None":
 
 
 def torch_with_dns(cpu: int, scratch: Path) -> "Server | None":
-    """Starts torch's server with its default behavior, which queries a name server: the one above."""
+    """Starts a server of torch that queries our name server for every client. Returns None if that is not possible."""
     prefix = command_with_etc_file(scratch, "resolv.conf", f"nameserver {ADDRESS}\n")
     return torch(cpu, prefix, "torch with DNS lookups") if prefix else None
 

@@ -1,4 +1,4 @@
-"""Draws charts with logarithmic axes as SVG. It measures nothing and needs no library."""
+"""Draws charts with logarithmic axes as SVG, without a plotting library."""
 
 import math
 from html import escape
@@ -31,7 +31,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328; stroke: #ffffff; stroke-
 
 
 class Axis:
-    """A logarithmic axis: `at` returns the pixel of a value."""
+    """A logarithmic axis. `at` returns the coordinate of a value in pixels."""
 
     def __init__(self, low: float, high: float, start: float, end: float):
         self.low, self.high, self.start, self.end = low, high, start, end
@@ -46,7 +46,7 @@ class Axis:
 
 
 def document(height: float, title: str, parts: list[str]) -> str:
-    """Returns a whole SVG. It has a background of its own, because the page around it may be dark or light."""
+    """Returns a complete SVG file. It has a background color, because the page around it may be dark or light."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, True)}">',
@@ -68,7 +68,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def legend(y: float, names: dict[str, str]) -> list[str]:
-    """Returns a legend at the right end of a line."""
+    """Returns a legend that ends at the right edge, with its baseline at `y`. `names` has a label for each kind."""
     parts, x = [], WIDTH - 20
     for kind, name in reversed(names.items()):
         x -= 8 * len(name) + 22
@@ -77,9 +77,11 @@ def legend(y: float, names: dict[str, str]) -> list[str]:
 
 
 def bars(title: str, groups: dict[str, list], low: float, high: float, show, names: dict[str, str]) -> str:
-    """Returns horizontal bars. `groups` has rows of a label and of bars; a bar is a kind and its figure (see `results.py`).
+    """Returns a chart of horizontal bars.
 
-    A bar begins at 1 if the axis contains it, so that what is slower points to the left. `show` formats a value.
+    `groups` has a list of rows for each group. A row is a label and its bars. A bar is a kind and a list of median,
+    minimum and maximum (see `results.py`). If the axis contains 1 and there is no legend, bars start at 1, so that the
+    bar of a ratio below 1 points to the left. `show` formats a value.
     """
     axis = Axis(low, high, 210, WIDTH - 80)
     base = axis.at(1) if low < 1 < high and not names else axis.start
@@ -109,7 +111,7 @@ def bars(title: str, groups: dict[str, list], low: float, high: float, show, nam
 
 
 def lines(title: str, series: dict[str, list[tuple]], x_range: tuple, y_range: tuple, show, names: dict[str, str], x_title: str) -> str:
-    """Returns lines over logarithmic axes. A point is x, y and whether the value is only a lower bound, which is drawn open."""
+    """Returns a line chart. A point is x, y and whether y is only a lower bound. The circle of a lower bound is not filled."""
     x_axis, y_axis = Axis(*x_range, 80, WIDTH - 40), Axis(*y_range, 300, 50)
     parts = [line(80, y_axis.at(tick), WIDTH - 40, y_axis.at(tick), "grid") for tick in y_axis.ticks()]
     parts += [text(72, y_axis.at(tick) + 4, show(tick), "small", "end") for tick in y_axis.ticks()]

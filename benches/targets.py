@@ -1,4 +1,4 @@
-"""The workloads and the targets of our server on each. It runs nothing."""
+"""The workloads of the benchmarks, and the targets that Rallypoint must reach."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ class Workload:
     """The required ratio of our throughput to torch's, or None."""
     in_flight: int = 1
     limit: float | None = None
-    """The required ratio to the limit server, which has fixed replies and knows only the small operations."""
+    """The required ratio of our throughput to that of the limit server, or None if the limit server can't run the workload."""
     redis: str | None = None
-    """The most similar test of redis-benchmark."""
+    """The most similar test of redis-benchmark, or None."""
     p99: bool = False
     """Whether our p99 latency must not exceed torch's."""
     rival: str = "torch"
-    """The server of torch to compare with."""
+    """The name of the torch server to compare with."""
     turns: int = 1
     """The number of turns per round.
 
@@ -59,27 +59,27 @@ WORKLOADS = [
 ]
 
 MAX_REST_MIB = 10
-"""Maximum memory of a server without connections."""
+"""Maximum memory of our server without connections."""
 MAX_IDLE_KIB = 4
-"""Maximum additional memory per idle connection."""
+"""Maximum additional memory of our server per idle connection."""
 IDLE_CONNECTIONS = 10_000
-"""The number of idle connections."""
+"""The number of idle connections with which their memory is measured."""
 
 NODES = {2: (0.1, None), 256: (0.1, None), 1000: (None, 2.0)}
-"""Nodes: the largest part of torch's time, and the largest number of seconds, that a round may take."""
+"""For a number of nodes: the maximum time to form a round, as a fraction of torch's time, and in seconds."""
 MAX_WRITES_PER_NODE = 3
-"""Compare-and-sets that a round may take for each node."""
+"""Maximum number of compare-and-sets per node to form a round."""
 MAX_WAKE_SECONDS = 0.05
-"""Seconds within which a change of the round must have woken the last node."""
+"""Maximum seconds until all nodes know that one node re-forms the round."""
 
 STARTS = {1: (1 / 50, 16), 8: (1 / 40, 16), 32: (1 / 20, 24)}
-"""Workers: the largest part of torchrun's time, and the largest number of MiB, that a start may take."""
+"""For a number of workers: the maximum duration of a run as a fraction of torchrun's, and the maximum memory in MiB."""
 RESTARTS = {"one node, the first time": 0.03, "one node, after that": 0.03, "two nodes": 0.3}
-"""Seconds that a restart may take."""
+"""Maximum seconds from the death of a worker until all workers have restarted."""
 
 PYTHON = {"add": (1.0, 1.0), "check": (1.0, 1.0), "compare_set": (1.0, 1.0), "get": (1.5, None), "set": (None, None)}
-"""Operation: how many times faster our client must be on our server, and on torch's."""
+"""For an operation: how many times faster than torch's client ours must be, on our server and on torch's server."""
 MAX_SET_BY_ADD = 1.0
-"""How many times as long as an `add` an acknowledged `set` of our client may take."""
+"""Maximum duration of our client's `set`, divided by that of its `add`. The server acknowledges both."""
 MAX_IMPORT_SECONDS = 0.05
-"""Seconds that `import rallypoint` may take."""
+"""Maximum seconds that `import rallypoint` may take."""

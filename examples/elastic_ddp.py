@@ -6,7 +6,7 @@ On one machine, with three restarts:
 
 With `--crash-at 50`, rank 1 kills itself after step 50, and all workers restart from the checkpoint of that step.
 
-On one to four machines that share the folder of the checkpoint, run the same command on each:
+On one to four machines that share the directory of the checkpoint, run the same command on each machine:
 
     rallypoint run --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint node0:29400 \
         --rdzv-id ddp examples/elastic_ddp.py --checkpoint /shared/model.pt
@@ -87,7 +87,7 @@ def main():
             if rank == 0:
                 save(options.checkpoint, model, optimizer, step + 1)
                 print(f"step {step + 1} of {options.steps}: loss {loss.item():.6f}", flush=True)
-            # No worker may continue before the checkpoint is written.
+            # The barrier keeps all workers from continuing before the checkpoint is written.
             dist.barrier()
         if crashes and step + 1 == options.crash_at:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -6,16 +6,16 @@ A comment stands directly above its block, and may have several parts, separated
 
 | part | meaning |
 |---|---|
-| none | the block runs in terminal 1, and the next block waits for its end |
-| `terminal N` | the block runs in terminal N, and the next block of another terminal doesn't wait for it |
-| `server` | the block runs in a terminal of its own until the end of the page, where Ctrl-C stops it; the next block waits for its output |
-| `hosts` | the block needs several hosts, and is only checked |
+| none | the block runs in terminal 1, and the next block starts after it has exited |
+| `terminal N` | the block runs in terminal N, and only the next block of that terminal waits for it to exit |
+| `server` | the block runs in its own terminal until the end of the page, where SIGINT stops it; the next block starts after this block has printed its expected output |
+| `hosts` | the block needs several hosts; it is checked like `not run` |
 | `nodes N` | the block runs in N terminals at the same time |
-| `exit N` | the block ends with this exit code, not with 0 |
-| `file NAME` | the block is the content of a file, and does not run |
-| `not run: REASON` | the block is only checked: the syntax, and the flags of `rallypoint` command lines |
+| `exit N` | the block exits with code N instead of 0 |
+| `file NAME` | the block is the content of the file NAME, and does not run |
+| `not run: REASON` | the block does not run; only its syntax and the flags of `rallypoint` command lines are checked |
 
-A block that ends with `rallypoint serve …` is a server without a comment. A `text` or `json` block after a block that runs is its output: each line must have been printed, in any order, and `…` is any text.
+A block that ends with `rallypoint serve …` is a server and needs no comment. A `text` or `json` block directly after a block that runs is that block's expected output: the block must have printed each line, in any order, and `…` stands for any text.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Block:
     file: str | None = None
     reason: str | None = None
     output: list[str] = dataclasses.field(default_factory=list)
-    """The lines of the block of output that follows it."""
+    """The lines of the output block that follows this block."""
 
     def __post_init__(self):
         if SERVES.search(self.text) and not self.reason:
@@ -62,7 +62,7 @@ class Block:
 
 
 def read(page):
-    """Returns the blocks of a page, given its text."""
+    """Returns the blocks of a page, given the text of the page."""
     found = []
     pattern = re.compile(
         r"(?:^ *<!-- test: (?P<parts>.*?) -->\s*)?^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```\s*?$",
@@ -84,7 +84,7 @@ def read(page):
 
 
 def parts(comment, line):
-    """Returns the fields that a comment sets."""
+    """Returns the fields of `Block` that a test comment sets."""
     fields = {}
     for part in re.split(r", (?=terminal |server|nodes |exit |file |hosts|not run:)", comment) if comment else []:
         match = PART.fullmatch(part)

@@ -1,11 +1,11 @@
-"""Tests of the documentation: every code block runs (`test_pages.py`), and the robustness page names the tests (`test_robustness.py`).
+"""Tests of the documentation: every code block runs (`test_pages.py`), and mistakes in a page are found (`test_convention.py`).
 
 How to run, from the root of the repository:
 
     cargo build
     "$(scripts/python-venv)/bin/python" -m pytest -n 4 tests/docs
 
-The binary is `$RALLYPOINT_BIN`, else the newest build in `target`.
+The binary is `$RALLYPOINT_BIN`, or else the newest build in `target`.
 """
 
 import pathlib

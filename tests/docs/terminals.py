@@ -1,4 +1,4 @@
-"""Runs the blocks of a page as a reader would: in terminals, one after the other in each of them."""
+"""Runs the code blocks of a page as a reader would: in several terminals, one block after the other in each terminal."""
 
 import os
 import pathlib
@@ -11,16 +11,16 @@ import time
 from binaries import binary
 
 BLOCK_TIMEOUT = 120
-"""Seconds that a block may take, or that its output may be late."""
+"""Seconds to wait for a block to exit, or for a server's expected output."""
 
 STOP_TIMEOUT = 20
-"""Seconds that a server may take to end after Ctrl-C."""
+"""Seconds to wait for a server to exit after SIGINT."""
 
 CHANGES_A_JOB = ("RALLYPOINT_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""Beginnings of variables that a page doesn't inherit."""
+"""Prefixes of environment variables that blocks don't inherit, because they would change the jobs of the page."""
 
 CHANGES_THE_MACHINE = ("apt-get", "cargo", "docker", "pip", "podman", "sudo", "systemctl", "uv", "uvx")
-"""Programs that a page can't run."""
+"""Programs that blocks must not run."""
 
 SCRIPT = """\
 set -euo pipefail
@@ -28,11 +28,12 @@ if [ -e {state} ]; then . {state}; cd "$PWD"; fi
 trap 'export -p >{state}' EXIT
 {text}
 """
-"""Exported variables and the current folder carry over to the next block of the terminal."""
+"""The bash script that runs a block. The file `{state}` passes exported environment variables and the working directory on to the
+terminal's next block."""
 
 
 class Running:
-    """A block that runs, in one process or in several."""
+    """The processes of a running block: N processes for a block with `nodes N`, and one for any other block."""
 
     def __init__(self, block, commands, folder, environment):
         self.block = block
@@ -46,7 +47,7 @@ class Running:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    # Ctrl-C reaches all processes of a terminal.
+                    # `stop` and `kill` signal the process group of the block, as Ctrl-C does in a terminal.
                     start_new_session=True,
                 )
                 for command in commands
@@ -59,16 +60,16 @@ class Running:
         raise AssertionError(f"line {self.block.line}: {text}\n--- block\n{self.block.text}--- output\n{self.output()}")
 
     def missing(self):
-        """Returns the expected lines that the block hasn't printed. The order is not checked: workers print when they run."""
+        """Returns the expected lines that the block hasn't printed. The order is not checked, because it differs between runs."""
         printed = [line.strip() for line in self.output().splitlines()]
         return [line for line in self.block.output if line.strip() and not any(pattern(line).fullmatch(seen) for seen in printed)]
 
     def await_output(self):
-        """Waits until the block has printed all that the page shows."""
+        """Waits until the block has printed all lines that the page shows. Fails if the block exits before that."""
         deadline = time.monotonic() + BLOCK_TIMEOUT
         while missing := self.missing():
             if time.monotonic() > deadline or not self.is_running():
-                # The last lines may have been written while the check ran.
+                # The block may have printed its last lines after the check above.
                 if missing := self.missing():
                     self.fail(f"the output does not contain {missing}")
                 return
@@ -78,13 +79,17 @@ class Running:
         return any(process.poll() is None for process in self.processes)
 
     def check_exit(self):
-        """Fails if a process of the block has ended with another exit code than the page says."""
+        """Fails if a process of the block has exited with another code than the page states."""
         for process in self.processes:
             if process.poll() not in (None, self.block.exit):
                 self.fail(f"exit code {process.returncode}, not {self.block.exit}")
 
     def finish(self, others=()):
-        """Waits until the block ends, and checks exit codes and output. It does not wait if one of the others has failed."""
+        """Waits until the block exits, and checks its exit codes and output.
+
+        `others` are the running blocks of other terminals. If one of them exits with an unexpected code, this function
+        fails immediately.
+        """
         deadline = time.monotonic() + BLOCK_TIMEOUT
         while self.is_running():
             for other in others:
@@ -106,7 +111,7 @@ class Running:
                 self.fail(f"the output does not have these lines in this order: {expected}")
 
     def stop(self):
-        """Stops a server as Ctrl-C does."""
+        """Stops a server with SIGINT, as Ctrl-C does. Fails if the server has already exited."""
         for process in self.processes:
             if process.poll() is not None:
                 self.fail(f"the server ended before the page did, with exit code {process.returncode}")
@@ -125,7 +130,7 @@ class Running:
 
 
 class Terminals:
-    """The terminals of one page. They share a folder and have `rallypoint`, `torchrun` and this Python on the PATH."""
+    """The terminals of one page. They share a directory and have `rallypoint`, `torchrun` and this Python on the PATH."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -135,7 +140,7 @@ class Terminals:
             "PATH": os.pathsep.join(map(str, paths)),
             "HOME": str(folder),
             "PYTHONWARNINGS": "ignore",
-            # Torch's client looks up the name of the address it connects to; a lost packet there costs five seconds by default.
+            # Torch's client makes a reverse DNS lookup of the server's address. By default, a lost DNS packet delays it by 5 s.
             "RES_OPTIONS": "timeout:1 attempts:1",
         }
         self.running = {}
@@ -143,7 +148,11 @@ class Terminals:
         self.started = []
 
     def run(self, block):
-        """Starts a block, and waits for its end unless its comment names a terminal."""
+        """Starts a block after the previous block of its terminal has exited, or writes it to disk if it is a file.
+
+        For a server, waits for its expected output. For another block, waits until it exits, unless its comment names a
+        terminal.
+        """
         if block.file:
             (self.folder / block.file).write_text(block.text)
             return
@@ -161,14 +170,14 @@ class Terminals:
                 started.finish(self.running.values())
 
     def commands(self, block):
-        """Returns the scripts of a block, one for each terminal that it runs in."""
+        """Returns the bash scripts of a block, one for each of its processes."""
         text = block.text
         if block.language == "python":
             path = self.folder / f"block-{block.line}.py"
             path.write_text(text)
             text = f"python {path}"
         else:
-            # A comment that ends with an exit code says how the command before it ends.
+            # A comment that ends with `exit code N` states the exit code of the command before it.
             text = re.sub(
                 r"^(?P<command>\S.*?) +#.*\bexit code (?P<code>\d+)$",
                 r"\g<command> && code=0 || code=$?; [ $code = \g<code> ]",
@@ -179,7 +188,7 @@ class Terminals:
         return [SCRIPT.format(state=self.folder / f"state-{name}", text=text) for name in names]
 
     def finish(self):
-        """Waits for the blocks that run in other terminals, and stops the servers."""
+        """Waits for the blocks that still run, and stops the servers."""
         for started in self.running.values():
             started.finish()
         for server in self.servers:
@@ -191,7 +200,8 @@ class Terminals:
 
 
 def programs(folder):
-    """Returns a folder with a `torchrun` of this Python, and with programs that refuse to change the machine."""
+    """Creates a directory of programs and returns it: a `torchrun` that uses this Python, and stubs of the programs in
+    CHANGES_THE_MACHINE, which print an error and fail."""
     refuse = "echo 'a page must not run this; write `not run: REASON` above the block' >&2; exit 1"
     scripts = dict.fromkeys(CHANGES_THE_MACHINE, refuse) | {"torchrun": 'exec python -m torch.distributed.run "$@"'}
     folder.mkdir()
@@ -202,5 +212,5 @@ def programs(folder):
 
 
 def pattern(line):
-    """Returns what a line of output must match: `…` is any text, with the blanks around it."""
+    """Returns the pattern that a line of output must match. `…` and the whitespace around it stand for any text."""
     return re.compile(".*".join(map(re.escape, re.split(r"\s*…\s*", line.strip()))))

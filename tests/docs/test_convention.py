@@ -1,4 +1,7 @@
-"""The test of the pages finds what is wrong with a page. `blocks.py` describes what a page may contain."""
+"""Tests of `test_pages.run`: it accepts good pages, and reports the mistake in a bad page.
+
+`blocks.py` describes what a page may contain.
+"""
 
 import re
 
@@ -7,7 +10,7 @@ from test_pages import run
 
 
 def page(*blocks):
-    """Returns a page of blocks. A block is its language, its text, and perhaps the comment above it."""
+    """Returns the text of a page. Each block is a tuple of its language, its text, and optionally its test comment."""
     parts = []
     for language, text, *comment in blocks:
         parts += [f"<!-- test: {each} -->" for each in comment]

@@ -1,4 +1,4 @@
-"""Every code block of the READMEs and of docs/ runs, as `blocks.py` describes. Generated pages (docs/reference) are not run."""
+"""Runs every code block of the READMEs and of docs/, as `blocks.py` describes. Generated pages (docs/reference) are excluded."""
 
 import contextlib
 import itertools
@@ -25,7 +25,8 @@ SUBCOMMANDS = {"bench", "completions", "join", "run", "serve", "store"}
 
 @contextlib.contextmanager
 def free_ports(count):
-    """Yields ports that no other process gets meanwhile. A server may still listen on them."""
+    """Yields `count` free ports, which stay bound with SO_REUSEADDR. The kernel assigns them to no other process, but a server
+    can listen on them."""
     with contextlib.ExitStack() as sockets:
         held = [sockets.enter_context(socket.socket()) for _ in range(count)]
         for each in held:
@@ -40,7 +41,7 @@ def test_blocks_run(page, tmp_path):
 
 
 def run(text, folder):
-    """Runs the blocks of a page, given its text."""
+    """Runs the blocks of a page in `folder`, with 127.0.0.1 in place of `node0` and free ports in place of the documented ones."""
     documented = sorted(set(PORT.findall(text)))
     with free_ports(len(documented)) as ports:
         replaced = dict(zip(documented, ports, strict=True))
@@ -58,7 +59,7 @@ def run(text, folder):
 
 
 def check(block):
-    """Checks what can be checked without running a block."""
+    """Checks a block without running it: its syntax, its flags if it never runs, and that a Rust example is tested elsewhere."""
     if block.language == "python":
         compile(block.text, f"line {block.line}", "exec")
     if block.language == "sh":
@@ -72,9 +73,9 @@ def check(block):
 
 
 def rallypoint_commands(text):
-    """Returns the arguments of each `rallypoint` in a script, with `--help` in place of the worker's command line.
+    """Returns the arguments of each `rallypoint` command in a script, with `--help` in place of the worker's command line.
 
-    The program checks each flag before it comes to `--help`, and then does nothing.
+    The program then checks the flags before `--help`, prints its help and exits.
     """
     text = re.sub(r"(^|\s)# .*$", "", text.replace("\\\n", " "), flags=re.MULTILINE)
     lexer = shlex.shlex(text.replace("\n", " ;\n"), posix=True, punctuation_chars=True)
@@ -101,11 +102,11 @@ def up_to_script(words):
 
 
 def is_documented(example):
-    """Returns whether a doc comment contains an example. `cargo test` runs those."""
+    """Returns whether the doc comments of a crate contain `example`. `cargo test` runs examples in doc comments."""
     wanted = [line.strip() for line in example.splitlines() if line.strip()]
     for source in (ROOT / "crates").rglob("src/**/*.rs"):
         comments = re.findall(r"^ *//[/!] ?(.*)$", source.read_text(), re.MULTILINE)
-        # The page may leave lines out.
+        # The page may omit lines of the doc comment.
         lines = iter([line.strip() for line in comments])
         if all(line in lines for line in wanted):
             return True

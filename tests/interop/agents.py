@@ -9,11 +9,11 @@ from output_reader import OutputReader
 from servers import binary
 
 PROCESS_TIMEOUT = 150
-"""Seconds that an agent may take. Importing torch alone takes several seconds on a busy machine."""
+"""Seconds to wait for an agent to exit. Importing torch alone takes several seconds on a busy machine."""
 
 COMMANDS = {
     "ours": [binary(), "run"],
-    # Not the command `torchrun`: an environment on top of torch's environment does not have it.
+    # The environment of `scripts/python-venv` imports torch, but has no command `torchrun`.
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
 }
 
@@ -48,7 +48,7 @@ class Launcher:
         return self
 
     def __exit__(self, *_):
-        # Torch's workers survive when their agent is killed, so terminate the agent first.
+        # Torch's workers survive if their agent is killed with SIGKILL, so the agent gets SIGTERM first.
         if self.process.poll() is None:
             self.process.terminate()
             try:

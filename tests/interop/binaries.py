@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def binary():
-    """Returns the rallypoint binary: $RALLYPOINT_BIN, or else the newest build in the target folder."""
+    """Returns the path of the rallypoint binary: $RALLYPOINT_BIN, or else the newest build in the target directory."""
     named = os.environ.get("RALLYPOINT_BIN")
     if named:
         return str(pathlib.Path(named).resolve())
@@ -19,7 +19,7 @@ def binary():
 
 
 def driver(name):
-    """Returns a program of `crates/drivers`, from $RALLYPOINT_DRIVERS or else from the folder of the binary."""
+    """Returns the path of a program of `crates/drivers`, in $RALLYPOINT_DRIVERS or else in the directory of the binary."""
     folder = pathlib.Path(os.environ.get("RALLYPOINT_DRIVERS", pathlib.Path(binary()).parent))
     if not (folder / name).exists():
         raise FileNotFoundError(f"no {name} in {folder}\nhint: build it with `cargo build --workspace --bins`")

@@ -1,4 +1,4 @@
-"""Durations, and functions that wait."""
+"""Timeouts, functions that wait for a condition, and functions that measure scheduling delays."""
 
 import contextlib
 import datetime
@@ -9,8 +9,11 @@ WAIT_TIMEOUT = 20.0
 """Seconds to wait for an event that should happen immediately. Only a failure takes that long."""
 
 REPLY_TIMEOUT = 3
-"""Seconds of a timeout after which our client queries the server for the error message. The client waits for the reply
-for 4 % of the timeout, which must be long enough on a busy machine."""
+"""Timeout in seconds for calls whose timeout error contains details from the server.
+
+After the timeout, our client requests the details and waits for the reply for another 4 % of the timeout. That must be
+long enough on a busy machine.
+"""
 
 
 def ms(number):
@@ -38,7 +41,7 @@ def wait_until(what, condition, within=WAIT_TIMEOUT, details=None):
 
 
 def run_delays(*pids):
-    """Returns, per thread of these processes, the seconds for which it was ready to run but did not run."""
+    """Returns, for each thread of these processes, the seconds for which it waited for a processor so far."""
     delays = {}
     for pid in pids:
         for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
@@ -48,7 +51,7 @@ def run_delays(*pids):
 
 
 def delayed_since(before, *pids):
-    """Returns the seconds for which these processes were ready but not running since `run_delays` returned `before`."""
+    """Returns the seconds for which these processes waited for a processor since `run_delays` returned `before`."""
     return sum(delay - before.get(task, 0) for task, delay in run_delays(*pids).items())
 
 

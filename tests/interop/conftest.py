@@ -13,18 +13,18 @@ Where torch's client uses our server, the expected outcome is not written down. 
 own server, and results, error types and messages must be equal (`harness.on_both_servers`). `test_deviations.py` has
 the cases in which our server differs on purpose.
 
-Each test starts its own servers on free ports, stops them, and checks that ours exit cleanly. Torch's stores run in the
-test process. Their `list_keys` and `queue_pop` keep the interpreter's lock while they wait, so a Python thread of the
-same process cannot serve them.
+Each test starts its own servers on free ports, stops them, and checks that our servers exit cleanly. Torch's stores run
+in the test process. Their `list_keys` and `queue_pop` keep the GIL while they wait, so a Python thread of the same
+process cannot serve them.
 """
 
 import os
 import socket
 import warnings
 
-# Set before torch is imported. Otherwise expected errors fill the output with C++ backtraces.
+# By default, torch logs a C++ backtrace for each expected error. The variable must be set before torch is imported.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-# Torch's client looks up the name of the address it connects to. By default, a lost packet costs 5 s there.
+# Torch's client makes a reverse DNS lookup of the server's address. By default, a lost DNS packet delays it by 5 s.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
@@ -62,7 +62,11 @@ def harness(request):
 
 @pytest.fixture
 def port():
-    """A port for a store that one of the nodes hosts. It is reserved, but a server can still listen on it."""
+    """A free port for a store that one of the nodes hosts.
+
+    The fixture keeps the port bound with SO_REUSEADDR. The kernel assigns it to no other process, but a server can
+    listen on it.
+    """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))

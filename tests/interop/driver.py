@@ -73,7 +73,7 @@ class OurStore:
         return rest
 
     def start(self, operation, *words):
-        """Starts an operation. Returns a function that waits for its result."""
+        """Sends a request for an operation. Returns a function that waits for its result."""
         self._send(operation, *words)
         return self._receive
 
@@ -108,7 +108,7 @@ class OurStore:
         self._request("append", key, _hex(value))
 
     def start_adds(self, key, times):
-        """Starts to add 1 `times` times. Returns a function that waits for the sums."""
+        """Starts `times` additions of 1. Returns a function that waits for the sum after each addition."""
         receive = self.start("adds", key, times)
         return lambda: [int(word) for word in receive().split()]
 
@@ -155,7 +155,7 @@ class OurStore:
 
 
 class OurClient(OurStore):
-    """Our TcpStore connected to a server, wrapped in a PrefixStore for each prefix."""
+    """Our TcpStore client of `server`, wrapped in a PrefixStore for each of `prefixes`."""
 
     def __init__(self, server, *prefixes, timeout=int(WAIT_TIMEOUT * 1000)):
         super().__init__("tcp", f"{server.host}:{server.port}", timeout, *prefixes)

@@ -1,5 +1,5 @@
-"""Typical store code for torch.distributed. `test_python_dropin.py` runs it as it is, and again with only the next line
-changed. The output must be the same."""
+"""A program that uses the stores of torch.distributed. `test_python_dropin.py` runs it unchanged, and again with only the
+import in the next line changed. Both runs must print the same."""
 
 import torch.distributed as dist
 

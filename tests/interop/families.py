@@ -13,7 +13,7 @@ KINDS = ["tcp", "file", "hash", "prefix-tcp", "prefix-file", "prefix-hash"]
 
 
 class Stores:
-    """Creates stores of one family. All clients of one kind that it creates share one store."""
+    """Creates stores of one family, which is torch's or ours. All clients of the same kind share one store."""
 
     def __init__(self, family, folder):
         self.name = family
@@ -51,6 +51,6 @@ def raises(family, name, *parts):
         yield caught
     for part in parts:
         assert part in str(caught.value), caught.value
-    # Torch is loaded here, so code that catches torch's class also catches our exception.
+    # While torch is imported, our exceptions also derive from torch's, so that existing `except` clauses catch them.
     if hasattr(dist, name):
         assert isinstance(caught.value, getattr(dist, name))

@@ -1,4 +1,4 @@
-"""FileStores of torch and ours on one file. Torch's run in this process, and each of ours in a process of its own."""
+"""FileStores of torch and ours on one file. Torch's stores run in this process, and each of our stores in its own process."""
 
 import multiprocessing
 import struct
@@ -44,9 +44,9 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_store(path):
-    """Opens stores of either side on the one file.
+    """A function that opens a store of torch or of ours on the file `path`.
 
-    At the end of the test, the file is deleted before torch's stores are. On a torn, damaged or replaced file, the
+    At the end of the test, the fixture deletes the file before torch's stores. On a torn, damaged or replaced file, the
     destructors of torch's stores would spin forever, because no timeout applies to them.
     """
     stores = []
@@ -70,7 +70,7 @@ def record(key, value=b""):
 
 @contextmanager
 def in_torch_process(target, *arguments):
-    """Runs `target` in a forked process, which is killed at the end of the block."""
+    """Runs `target` in a forked process, which is killed at the end of the `with` block."""
     process = forked.Process(target=target, args=arguments)
     process.start()
     try:

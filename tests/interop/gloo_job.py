@@ -1,8 +1,8 @@
-"""The job of `test_gloo.py`: processes that form a group with each init method, with one server per method.
+"""The job of `test_gloo.py`: its processes form a process group and run collectives with each init method.
 
     gloo_job.py WORLD_SIZE METHOD=HOST:PORT...
 
-Prints one line of JSON per rank, in the order of the ranks.
+Each method has its own server at HOST:PORT. The job prints one line of JSON per rank, in the order of the ranks.
 """
 
 import datetime
@@ -32,7 +32,7 @@ def join_group(rank, method):
         WORLD_SIZE=str(WORLD),
         RANK=str(rank),
         GLOO_SOCKET_IFNAME="lo",
-        # As in an elastic job, the agent serves the store and all workers are clients.
+        # With this variable, all processes are clients of the store, as the workers of an elastic job are.
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
     group = {"backend": "gloo", "timeout": TIMEOUT}
@@ -68,7 +68,7 @@ def run_collectives(rank, method):
     dist.barrier()
     results["arrived_after_barrier"] = store.add("arrived", 0)
 
-    # Smaller groups use the same store.
+    # Subgroups use the same store.
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     tensor = torch.tensor(float(rank))
     dist.all_reduce(tensor, group=pairs[rank // 2])
@@ -85,7 +85,7 @@ def work(rank, report):
 
 
 if __name__ == "__main__":
-    # Forked, so that torch is imported once and not four times.
+    # The workers are forked, so that torch is imported only once.
     context = multiprocessing.get_context("fork")
     workers = []
     for rank in range(WORLD):

@@ -1,6 +1,6 @@
 """Runs one scenario of torch's client against torch's own server and against ours, and compares the results.
 
-The expected results are never written down. They are what torch's own server does in the same run.
+The tests do not contain expected results. The results on torch's own server, in the same run, are the expected ones.
 """
 
 import functools
@@ -30,7 +30,7 @@ def outcome(call, *arguments, **options):
 
 
 class RequestWatcher:
-    """When called, waits until the server has processed a request that the client sent since the last `mark`."""
+    """Waits, when called, until the server has processed a request that the client sent after the last `mark`."""
 
     def __init__(self, proxy, server):
         self._proxy = proxy
@@ -69,7 +69,7 @@ class Harness:
         return RawConnection(self.server, **options)
 
     def settle(self):
-        """Waits until the server has processed everything it was sent. Torch's `set` does not wait for that."""
+        """Waits until the server has processed all requests sent so far. Torch's `set` returns before that."""
         settled(self.server)
 
     def call(self, call, *arguments, **options):

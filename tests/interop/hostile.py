@@ -1,4 +1,5 @@
-"""Hostile states, which no pickler writes: as large as our limits allow, and invalid only late in the stream."""
+"""Hostile pickles of a rendezvous state, which no pickler writes. Most are as large as our limits allow, and invalid only near
+their end."""
 
 import datetime
 import pickle
@@ -6,7 +7,7 @@ import struct
 
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
-# The limits of our codec.
+# The limits of our codec for states.
 MAX_STATE_BYTES = 2 << 20
 MAX_STATE_NODES = 10_000
 MAX_STACK = 2 * MAX_STATE_NODES + 64
@@ -38,7 +39,7 @@ def padded(pickled, end=UNKNOWN_OPCODE):
 
 
 def many_memoized_texts():
-    """Fills the stack, and nearly fills the memo."""
+    """Returns a pickle that fills the unpickler's stack up to its limit, and nearly fills its memo."""
     texts = b"".join(text(f"{index:064}") + MEMOIZE * 6 for index in range(MAX_STACK - 1))
     return padded(START + texts)
 
@@ -64,13 +65,13 @@ def dicts_within_dicts():
 
 
 def full_dicts():
-    """The maximum number of open dictionaries, each with the maximum number of entries, all of one text."""
+    """Returns a pickle of MAX_MARKS dictionaries, each built from the maximum number of entries with the same key."""
     entries = MARK + (b"h\x00" + NONE) * MAX_STATE_NODES + SET_ITEMS
     return padded(START + text("x") + MEMOIZE + (EMPTY_DICT + entries) * MAX_MARKS)
 
 
 def an_attribute_of_maximum_length():
-    """The attribute is unknown, as one of a later torch would be."""
+    """Returns a state with an attribute that is unknown, as an attribute of a later torch version would be."""
     attribute = START + NEW_STATE + EMPTY_DICT + MARK + text("others")
     return padded(attribute, SET_ITEMS + BUILD + STOP)
 
@@ -86,14 +87,17 @@ def a_text_longer_than_the_input():
 
 
 def one_long_text_as_every_attribute():
-    """Each reference takes 5 bytes and stands for 60,000."""
+    """Returns a state whose attributes all refer to one text. A reference takes 5 bytes and stands for 60,000."""
     attributes = b"".join(text(f"{index:05}") + memo_get(0) for index in range(MAX_STATE_NODES))
     long_text = text(b"x" * 60_000) + MEMOIZE
     return START + long_text + NEW_STATE + EMPTY_DICT + MARK + attributes + SET_ITEMS + BUILD + STOP
 
 
 def full_lists(last_heartbeat=None):
-    """Four lists with the maximum number of different nodes. Their long address is stored once and then referenced."""
+    """Returns a state whose four lists have the maximum number of nodes, all different.
+
+    The long address of the nodes is stored once and then referenced.
+    """
     now = datetime.datetime.now(datetime.timezone.utc)
     host = "x" * MAX_HOST_BYTES
     lists = [[_NodeDesc(host, pid, local_id) for pid in range(MAX_STATE_NODES)] for local_id in range(4)]
@@ -108,7 +112,7 @@ def full_lists(last_heartbeat=None):
 
 
 def full_lists_with_an_invalid_heartbeat():
-    """Only the last heartbeat is invalid, so the codec finds out after it has read everything else."""
+    """Returns a state in which only the last heartbeat is invalid, so that the codec must read everything else first."""
     return full_lists(last_heartbeat=5)
 
 

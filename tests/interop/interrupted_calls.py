@@ -1,8 +1,9 @@
-"""A program of `test_python_process.py` that makes calls which wait for minutes, and that the test interrupts.
+"""A program of `test_python_process.py`. It makes calls that wait for minutes, and the test interrupts each call.
 
     interrupted_calls.py SILENT_PORT CLOSED_PORT FOLDER
 
-Before each call it prints the call's name, and after Ctrl-C the time on the monotonic clock, which all processes share.
+Before each call, it prints the name of the call. After a KeyboardInterrupt, it prints the time of the monotonic clock,
+which the test compares with its own.
 """
 
 import signal
@@ -27,7 +28,7 @@ class Slow(rallypoint.Store):
         return tcp.get(key)
 
 
-# Each barrier has a new key, because a store that counts arrivals in keys has counted the interrupted caller.
+# Each barrier has a new key, because a store that counts arrivals in a key still counts the interrupted call.
 CALLS = {
     "tcp get": lambda: tcp.get("never"),
     "tcp wait": lambda: tcp.wait(["never"], LONG_TIMEOUT),
@@ -49,7 +50,7 @@ CALLS = {
     "waiting for workers": lambda: rallypoint.TCPStore("127.0.0.1", 0, 2, True, timeout=LONG_TIMEOUT),
 }
 
-# A signal handler that returns must not end a call.
+# A signal handler that returns without an exception must not interrupt a call.
 signal.signal(signal.SIGUSR1, lambda *_: None)
 for name, call in CALLS.items():
     for _ in range(3):
@@ -59,7 +60,7 @@ for name, call in CALLS.items():
             print("returned", flush=True)
         except KeyboardInterrupt:
             print("interrupted", time.monotonic(), flush=True)
-# All stores are still usable.
+# All stores are still usable after the interrupts.
 for store in (tcp, file, hash_store, prefixed):
     store.set("k", "v")
     assert store.get("k") == b"v"

@@ -1,14 +1,14 @@
-"""Calls that wait for other nodes, on threads of their own."""
+"""Runs calls that wait for other nodes on their own threads."""
 
 import queue
 import threading
 
 JOIN_TIMEOUT = 60
-"""Seconds that a node may take to join a round."""
+"""Seconds to wait for a node to join a round."""
 
 
 class JoinCall:
-    """A call of `next_rendezvous` or of a similar function, on a thread of its own."""
+    """A running call of `next_rendezvous` or of a similar function, on its own thread."""
 
     def __init__(self, call):
         self._result = queue.Queue()

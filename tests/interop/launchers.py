@@ -19,14 +19,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = HERE / "run_scripts"
 
 PROCESS_TIMEOUT = 100
-"""Seconds that torchrun may take. Importing torch alone takes several seconds on a busy machine."""
+"""Seconds to wait for a launcher to exit. Importing torch alone takes several seconds on a busy machine."""
 
 LAUNCHERS = ("torchrun", "rallypoint")
 
 
 @functools.cache
 def torchrun_server():
-    """Returns a process that has imported torch, which takes most of the time, and forks a torchrun per request."""
+    """Returns a process that forks a torchrun for each request. It imports torch only once, which takes most of the time."""
     process = subprocess.Popen(
         [sys.executable, HERE / "torchrun_server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -37,7 +37,7 @@ def torchrun_server():
 
 
 class Torchrun:
-    """One torchrun, with the interface of subprocess.Popen."""
+    """One torchrun, forked by `torchrun_server`, with the interface of subprocess.Popen."""
 
     def __init__(self, args, folder, env):
         self.returncode = None
@@ -88,7 +88,7 @@ def start_launcher(name, args, folder, env):
 
 
 class Run:
-    """One run of a launcher, in a folder of its own, into which its workers write their reports."""
+    """One run of a launcher, in its own directory, into which its workers write their reports."""
 
     def __init__(self, name, folder, *args, env=None, wait=True):
         self.name = name
@@ -122,7 +122,7 @@ class Run:
         return {path.name: json.loads(path.read_text()) for path in sorted((self.folder / "out").glob("*.json"))}
 
     def failure_report(self):
-        """Returns the failure report: its title, and the fields of each failure by section."""
+        """Parses the failure report on standard error. Returns its title, and the fields of the failures in each section."""
         text = self.err[self.err.rindex(" FAILED\n") - 200 :]
         [(title, failures, cause)] = re.findall(
             r"={10,}\n(.*) FAILED\n-+\nFailures:\n(.*?)\n-+\nRoot Cause \(first observed failure\):\n(.*?)\n={10,}", text, re.S
@@ -130,7 +130,10 @@ class Run:
         return {"title": title, "failures": parse_failures(failures), "cause": parse_failures(cause)}
 
     def log_tree(self, root="logs"):
-        """Returns the files of the log folder with their content, and its folders, without random parts of names."""
+        """Returns the content of each file in the log directory by path, or None for a directory.
+
+        `RUN` replaces the first part of a path, which contains random characters.
+        """
         base = self.folder / root
         files = {}
         for path in sorted(base.rglob("*")):
@@ -154,7 +157,7 @@ TORCH_FIELDS = ("time", "host", "rank", "exitcode", "error_file", "traceback")
 
 
 def parse_failures(text):
-    """Parses the failures in a section of the report. Returns the fields of each that torch has."""
+    """Parses the failures in a section of the report. Returns, for each failure, the fields that torch's report has."""
     parsed = []
     for block in re.split(r"^\[\d+\]:\n", text, flags=re.M)[1:]:
         lines = re.findall(r"^  (\w+) *: (.*)$", block, re.M)

@@ -1,4 +1,4 @@
-"""Torch's rendezvous API and ours under the same names, so that one test can run with both."""
+"""Torch's rendezvous API and ours under the same names, so that one test can run with both libraries."""
 
 import importlib
 import pickle
@@ -45,13 +45,13 @@ class Library:
         return self.dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=JOIN_TIMEOUT))
 
     def client(self, server):
-        """Returns another client of the server."""
+        """Returns a new client of `server`."""
         return self.dist.TCPStore(
             "127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN_TIMEOUT)
         )
 
     def parameters(self, **changes):
-        """Returns valid parameters with some changes."""
+        """Returns `RendezvousParameters` with valid defaults, which `changes` override."""
         defaults = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "job", "min_nodes": 1, "max_nodes": 1}
         return self.api.RendezvousParameters(**{**defaults, **changes})
 
@@ -65,7 +65,7 @@ BOTH = (TORCH, OURS)
 
 
 class Node:
-    """One node with a client of its own on `server`, and with the library's `c10d` backend or another one."""
+    """A node of a rendezvous on `server`, with its own client, and with `backend` or the library's `c10d` backend."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Node:
         **options,
     ):
         self.library = library
-        # The server runs as long as this reference exists.
+        # The server stops when the last reference to its store is dropped.
         self._server = server
         store = store or library.client(server)
         self.backend = backend or library.c10d.C10dRendezvousBackend(store, run_id)
@@ -93,7 +93,7 @@ class Node:
         )
 
     def start(self):
-        """Starts to join on another thread. `joined` waits for the result."""
+        """Calls `next_rendezvous` on another thread. `joined` waits for the result."""
         self._joining = JoinCall(self.handler.next_rendezvous)
         return self
 
@@ -105,14 +105,14 @@ class Node:
         return self._joining.is_waiting()
 
     def stop_heartbeats(self):
-        """Stops the heartbeats, so that other nodes take this one for dead."""
+        """Stops the heartbeats, so that other nodes consider this node dead."""
         if self.library is TORCH:
             self.handler._stop_heartbeats()
         else:
             self.handler._node.stop_heartbeats()
 
     def state(self):
-        """Returns the shared state, unpickled by torch's classes."""
+        """Returns the shared state, unpickled into torch's classes."""
         current = self.backend.get_state()
         return current and pickle.loads(current[0])
 
@@ -129,7 +129,7 @@ def new_run_id():
 
 
 def memory_backend(library):
-    """Returns a backend written in Python for the library. Its tokens are objects that are compared by identity."""
+    """Returns a backend for `library` that keeps the state in memory. Its tokens are objects, compared by identity."""
 
     class MemoryBackend(library.dynamic.RendezvousBackend):
         def __init__(self):

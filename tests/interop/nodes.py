@@ -1,4 +1,4 @@
-"""Nodes of a rendezvous. Torch's are handlers on threads of this process, and ours are `rallypoint join` processes."""
+"""Nodes of a rendezvous. Torch's nodes are handlers in this process, and our nodes are `rallypoint join` processes."""
 
 import json
 import queue
@@ -17,7 +17,10 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 
 
 class Round:
-    """The result of a round for one node, in one form for both kinds of node."""
+    """A node's view of a round, in the same form for torch's nodes and ours.
+
+    As in torch's rendezvous API, `rank` is the node's group rank and `world_size` is the number of nodes.
+    """
 
     def __init__(self, number, rank, world_size, master):
         self.number, self.rank, self.world_size, self.master = number, rank, world_size, master
@@ -37,7 +40,7 @@ class CountingBackend(C10dRendezvousBackend):
 
 
 class TorchNode:
-    """Torch's DynamicRendezvousHandler with a client of its own, or with a file."""
+    """Torch's DynamicRendezvousHandler with its own client of `server`, or with a FileStore if `server` is a path."""
 
     def __init__(self, server, run_id, nodes, addr="127.0.0.1", read_timeout=JOIN_TIMEOUT, **config):
         if isinstance(server, str):
@@ -52,7 +55,7 @@ class TorchNode:
         self.handler = create_handler(self.store, self.backend, parameters)
 
     def start(self):
-        """Starts to join on another thread. `joined` waits for the result."""
+        """Calls `next_rendezvous` on another thread. `joined` waits for the result."""
         self._joining = JoinCall(self._join)
         return self
 
@@ -75,7 +78,7 @@ class TorchNode:
         return self
 
     def __exit__(self, *_):
-        # The heartbeats must stop with the test.
+        # Without this call, the thread that sends heartbeats would outlive the test.
         self.handler._stop_heartbeats()
 
 
@@ -111,7 +114,7 @@ class OurNode:
         return self
 
     def line(self, within=JOIN_TIMEOUT):
-        """Returns the next line of the output, or an empty string at the end."""
+        """Returns the next line of standard output, or an empty string at its end."""
         try:
             return self._lines.get(timeout=within)
         except queue.Empty:
@@ -139,7 +142,7 @@ class OurNode:
 
 
 def assert_agree(rounds, masters=True):
-    """Asserts that all nodes are in one round, have the ranks from 0 on, and have the same master."""
+    """Asserts that all nodes are in the same round, have the group ranks 0 to N - 1, and have the same master address."""
     assert sorted(info.rank for info in rounds) == list(range(len(rounds))), rounds
     assert {info.world_size for info in rounds} == {len(rounds)}, rounds
     assert len({info.number for info in rounds}) == 1, rounds

@@ -1,4 +1,4 @@
-"""Older releases of torch, each in an environment and processes of its own."""
+"""Runs older releases of torch, each in its own Python environment and in its own processes."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ VERSIONS = os.environ.get("RALLYPOINT_OLD_TORCH", "2.2").split()
 """The releases to test with. The default is the oldest one."""
 
 PROCESS_TIMEOUT = 100
-"""Seconds that a process may take to import torch and run on a busy machine."""
+"""Seconds to wait for a process that imports torch, on a busy machine."""
 
 SERVER_SCRIPT = """
 import sys
@@ -23,8 +23,8 @@ print(store.port, flush=True)
 sys.stdin.read()
 """
 
-# Runs every operation that older releases have. For a failure, and for a missing operation, it records the exception's
-# type.
+# This script runs the operations of a store and prints their results. If an operation fails, or if the release does not
+# have it, the result is the type of the exception.
 OPERATIONS_SCRIPT = """
 import json, sys
 from datetime import timedelta
@@ -71,17 +71,17 @@ class OldTorch:
         self.python = f"{venv.strip()}/bin/python"
 
     def supports(self, op, libuv):
-        """Returns whether this release's server has an operation."""
+        """Returns whether this release's libuv or legacy server supports an operation."""
         since = {"queues": (2, 8), "list_keys": (2, 10), "barrier": (2, 12)}[op]
         return self.number >= since and (libuv or op != "queues")
 
     def run_operations(self, host="127.0.0.1", port=0):
-        """Returns the result of each operation of this release's client. With port 0, the client starts a server."""
+        """Returns the results of all operations of this release's client. With port 0, the client starts its own server."""
         command = [self.python, "-c", OPERATIONS_SCRIPT, host, str(port)]
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PROCESS_TIMEOUT).stdout)
 
     def torchrun(self, endpoint, run_id, nodes, *command, **config):
-        """Starts `torchrun` with one worker, which runs a command."""
+        """Starts this release's `torchrun` with one worker, which runs `command`."""
         return subprocess.Popen(
             [
                 *(self.python, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),

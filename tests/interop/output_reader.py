@@ -7,7 +7,7 @@ class OutputReader:
     """Threads that pass each line of a process's streams to a callback, and an empty line at the end of each stream."""
 
     def __init__(self, process, *streams):
-        """Starts to read. Each of `streams` is a stream and its callback."""
+        """Starts a thread for each of `streams`, which are pairs of a stream and a callback."""
         self._process = process
         self._threads = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
         for thread in self._threads:

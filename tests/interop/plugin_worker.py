@@ -1,9 +1,8 @@
-"""A worker of `test_python_rendezvous_torchrun.py`: runs an all-reduce. One worker kills itself afterwards, once.
+"""A worker of `test_python_rendezvous_torchrun.py`: runs an all-reduce and a barrier, and writes a report to FOLDER.
 
     plugin_worker.py FOLDER VICTIM
 
-VICTIM is the global rank of the worker that kills itself, or -1 for none. Each worker writes a report to FOLDER at the
-end.
+VICTIM is the rank of a worker that kills itself before the barrier, or -1 for none. It does so only in the first run.
 """
 
 import datetime
@@ -28,7 +27,7 @@ if rank == victim and not killed.exists():
     killed.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
-# Fails for the survivors of a killed worker. The agents then restart all workers.
+# If a worker was killed, the barrier fails on the other workers, and the agents restart all workers.
 dist.barrier()
 results = {
     "sum": reduced.item(),

@@ -1,9 +1,9 @@
 """A proxy between a client and a server of a store, which records the bytes in both directions.
 
-It runs in a process of its own. Some calls of torch's stores (`list_keys`, `queue_pop`) keep the interpreter's lock
-while they wait, so a proxy on another thread of their process could not run. `Proxy` is the handle. Run as a script,
-this file is the proxy itself, which reads commands from standard input and writes JSON replies to standard output, one
-per line.
+The proxy runs in a process of its own. Some calls of torch's stores (`list_keys`, `queue_pop`) keep the GIL while they
+wait, so a proxy on another thread of the same process could not run. `Proxy` starts that process and sends it
+commands. Run as a script, this file is the proxy process. It reads commands from standard input and writes JSON replies
+to standard output, one per line.
 """
 
 import json
@@ -16,7 +16,7 @@ WAIT_TIMEOUT = 20
 
 
 class Proxy:
-    """A running proxy to `server`, which listens on `port`."""
+    """A proxy process that listens on `port` and forwards each connection to `server`."""
 
     def __init__(self, server, listen=("127.0.0.1", 0)):
         arguments = [*server, *listen]
@@ -33,23 +33,27 @@ class Proxy:
         return reply
 
     def hold_replies_until(self, request):
-        """Holds the server's replies back until the client has sent `request`."""
+        """Delays all replies of the server until a client has sent `request`, but at most for WAIT_TIMEOUT seconds."""
         self._command("hold", request.hex())
 
     def received(self, connection):
-        """Returns the number of bytes that the client of this connection has sent."""
+        """Returns the number of bytes received from the client of a connection, given the connection's number."""
         return self._command("received", connection)
 
     def wait_for_more(self, connection, than):
-        """Waits until more than `than` bytes of this connection were forwarded to the server."""
+        """Waits until more than `than` bytes of a connection were forwarded to the server."""
         self._command("more", connection, than)
 
     def recorded(self):
-        """Returns, for each connection, (direction, bytes) pairs in order."""
+        """Returns a list of (direction, bytes) pairs for each connection, in order.
+
+        The direction is `>` for bytes from the client and `<` for bytes from the server. `>!` and `<!` mean that this
+        side has closed the connection.
+        """
         return [[(direction, bytes.fromhex(data)) for direction, data in log] for log in self._command("recorded")]
 
     def finish(self):
-        """Waits until all connections are closed, ends the proxy, and returns its record."""
+        """Waits until all connections are closed, kills the proxy, and returns the recorded bytes."""
         self._command("all_ended")
         recorded = self.recorded()
         self.kill()
@@ -61,7 +65,7 @@ class Proxy:
 
 
 class _RecordingProxy:
-    """The proxy itself."""
+    """The part that runs in the proxy process: accepts connections, forwards and records their bytes, handles commands."""
 
     def __init__(self, server, listen):
         self.server = server

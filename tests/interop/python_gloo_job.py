@@ -1,4 +1,4 @@
-"""The job of `test_python_dropin.py`: processes that form a group on one of our stores and run collectives.
+"""The job of `test_python_dropin.py`: its processes form a process group on one of our stores and run collectives.
 
     python_gloo_job.py WORLD_SIZE
 
@@ -29,7 +29,7 @@ def work(rank, port, report):
     dist.all_reduce(tensor)
     gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(WORLD)]
     dist.all_gather(gathered, torch.tensor([rank * rank]))
-    # Smaller groups use the same store.
+    # Subgroups use the same store.
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     pair_sum = torch.tensor(float(rank))
     dist.all_reduce(pair_sum, group=pairs[rank // 2])
@@ -39,7 +39,7 @@ def work(rank, port, report):
 
 
 if __name__ == "__main__":
-    # Forked, so that torch is imported once and not four times.
+    # The workers are forked, so that torch is imported only once.
     context = multiprocessing.get_context("fork")
     server = rallypoint.TCPStore("127.0.0.1", 0, WORLD + 1, True, wait_for_workers=False, timeout=TIMEOUT)
     workers = []

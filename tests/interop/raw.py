@@ -26,7 +26,7 @@ def text(data):
 
 
 def request(op, *operands):
-    """Encodes a request. Strings and bytes get a length, integers take 64 bits, and lists get a count."""
+    """Encodes a request. Strings and bytes are prefixed with their length, lists with their count. Integers take 64 bits."""
     frame = bytes([OPS.index(op)])
     for operand in operands:
         if isinstance(operand, int):
@@ -48,7 +48,7 @@ def ping(nonce):
 
 
 class RawConnection:
-    """A connection that sends and receives raw bytes. Keys are sent as given; torch's client puts a slash in front."""
+    """A connection that sends and receives raw bytes. It sends keys unchanged; torch's client prefixes them with a slash."""
 
     def __init__(self, server, validate=True):
         self.server = server
@@ -106,7 +106,7 @@ class RawConnection:
         return data[: -len(nonce)]
 
     def is_closed(self):
-        """Waits until the server closes the connection. Fails if it sends anything instead."""
+        """Waits until the server closes the connection, and returns True. Fails if the server sends anything."""
         received = self.receive(64)
         assert received == b"", f"instead of closing the connection, the server sent {received!r}"
         return True

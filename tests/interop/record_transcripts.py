@@ -2,15 +2,15 @@
 
     python tests/interop/record_transcripts.py            # rewrites tests/transcripts/torch-2.15.0-libuv.txt
 
-A proxy between the two records the bytes. Each conversation has a server of its own, so it does not depend on the
-others. Only the nonce of PING, which is the client's pid, differs from one recording to the next.
+A proxy between client and server records the bytes. Each conversation has its own server, so it does not depend on other
+conversations. Only the nonce of PING, which is the client's process id, differs from one recording to the next.
 
 The format of the file:
 
     # text            a comment
     @ name            the start of a conversation, which is one connection
-    = op op ...       its requests, written by hand below and not derived from the bytes
-    > hex             bytes from the client (a long run takes several lines)
+    = op op ...       the operations of its requests, which this script states; they are not derived from the bytes
+    > hex             bytes from the client (long data takes several lines)
     < hex             bytes from the server
     <!                the server closed the connection
 """
@@ -60,7 +60,7 @@ CONVERSATIONS = []
 
 
 def conversation(*ops):
-    """Registers a function that makes one connection for each string of operation names."""
+    """Registers a function as a conversation. `ops` has, for each of its connections, the names of the operations."""
 
     def register(function):
         CONVERSATIONS.append((function.__name__, ops, function))
@@ -173,7 +173,7 @@ def a_wait_that_another_client_ends(recording):
     store = recording.client()
     sent = recording.proxy.received(0)
     setter = threading.Thread(
-        # Set the key after the WAIT has been forwarded, so that the server does not reply immediately.
+        # The key is set after the WAIT has been forwarded, so that the server does not reply immediately.
         target=lambda: (recording.proxy.wait_for_more(0, than=sent), recording.master.set("k", "v"))
     )
     setter.start()
@@ -251,14 +251,14 @@ def a_clone_has_a_connection_of_its_own(recording):
 
 @conversation(f"{CONNECT} add wait get wait get")
 def the_masters_own_client(recording):
-    """The master's client connects to the given host, so the proxy can listen there on the server's port."""
+    """The client of the master connects to 127.0.0.2, where the proxy listens. The master's server listens on 127.0.0.1."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     recording.proxy.kill()
     recording.proxy = Proxy(("127.0.0.1", port), listen=("127.0.0.2", port))
     joiner = threading.Thread(
         target=lambda: (
-            # Join after one poll has found too few workers.
+            # The second worker joins after the master has polled once and found too few workers.
             recording.proxy.wait_for_more(0, than=BYTES_BEFORE_FIRST_WAIT),
             dist.TCPStore("127.0.0.1", port, world_size=2, is_master=False, timeout=ms(10_000)),
         )
@@ -268,7 +268,7 @@ def the_masters_own_client(recording):
         "127.0.0.2", port, world_size=2, is_master=True, timeout=ms(10_000), master_listen_fd=listener.detach()
     )
     joiner.join()
-    # Read the record now: when the master is deleted, its client and its server stop in any order.
+    # The record is read before the master is deleted, because its client and its server then stop in any order.
     recorded = recording.proxy.recorded()
     del master
     recording.proxy.finish()
@@ -276,7 +276,7 @@ def the_masters_own_client(recording):
 
 
 def join_runs(log):
-    """Joins consecutive bytes of one direction."""
+    """Joins consecutive entries of the same direction, up to the point where the client closed the connection."""
     runs = []
     for direction, data in log:
         if direction == ">!":
@@ -289,7 +289,7 @@ def join_runs(log):
 
 
 def without_repeated_polls(runs):
-    """Removes polls with the same reply as the poll before, whose number depends on the machine."""
+    """Removes each poll that is equal to the poll before it. The number of such polls depends on the machine's speed."""
     runs_kept = []
     for run in runs:
         runs_kept.append(run)
@@ -300,7 +300,7 @@ def without_repeated_polls(runs):
 
 
 def record(only=None):
-    """Returns [(name, ops, [(direction, bytes)])], one per connection."""
+    """Records the conversations, or those in `only`. Returns (name, ops, [(direction, bytes)]) for each connection."""
     recorded = []
     for name, ops, function in CONVERSATIONS:
         if only and name not in only:

@@ -76,10 +76,10 @@ class OurServer:
 
     @contextlib.contextmanager
     def frozen(self):
-        """Stops the server's process within the block. Requests that arrive meanwhile stay unread; see `unread`."""
+        """Stops the server's process during the `with` block. Requests that arrive meanwhile stay unread (see `unread`)."""
         self.process.send_signal(signal.SIGSTOP)
         try:
-            # The threads of the process stop one after the other.
+            # SIGSTOP stops the threads of the process one after the other.
             tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
             wait_until("the server to stop", lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
             yield
@@ -90,7 +90,7 @@ class OurServer:
         """Returns the number of connections with bytes that the server has not read."""
         local = f":{self.port:04X}"
         rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        # The second number of an established connection is the length of its receive queue.
+        # Field 4 is the lengths of the send queue and the receive queue. State 01 is an established connection.
         queues = [row[4] for row in rows if row[1].endswith(local) and row[3] == "01"]
         return sum(int(queue.split(":")[1], 16) > 0 for queue in queues)
 

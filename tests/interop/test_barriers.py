@@ -1,4 +1,4 @@
-"""Barriers of torch's client, as far as torch's own server is correct. `test_deviations.py` has the other cases."""
+"""Barriers of torch's client on both servers. `test_deviations.py` has the cases in which torch's own server is wrong."""
 
 from clock import WAIT_TIMEOUT, ms, seconds
 from harness import Background, on_both_servers

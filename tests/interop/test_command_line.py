@@ -1,4 +1,4 @@
-"""`rallypoint store` on torch's servers, as a user inspects a running job of torch."""
+"""`rallypoint store` on torch's servers and ours, with which a user inspects a running job."""
 
 import json
 import socket
@@ -108,6 +108,6 @@ def test_a_server_that_was_killed_is_reported_as_unreachable():
     server = OurServer()
     server.kill()
     with socket.socket() as bound:
-        # Reserve the port, so that no other process listens there.
+        # The bound socket keeps the port reserved, so that no other process listens on it.
         bound.bind((server.host, server.port))
         assert run(server, "--timeout", "300ms", "get", "k")[0] == UNREACHABLE

@@ -1,7 +1,7 @@
 """Deviations: cases in which our server differs from torch's on purpose.
 
-`docs/compatibility.md` lists each with its reason. The first half of each test shows that torch still behaves that way.
-If it no longer does, the deviation can be removed.
+`docs/compatibility.md` lists each deviation with its reason. Most tests also run on torch's server, to show that torch
+still behaves differently. If torch no longer does, the deviation can be removed from the list.
 """
 
 import pytest
@@ -106,7 +106,7 @@ def test_a_push_to_a_popped_queue_does_not_wake_a_wait_for_another_key(libuv, ou
     def get_b_while_q_is_pushed(harness, timeout):
         other = harness.client()
         store, wait_for_request = harness.watched_client()
-        # `wait` and a non-blocking pop are what `queue_pop` does, but they release the interpreter's lock.
+        # `queue_pop` is a `wait` and a non-blocking pop, but keeps the GIL while it waits. `wait` releases the GIL.
         waiting = Background(store.wait, ["q"])
         wait_for_request()
         other.queue_push("q", "one")
@@ -273,7 +273,7 @@ def test_a_connection_with_another_protocol_is_closed_immediately(ours, hello):
 
 
 def test_a_server_on_one_loopback_address_is_unreachable_at_another(libuv, ours):
-    # Another loopback address stands for any other address of this machine.
+    # 127.0.0.3 stands for any address of this machine other than the one that the server was given.
     assert is_reached("127.0.0.3", libuv.server.port) is True
     assert is_reached("127.0.0.3", ours.server.port) is False
     assert is_reached("127.0.0.1", ours.server.port) is True

@@ -27,7 +27,7 @@ def test_each_side_reads_what_the_other_writes(open_store, first, second):
     assert reader.check(["text", "n"]) and not reader.check(["text", "absent"])
     assert reader.delete_key("text") and reader.delete_key("never")
     assert not writer.check(["text"])
-    # Both count the key that FileStore creates for itself.
+    # Both sides also count the key that a FileStore creates for its reference count.
     assert writer.num_keys() == reader.num_keys() == 5
     large = "x" * 3_000_000
     writer.set("large", large)
@@ -91,7 +91,7 @@ def test_our_list_keys_omits_the_files_own_key(open_store):
     torch.set("a", "1")
     ours.set("b", "2")
     assert ours.list_keys() == ["a", "b"]
-    # Torch lists its own counter, without the first letter.
+    # Torch also lists its reference count, without the first letter.
     assert sorted(torch.list_keys()) == ["a", "b", "efcount/"]
 
 

@@ -1,6 +1,7 @@
 """Faults of a file that torch's FileStore and ours share.
 
-Where torch hangs, both open the same file and ours must not hang. Torch's processes are killed at the end.
+In the cases in which torch hangs, both stores open the same file, and ours must not hang. Torch's processes are killed at
+the end of the test.
 """
 
 import fcntl
@@ -16,12 +17,12 @@ from clock import WAIT_TIMEOUT, delayed_since, run_delays, seconds, wait_until
 from driver import OurError
 from files import forked, in_torch_process, open_store, path, record  # noqa: F401  fixtures among them
 
-# The maximum duration of a timeout of 1 s, without the time for which other processes had the processors.
+# The maximum duration of a call with a timeout of 1 s, without the time for which it waited for a processor.
 MAX_SECONDS = 1.1
 
 
 def assert_times_out(ours, call, name):
-    """Asserts that a call with a timeout of 1 s fails in time. Returns its error and how long it took."""
+    """Asserts that a call with a timeout of 1 s fails in time. Returns its error and its duration in seconds."""
     pids = ours.process.pid, "self"
     start_time, before = time.monotonic(), run_delays(*pids)
     with pytest.raises(OurError) as failure:
@@ -70,25 +71,25 @@ def test_our_store_recovers_from_a_torn_tail_on_which_torch_spins(open_store, pa
     ours.set("k", "v")
     ready = forked.Event()
     with in_torch_process(get_with_torch, path, "absent", ready) as torch:
-        # The reference count shows that torch's process has opened the file.
+        # A reference count of 2 shows that torch's process has opened the file.
         wait_until("torch's child to open the file", lambda: record("refcount/", "2") in path.read_bytes())
         with path.open("ab") as file:
             file.write(tail)
         torn_bytes = path.read_bytes()
         ready.set()
         began = cpu_seconds(torch.pid)
-        # Torch's timeout is 1 s. Torch spins instead of waiting, and has the lock while it spins.
+        # Torch spins for longer than its timeout of 1 s, and keeps the file locked meanwhile.
         wait_until("torch to spin", lambda: cpu_seconds(torch.pid) - began > 1.5)
         assert torch.is_alive()
-        # Our store reads existing keys, and times out on an absent key and on the lock.
+        # Our store reads an existing key. A `get` of an absent key, and a `set`, which needs the lock, time out.
         before = cpu_seconds(ours.process.pid)
         assert ours.get("k") == b"v"
         assert_times_out(ours, lambda: ours.get("torn"), "Timeout")
         assert_times_out(ours, lambda: ours.set("k", "w"), "FileTimeout")
-        # Spinning would use 2 s.
+        # If our store spun during the two timeouts, it would use 2 s of processor time.
         assert cpu_seconds(ours.process.pid) - before < 0.5
         assert torch.is_alive() and path.read_bytes() == torn_bytes
-    # Once torch's process is killed, our next write repairs the file, for torch too.
+    # Once torch's process is killed, our next write repairs the file, so that torch can read it, too.
     ours.set("k", "w")
     assert path.read_bytes() == torn_bytes[: -len(tail)] + record("/k", "w")
     healed = open_store("torch", timeout=1)

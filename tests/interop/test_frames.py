@@ -1,11 +1,11 @@
-"""Frames that torch's client sends rarely or never get the same replies as from torch's server."""
+"""Our server replies like torch's server to frames that torch's client sends rarely or never."""
 
 import raw
 from harness import on_both_servers
 
 
 def replies(harness, *requests):
-    """Sends the requests in one message, and returns all replies."""
+    """Sends the requests with one call of `send`, and returns the bytes of all replies."""
     with harness.raw() as connection:
         connection.send(b"".join(requests))
         return connection.replies_before_ping()

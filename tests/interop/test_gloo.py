@@ -14,7 +14,7 @@ INIT_METHODS = ["store", "prefixed_store", "tcp", "env"]
 
 @pytest.fixture(scope="module")
 def reports():
-    """The report of each process for each init method. The processes start once, because importing torch is slow."""
+    """The reports of the four processes. One job runs all init methods, because importing torch is slow."""
     servers = {method: OurServer() for method in INIT_METHODS}
     script = pathlib.Path(__file__).parent / "gloo_job.py"
     try:

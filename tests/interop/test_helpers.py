@@ -1,5 +1,5 @@
-"""Torch's helpers around a store and ours in one job, on torch's servers and on ours: `synchronize`, `get_all`,
-`barrier` and `create_c10d_store` of torch.distributed.elastic.
+"""`synchronize`, `get_all`, `barrier` and `create_c10d_store` of torch.distributed.elastic and our versions of them, used
+in one job, on torch's servers and on ours.
 
 Our ranks are processes of the program `helpers_driver`. Torch's ranks are threads of this process.
 """
@@ -31,7 +31,7 @@ def server(request):
 
 
 class OurRank:
-    """One of our ranks, in a process of its own."""
+    """One of our ranks, in its own process."""
 
     started = []
 
@@ -42,7 +42,7 @@ class OurRank:
         )
 
     def outcome(self):
-        """Waits for the process. Returns the words after `ok`, or the error after `err` as an exception."""
+        """Waits for the process to exit. Returns the words of its result, or its error as an `OurError`."""
         out, _ = self.process.communicate(timeout=WAIT_TIMEOUT)
         return self.read(out)
 
@@ -80,7 +80,7 @@ class OurError(Exception):
 def run_ranks(server, world, ours, our_arguments, torch_call):
     """Runs the ranks of `world`, and returns their results or errors by rank.
 
-    The ranks in `ours` are processes with the arguments `our_arguments(rank)`. The others are threads that call
+    The ranks in `ours` are processes with the arguments `our_arguments(rank)`. The other ranks are threads that call
     `torch_call(store, rank)`.
     """
 
@@ -104,7 +104,7 @@ def endpoint(server):
     return f"{server.host}:{server.port}"
 
 
-# Which ranks of a world of 4 are ours.
+# The ranks of a world of 4 that are ours. The other ranks are torch's.
 OUR_RANKS = [{1, 3}, {0}, {0, 1, 2}, {3}]
 
 
@@ -218,7 +218,7 @@ def test_our_rank_0_names_the_missing_ranks_and_releases_torchs_ranks(server):
     assert "3 of 4 ranks arrived, missing: 3" in message
     for rank in (1, 2):
         assert isinstance(outcomes[rank], dist.DistStoreError)
-        # They waited for the key that rank 0 sets after it has collected the trace keys.
+        # Torch's ranks waited for the key that rank 0 sets after it has collected the trace keys.
         assert "[<check rank 0 (0) for missing rank info>]" in str(outcomes[rank])
 
 
@@ -255,7 +255,7 @@ def test_ranks_of_both_libraries_create_one_store(ours, libuv, monkeypatch, port
                 assert isinstance(store, dist.TCPStore), store
                 assert store.get("_tcp_store/num_members/num_members") == b"3"
         finally:
-            # Close the server last.
+            # Rank 0, which runs the server, is closed last.
             for rank in sorted(ours, reverse=True):
                 processes[rank].close()
 

@@ -43,7 +43,7 @@ def test_a_value_of_8_mib_and_one_byte_is_refused_and_not_stored(ours, libuv, op
             store.num_keys()
         other = harness.client()
         assert other.check(["k"]) is False
-    # Our server stores nothing. Torch's stores the first pair of a multi_set.
+    # Our server stores nothing. Torch's server stores the first pair of a multi_set.
     assert ours.client().num_keys() == 0
 
 
@@ -71,7 +71,7 @@ def test_one_request_carries_10000_keys(harness):
     harness.call(lambda: store.check([*keys, "one more"]))
     harness.call(lambda: len(store.list_keys()))
     harness.record("keys", sorted(store.list_keys()) == sorted(keys))
-    # A wait for many existing keys and an absent one.
+    # The wait times out, because one of its keys is absent.
     with pytest.raises(RuntimeError, match="wait timeout after 50ms") as error:
         store.wait([*keys, "one more"], ms(50))
     harness.record("message", str(error.value))

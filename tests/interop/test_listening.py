@@ -1,4 +1,4 @@
-"""Torch's clients reach our server at the addresses that it listens on, and at no others."""
+"""Torch's clients reach our server at the addresses that it listens on, and at no other address."""
 
 import contextlib
 import errno

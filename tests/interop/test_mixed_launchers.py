@@ -13,9 +13,10 @@ CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_ma
 
 
 ADDRESSES = {"ours": "127.0.0.1", "torchrun": "127.0.0.2"}
-"""Nodes are ranked by address.
+"""The address of each kind of node.
 
-A node that joins late cannot find the master if it is torch's, but can if it is ours.
+Nodes are ranked by address, so our node is group rank 0 and publishes the master's address in each round. Torch's node
+would publish it only in its first round, and a node that joins later would not find it.
 """
 
 
@@ -45,7 +46,7 @@ def parent(pid):
 
 
 def workers_of(launcher, folder, world):
-    """Returns the running workers of a launcher. Our launcher has one more process between itself and the workers."""
+    """Returns the process ids of a launcher's running workers. In our launcher, they are children of the agent process."""
     found = []
     for _, pid in starts(folder, world):
         try:
@@ -105,7 +106,7 @@ def launch_shell(kind, port, script, *, hosts):
 
 
 def test_our_node_fails_when_torchrun_has_failed(port):
-    """In a job of torchruns only, the other nodes continue, wait for 300 s and exit with 0."""
+    """If both nodes were torchruns, the other node would continue, wait for 300 s at the exit barrier and exit with code 0."""
     with (
         launch_shell("ours", port, "exec sleep 600", hosts=True) as ours,
         launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,
@@ -129,7 +130,7 @@ def test_our_finished_node_does_not_wait_for_a_torchrun_that_has_failed(port):
 
 @pytest.mark.parametrize("host", ["ours", "torchrun"])
 def test_a_finished_torchrun_without_heartbeats_causes_no_restart(port, tmp_path, host):
-    """A finished torchrun sends no heartbeats while it waits, so it is dropped after 4 s."""
+    """A finished torchrun sends no heartbeats while it waits at the exit barrier, so it is dropped after 4 s."""
     script = f"echo begun; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     with (
         launch_shell("ours", port, script, hosts=host == "ours") as ours,
@@ -143,7 +144,7 @@ def test_a_finished_torchrun_without_heartbeats_causes_no_restart(port, tmp_path
 
 
 def test_our_finished_node_rejoins_without_a_torchrun_that_was_killed(port):
-    # Torch's workers survive their agent.
+    # Torch's workers survive if their agent is killed, so this worker checks whether its parent still runs.
     script = "echo begun; while kill -0 $PPID; do sleep 0.1; done"
     with (
         launch_shell("ours", port, "echo begun", hosts=True) as ours,
@@ -183,8 +184,8 @@ def test_agents_with_different_roles_and_worker_counts_agree_on_ranks(port, tmp_
         assert first.exit_code() == 0, first.text + second.text
         assert second.exit_code() == 0, first.text + second.text
     reports = sorted(path.read_text().split() for path in tmp_path.iterdir())
-    # Our node has the lower address, so its three workers have the lower ranks. Ranks within a role are counted per
-    # role.
+    # Our node has the lower address, so its three workers have the lower ranks. ROLE_RANK counts only workers of the
+    # same role.
     assert reports == [
         ["0", "4", "0", "3", "trainer", "0", "3", "0"],
         ["1", "4", "1", "3", "trainer", "1", "3", "0"],
@@ -194,7 +195,7 @@ def test_agents_with_different_roles_and_worker_counts_agree_on_ranks(port, tmp_
 
 
 def test_our_late_node_fails_when_torchrun_does_not_publish_the_master_again(port, tmp_path):
-    """Torchrun as rank 0 publishes the master's address only in its first round."""
+    """A torchrun with group rank 0 publishes the master's address only in its first round."""
     addresses = {"torchrun": "127.0.0.1", "ours": "127.0.0.2"}
     conf = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=4,read_timeout=12"
 

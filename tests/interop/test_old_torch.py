@@ -1,6 +1,6 @@
 """Older releases of torch: our client on their servers, their clients on our server, and their agents with ours.
 
-The tests run with the oldest release. RALLYPOINT_OLD_TORCH selects others: RALLYPOINT_OLD_TORCH="2.2 2.4 2.6 2.8".
+By default, the tests run with the oldest release. RALLYPOINT_OLD_TORCH="2.2 2.4 2.6 2.8" selects several releases.
 """
 
 import pytest
@@ -116,7 +116,7 @@ def test_old_agents_form_a_job_on_our_server(torch, ours):
 
 
 def test_an_old_agent_and_ours_form_a_job_from_torch_2_6_and_ours_explains_why_not_before(torch, server):
-    # Uses the server of the old torch, so that only the node is ours.
+    # The rendezvous is on the old torch's server, so that only one node is ours.
     endpoint = f"{server.host}:{server.port}"
     theirs = torch.torchrun(endpoint, "job", 2, "true", is_host=0)
     try:
@@ -128,8 +128,8 @@ def test_an_old_agent_and_ours_form_a_job_from_torch_2_6_and_ours_explains_why_n
             return
         with OurClient(server) as client:
             key = "torch.rendezvous.job"
-            # Poll, because a compare_set wakes no waiter on the oldest legacy servers. The value stands for "no state
-            # yet".
+            # The test polls, because a compare_set wakes no waiter on the oldest legacy servers. Torch stores the value
+            # `Y2FuaW1hZGFt` before the first state.
             wait_until("the old agent's state", lambda: client.check([key]) and client.get(key) != b"Y2FuaW1hZGFt", PROCESS_TIMEOUT)
         with OurNode(server, "job", (2, 2)) as mine:
             assert mine.exit_code(PROCESS_TIMEOUT) != 0

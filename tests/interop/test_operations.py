@@ -1,4 +1,7 @@
-"""Every operation of torch's client has the same result on torch's own server and on ours. No operation waits here."""
+"""Every operation of torch's client has the same result on torch's own server and on ours.
+
+`test_waiting.py` tests the operations that wait.
+"""
 
 import datetime
 

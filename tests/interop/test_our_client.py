@@ -141,7 +141,7 @@ def test_waits_end_when_torch_sets_the_key(harness, mine, torchs):
     waiting = mine.start("get", "c")
     torchs.add("c", 7)
     assert waiting() == "37"
-    # The other direction.
+    # Torch's wait ends when our client sets the key.
     theirs = Background(torchs.get, "d")
     mine.set("d", "4")
     assert theirs.result() == b"4"

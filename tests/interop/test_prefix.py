@@ -1,4 +1,4 @@
-"""Torch's PrefixStore on our server."""
+"""Torch's PrefixStore on torch's own server and on ours."""
 
 import torch.distributed as dist
 from clock import ms

@@ -1,4 +1,4 @@
-"""Torch programs with our stores: with a changed import, and with an adapter."""
+"""Torch programs that use our stores, either through a changed import or through the adapter `as_torch_store`."""
 
 import gc
 import json
@@ -57,7 +57,7 @@ def test_an_adapted_store_is_a_torch_store(adapted):
     assert isinstance(adapted, dist.Store)
     assert as_torch_store(adapted) is adapted
     inner = adapted.store
-    # Called from Python, and through torch's PrefixStore from C++.
+    # The methods are called directly from Python, and from C++ through torch's PrefixStore.
     for store, prefix in [(adapted, ""), (dist.PrefixStore("p", adapted), "p/")]:
         store.set("k", "v")
         assert inner.get(prefix + "k") == b"v" == store.get("k")

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="session")
 def wheels():
-    """The folder with the wheels that `scripts/python-venv` built and installed."""
+    """The directory with the wheels that `scripts/python-venv` built and installed."""
     named = os.environ.get("RALLYPOINT_WHEELS")
     if not named:
         pytest.skip("RALLYPOINT_WHEELS does not name a folder; scripts/test sets it")
@@ -29,7 +29,7 @@ def wheels():
 
 @pytest.fixture(scope="session")
 def run_isolated(wheels, tmp_path_factory):
-    """Runs a command in an environment that has only the two wheels, with a PATH without Rust."""
+    """A function that runs a command and returns its output, in an environment with only the two wheels and without Rust."""
     folder = tmp_path_factory.mktemp("alone")
     venv.create(folder, with_pip=True)
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
@@ -98,7 +98,7 @@ def test_help_needs_no_torch(run_isolated):
 
 
 def link_dependencies(target):
-    """Returns a new target folder with the compiled dependencies of another one, and without our own crates."""
+    """Creates a target directory with hard links to the compiled dependencies in `target`, and without our own crates."""
 
     def ours(_, names):
         return [name for name in names if "rallypoint" in name]
@@ -189,7 +189,7 @@ print(len(os.listdir("/proc/self/task")), threading.active_count())
 
 def test_the_stubs_match_the_extension_module(tmp_path):
     pytest.importorskip("mypy.stubtest")
-    # Only the extension module has stubs. The rest of the package is Python with annotations.
+    # stubtest checks only the extension module. The other modules are annotated Python. `__init__.pyi` is checked below.
     command = [sys.executable, "-m", "mypy.stubtest", "--ignore-disjoint-bases", "rallypoint._rallypoint"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -198,7 +198,7 @@ def test_the_stubs_match_the_extension_module(tmp_path):
     assert ast.literal_eval(public_names) == rallypoint.__all__
 
 
-# A program of a user who checks types strictly.
+# A user's program, which `mypy --strict` checks.
 TYPED = """
 from datetime import timedelta
 
@@ -244,7 +244,7 @@ print(rallypoint.elastic.rendezvous, rallypoint.__version__, RendezvousTimeout()
 def test_a_strictly_typed_program_passes_mypy(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "typed.py").write_text(TYPED)
-    # Torch's own types are large, and are not checked here.
+    # mypy skips torch's own types, which are large.
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n[mypy-torch.*]\nfollow_imports = skip\nfollow_imports_for_stubs = true\n")
     command = [sys.executable, "-m", "mypy", "typed.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)

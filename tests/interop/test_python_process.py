@@ -66,7 +66,7 @@ def test_other_threads_run_while_a_call_waits(kind, tmp_path):
         store = stores.make(kind)
         waiting = threading.Thread(target=wait, args=(store, name))
         waiting.start()
-        # If the call kept the interpreter's lock, this thread would not run before the call's timeout.
+        # If the call kept the GIL, this thread would not run before the call's timeout.
         for _ in range(100):
             waiting.join(0.001)
             assert waiting.is_alive(), name
@@ -99,7 +99,7 @@ def test_many_threads_can_use_one_store(kind, tmp_path):
     for thread in threads:
         thread.join(WAIT_TIMEOUT * 3)
     assert failures == [] and store.add("sum", 0) == 400
-    # The waiting thread did not delay the others, and is woken.
+    # The waiting thread did not delay the other threads, and is woken when its key is set.
     assert waiting.is_alive()
     store.set("the end", "")
     waiting.join(WAIT_TIMEOUT)
@@ -107,7 +107,10 @@ def test_many_threads_can_use_one_store(kind, tmp_path):
 
 
 def run(script, *arguments):
-    """Runs a script in a new process, because a fork of this one would copy torch and the threads of the tests."""
+    """Runs a script in a new process and returns the lines that it prints.
+
+    A fork of this process would copy torch and the threads of the tests.
+    """
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)], capture_output=True, text=True, timeout=60
     )
@@ -224,7 +227,7 @@ os._exit(0)
 
 
 def test_a_child_forked_while_a_thread_imports_a_module_can_use_it():
-    # Without a lock around imports, the child would wait for an import that only its parent completes.
+    # Without a lock around imports, the child would wait forever for an import that only its parent can complete.
     script = """
         import os, sys, threading
         import rallypoint

@@ -15,7 +15,7 @@ def lib(request):
 
 
 def state(number):
-    """Returns a valid state. Our server accepts nothing else under the key of a state."""
+    """Returns a pickled state with this round number. Our server accepts only valid states under the key of a state."""
     new_state = TORCH.dynamic._RendezvousState()
     new_state.round = number
     return pickle.dumps(new_state)

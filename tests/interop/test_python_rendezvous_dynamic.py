@@ -27,14 +27,14 @@ def server(lib):
 def publish_in_each_round(lib, monkeypatch):
     """Makes torch's rank 0 publish the workers' store in each round.
 
-    It does so only if store sharing is disabled; ours always does.
+    Torch's rank 0 does so only if store sharing is disabled. Ours always does.
     """
     if lib is TORCH:
         monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
 
 def short_keep_alive():
-    """Returns options of a node that counts as dead after 4 s without heartbeats."""
+    """Returns options with which a node is dead after 4 s without heartbeats."""
     return {"keep_alive_interval": 1, "keep_alive_max_attempt": 4}
 
 
@@ -174,7 +174,7 @@ def test_without_sharing_rank_0_publishes_a_free_port(lib, server, monkeypatch):
     with Node(lib, server, new_run_id(), (1, 1)) as node:
         store_info = node.start().joined().bootstrap_store_info
         assert node.handler.use_agent_store is False
-        # No server listens there yet. The worker of rank 0 starts it.
+        # No server listens on the port yet, because the worker of rank 0 starts it.
         worker = dist.TCPStore("127.0.0.1", store_info.master_port, is_master=True, wait_for_workers=False)
         assert worker.port == store_info.master_port
 

@@ -38,7 +38,7 @@ def test_get_all_returns_existing_values(lib):
     store = lib.dist.HashStore()
     for rank in range(3):
         store.set(f"data{rank}", f"of {rank}")
-    # Rank 0 is last, because it waits for the others.
+    # Rank 0 is last, because it waits for the other ranks.
     for rank in (1, 2, 0):
         assert lib.store.get_all(store, rank, "data", 3) == [b"of 0", b"of 1", b"of 2"]
     assert store.get("data/finished/num_members") == b"3"
@@ -65,7 +65,7 @@ def test_get_all_works_on_a_python_store_with_only_set_get_and_add(lib):
     for rank in range(2):
         store.set(f"data{rank}", f"of {rank}")
     assert lib.store.get_all(store, 1, "data", 2) == [b"of 0", b"of 1"]
-    # Rank 0 waits for the others, which torch's library cannot do on a store without wait().
+    # Rank 0 waits for the other ranks, which torch's library cannot do on a store without `wait`.
     if lib is OURS:
         assert lib.store.get_all(store, 0, "data", 2) == [b"of 0", b"of 1"]
 
@@ -152,7 +152,7 @@ def test_store_timeout_changes_the_timeout_within_its_block(lib):
 
 
 def test_store_timeout_restores_the_timeout_after_an_exception():
-    """Torch's keeps the temporary timeout."""
+    """Torch's `store_timeout` does not restore the timeout after an exception."""
     store = OURS.dist.HashStore()
     store.set_timeout(timedelta(seconds=77))
     with contextlib.suppress(KeyError), OURS.store.store_timeout(store, 5):
@@ -186,7 +186,7 @@ def test_synchronize_and_barrier_work_on_a_store_written_in_python(lib):
 
 
 class KeysOnly:
-    """A mock of a store, as in a user's tests: `wait` takes only keys, and every call is recorded."""
+    """A mock of a store, as a user's tests may have: `wait` takes only keys, and every call is recorded."""
 
     def __init__(self):
         self.calls = []
@@ -235,7 +235,7 @@ def test_a_store_whose_wait_takes_only_keys_gets_the_same_calls_as_from_torch():
 def test_a_barrier_on_a_store_whose_wait_takes_only_keys_times_out_as_in_torch(rank):
     def arrive(lib):
         store = KeysOnly()
-        # Torch's tracing passes a timeout to `wait`. A mock accepts any arguments.
+        # To find the missing ranks, torch's barrier passes a timeout to `wait`. The mock accepts any arguments.
         store.wait = mock.Mock(side_effect=[TORCH.dist.DistStoreError("late"), None, TORCH.dist.DistStoreError("late")])
         with pytest.raises(TORCH.dist.DistStoreError) as caught:
             lib.store.barrier(store, 3, "prefix", barrier_timeout=1, rank=rank, trace_timeout=0.1)

@@ -14,7 +14,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROCESS_TIMEOUT = 240
-"""Seconds that torchrun may take. Importing torch in six processes is slow on a busy machine."""
+"""Seconds to wait for torchrun to exit. Importing torch in six processes is slow on a busy machine."""
 
 
 @pytest.fixture

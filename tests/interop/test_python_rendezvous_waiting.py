@@ -1,6 +1,6 @@
 """Nodes that wait: other threads run, Ctrl-C ends the wait, and a forked child fails.
 
-Each test runs a script in a new process.
+Most tests run a script in a new process.
 """
 
 import gc
@@ -20,7 +20,7 @@ from servers import OurServer
 
 HERE = pathlib.Path(__file__).parent
 PROCESS_TIMEOUT = 60
-"""Seconds that a script may take."""
+"""Seconds to wait for a script to exit."""
 
 
 def run_script(script, *arguments):
@@ -96,7 +96,7 @@ def test_ctrl_c_ends_a_wait_and_the_node_leaves_and_can_rejoin(server):
         )
     )
     with Node(OURS, server, "job", (1, 1)) as node:
-        # The node has left, although its process exited right after the call.
+        # The node has left the rendezvous, although its process exited right after the interrupted call.
         state = wait_until("the node to leave", lambda: node.state())
         assert not state.participants
         assert node.start().joined().world_size == 1
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
 
 
 def test_ctrl_c_ends_a_wait_in_a_store_written_in_python():
-    """The rendezvous continues after a failed wait, but not after an interrupt."""
+    """If a wait on the store fails, the rendezvous continues. If the wait is interrupted, the call raises."""
     assert_within_100_ms(
         run_script(
             """
@@ -197,7 +197,7 @@ def test_ctrl_c_ends_a_barrier_or_synchronize(server, call):
 
 
 def test_a_node_that_was_interrupted_while_joining_is_not_in_the_round(server):
-    """If the call raised, the node is in no round, whenever the signal arrived."""
+    """If the call raised KeyboardInterrupt, the node is in no round, regardless of when the signal arrived."""
     outcomes = run_script(
         """
         signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -409,7 +409,7 @@ def test_the_reason_for_an_unreachable_store_is_logged_while_a_handler_waits(por
 
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 def test_an_http_server_at_the_endpoint_is_reported_immediately_with_a_hint(backend):
-    """Python's HTTP server waits for the end of a request, and replies to ours without a status line."""
+    """Python's HTTP server waits for the end of a request line, and replies to our handshake without a status line."""
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         script = """
@@ -439,7 +439,7 @@ def test_a_deleted_handler_stops_its_heartbeats():
     def heartbeat_threads():
         return sum(name(task) == "rdzv-keep-alive" for task in os.listdir("/proc/self/task"))
 
-    # A thread has its name only once it runs.
+    # A new thread has its name only after it has started to run.
     before = wait_until("the heartbeat thread", heartbeat_threads)
     node.handler = None
     gc.collect()

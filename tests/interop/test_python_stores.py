@@ -240,7 +240,7 @@ def test_a_timeout_of_zero_ends_a_wait_on_a_tcp_store_immediately(stores):
     assert store.get("there") == b"1"
 
 
-# Torch's stores wait forever.
+# With a negative timeout, torch's stores wait forever.
 @for_each([("ours", kind) for kind in KINDS])
 def test_a_negative_timeout_expires_immediately(stores):
     store = stores.make_store()
@@ -308,7 +308,7 @@ def test_an_empty_queue_raises_queue_empty_error(stores):
     assert store.queue_pop("q") == b"now"
 
 
-# Torch's queue_pop keeps the interpreter's lock, which the other thread needs.
+# Torch's `queue_pop` keeps the GIL while it waits, so the other thread could not push.
 @for_each([(family, kind) for family, kind in QUEUES if family == "ours"])
 def test_two_threads_exchange_values_through_queues(stores):
     store, other = stores.make_store(), stores.make_store()
@@ -375,7 +375,7 @@ def test_a_prefix_store_keeps_its_store_alive(stores):
     assert prefixed.underlying_store.get("part/k") == b"v"
 
 
-# Torch's barrier keeps the interpreter's lock while it waits.
+# Torch's `barrier` keeps the GIL while it waits, so the other threads could not arrive.
 @for_each([("ours", kind) for kind in KINDS])
 def test_a_barrier_opens_when_the_last_caller_has_arrived(stores):
     arrived = []

@@ -80,7 +80,7 @@ def test_a_prefix_store_calls_the_methods_of_a_store_written_in_python(module):
 
 
 def test_undefined_methods_fall_back_on_defined_ones(module):
-    # Keep a reference, because torch's PrefixStore does not keep its store alive.
+    # This reference is needed, because torch's PrefixStore does not keep a store written in Python alive.
     inner = dict_store(module)
     for store in [module.PrefixStore("p", inner), dict_store(module)]:
         assert store.has_extended_api() is False

@@ -1,4 +1,4 @@
-"""Queues of torch's client."""
+"""Queues of torch's client, on torch's own server and on ours."""
 
 from clock import ms
 from harness import on_both_servers

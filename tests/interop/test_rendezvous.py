@@ -21,7 +21,7 @@ def server(request):
 
 @pytest.fixture
 def nodes(server):
-    """Creates nodes that end with the test."""
+    """A function that creates nodes on the server. The nodes stop at the end of the test."""
     with contextlib.ExitStack() as stack:
 
         def start_nodes(kind, count, *arguments, **options):
@@ -37,7 +37,8 @@ def test_eight_nodes_of_each_kind_agree_on_one_round(nodes):
 
 
 def test_a_late_node_waits_all_nodes_rejoin_and_then_one_closes_the_rendezvous(nodes, monkeypatch):
-    # Otherwise torch's rank 0 publishes its address only in its first round, and a late node times out (trap T1).
+    # Without this variable, torch's rank 0 publishes its address only in its first round, and a late node times out
+    # (defect T1 in docs/compatibility.md).
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     options = {"last_call_timeout": 4}
     torchs = nodes(TorchNode, 3, "job", (4, 7), **options)
@@ -65,7 +66,7 @@ def test_a_late_node_waits_all_nodes_rejoin_and_then_one_closes_the_rendezvous(n
 
 
 def test_a_late_torch_node_joins_our_nodes(nodes):
-    """If rank 0 is ours, it publishes the master in every round, so torch's late node finds it."""
+    """If rank 0 is ours, it publishes the master's address in every round, so torch's late node finds it."""
     options = {"last_call_timeout": 4}
     ours = nodes(OurNode, 2, "job", (1, 3), addr="127.0.0.1", **options)
     assert_agree([node.joined() for node in ours])
@@ -77,7 +78,7 @@ def test_a_late_torch_node_joins_our_nodes(nodes):
 
 
 def test_a_late_torch_node_cannot_join_torchs_nodes(nodes):
-    """Trap T1: rank 0 publishes its address only in its first round, so the late node times out."""
+    """Defect T1 in docs/compatibility.md: rank 0 publishes its address only in its first round, so the late node times out."""
     options = {"last_call_timeout": 3, "read_timeout": 4}
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert first.start().joined().world_size == 1
@@ -90,7 +91,8 @@ def test_a_late_torch_node_cannot_join_torchs_nodes(nodes):
 
 
 def test_a_late_torch_node_that_sorts_first_is_not_the_master_of_the_older_node(nodes):
-    """Trap T1: the older node keeps the master of its first round, itself, although another node is rank 0 now."""
+    """Defect T1 in docs/compatibility.md: the older node was its own master in its first round, and keeps that master although
+    another node is rank 0 now."""
     [old] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=3)
     assert old.start().joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=3)
@@ -144,7 +146,7 @@ NOTICE_TIMEOUT = 5
 """Seconds within which our node must notice a write of torch's node."""
 
 RARE_HEARTBEATS = {"keep_alive_interval": 60}
-"""Heartbeats are too rare to help our node to notice it."""
+"""With heartbeats every 60 s, a heartbeat is unlikely to be the reason why our node notices the write."""
 
 
 @pytest.fixture
@@ -164,13 +166,13 @@ def write_times(monkeypatch):
 
 
 def state(node):
-    """Returns the state in the store."""
+    """Returns the rendezvous state in the store, or None if there is none."""
     current = node.backend.get_state()
     return current and pickle.loads(current[0])
 
 
 def test_our_waiting_node_notices_within_5_s_that_a_torch_node_joined(nodes, write_times):
-    # Our node is rank 0, so it waits only for the round.
+    # Our node is rank 0, so it waits only for the round to complete, and not for a master's address.
     [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.1", **RARE_HEARTBEATS)
     [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.2", **RARE_HEARTBEATS)
     wait_until("our node to wait", lambda: (current := state(torchs)) and len(current.participants) == 1)

@@ -44,7 +44,7 @@ class SkewedNode(TorchNode):
 
 
 class SkewedTime(datetime.datetime):
-    """A clock with the offset of the thread. Returns plain datetimes, which are pickled as torch pickles them."""
+    """A clock with the offset of the current thread. `now` returns plain datetimes, which pickle like torch's."""
 
     @classmethod
     def now(cls, tz=None):
@@ -78,7 +78,10 @@ class Malicious:
 
 @pytest.fixture
 def attack(tmp_path):
-    """Sets the state's key to an object that creates a folder when it is unpickled."""
+    """A function that sets the state's key to an object that creates a directory when it is unpickled.
+
+    The function returns the path of that directory.
+    """
     marker = tmp_path / "executed"
     value = base64.b64encode(pickle.dumps(Malicious(str(marker))))
 
@@ -137,7 +140,7 @@ def peak_memory_kib(process):
 @contextlib.contextmanager
 def in_a_server(value):
     """Starts torch's server with `value` in place of a state. Yields the server and options of a node for it."""
-    # Torch's other server accepts at most 8 MiB, and our server accepts only valid states.
+    # Torch's libuv server accepts at most 8 MiB, and our server accepts only valid states.
     torch_server = TorchServer(libuv=False)
     torch_server.store.set("torch.rendezvous.job", value)
     try:
@@ -160,7 +163,10 @@ STORES = {"tcp": in_a_server, "file": in_a_file}
 
 
 def assert_ends_with_little_memory(store, value, *codes, within=1):
-    """Runs our node on a store with `value` as its state. Asserts exit code and peak memory, and returns the log."""
+    """Runs our node on a store with `value` as its state, and returns its log.
+
+    Asserts that the exit code is one of `codes`, and that the peak memory is below 64 MiB.
+    """
     with store(value) as (endpoint, options), OurNode(endpoint, "job", (1, 1), join_timeout=within, **options) as node:
         peak = peak_memory_kib(node.process)
         assert node.exit_code() in codes, node.log
@@ -219,7 +225,7 @@ def test_our_closed_error_names_the_node_and_the_time_and_torchs_is_empty(server
 def drop(server, run_id):
     """Removes the only node from its round, as a node with a wrong clock might.
 
-    Returns a function that checks whether it has rejoined.
+    Returns a function that checks whether the node is in a round again.
     """
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     key = f"torch.rendezvous.{run_id}"
@@ -233,7 +239,7 @@ def drop(server, run_id):
 
 
 def test_our_dropped_node_rejoins_and_torchs_never_notices(server):
-    """Trap T2."""
+    """Defect T2 in docs/compatibility.md: a torch node that was dropped continues and never notices it."""
     options = {"keep_alive_interval": 1, "last_call_timeout": 1}
     with OurNode(server, "ours", (1, 2), **options) as ours:
         before = ours.joined()
@@ -244,12 +250,12 @@ def test_our_dropped_node_rejoins_and_torchs_never_notices(server):
     with TorchNode(server, "torchs", (1, 2), **options) as torch_node:
         assert torch_node.start().joined().world_size == 1
         is_member = drop(server, "torchs")
-        # The time of three heartbeats.
+        # Three heartbeats are due in this time.
         assert_stays("torch's node reports no waiting node and does not rejoin", lambda: torch_node.num_waiting() == 0 and not is_member(), 3.5)
 
 
 def test_our_master_address_is_reachable_and_torchs_may_not_resolve(server, monkeypatch):
-    # With store sharing, torch would already fail to connect to its own store at that name.
+    # With store sharing, torch's node would fail earlier, because it could not connect to its own store at that name.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     monkeypatch.setattr(socket, "getfqdn", lambda *_: "no-such-host.invalid")
     with TorchNode(server, "torchs", (1, 1), addr=None) as torch_node:
@@ -262,8 +268,10 @@ def test_our_master_address_is_reachable_and_torchs_may_not_resolve(server, monk
 
 
 def test_torchs_distant_nodes_lose_most_of_their_compare_and_sets(server, monkeypatch):
-    """All nodes read the same state before any has written, so all but one lose each time. Our nodes need at most three
-    writes each: see the Rust test with the same latency, and the simulator."""
+    """All nodes read the same state before any node has written, so each time only one compare-and-set succeeds.
+
+    Our nodes need at most three writes each: see the Rust test with the same latency, and the simulator.
+    """
     nodes = 24
     set_state = CountingBackend.set_state
 
@@ -282,7 +290,7 @@ def test_a_misspelled_option_of_a_static_rendezvous_gets_a_suggestion():
     with OurNode("127.0.0.1:1", "job", (2, 2), backend="static", rank=1, timeuot=1) as node:
         assert node.exit_code() == 2
     assert "unknown rendezvous configuration option 'timeuot'; did you mean 'timeout'?" in "".join(node.log)
-    # If no known option is similar, all of them are listed.
+    # If no known option has a similar name, all known options are listed.
     with OurNode("127.0.0.1:1", "job", (2, 2), backend="static", rank=1, last_call=1) as node:
         assert node.exit_code() == 2
     assert "option 'last_call'; known options: rank, timeout" in "".join(node.log)

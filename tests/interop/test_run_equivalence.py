@@ -19,17 +19,17 @@ NOT_COMPARED = {
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_ERROR_FILE",
-    # Torch uses the machine's name, which other machines may be unable to resolve. Our launcher uses an address that
-    # reaches it. With --local-addr or --master-addr both are the same, and those tests compare it.
+    # Torch uses the machine's name, which other machines may be unable to resolve. Our launcher uses a reachable
+    # address. With --local-addr or --master-addr, both use the given address, and the tests compare it.
     "MASTER_ADDR",
-    # Paths in the run's own folder.
+    # Paths in the run's own directory.
     "TMPDIR",
     "OUT",
     "PWD",
     # Under a C locale, a Python agent sets this for itself, and its workers inherit it.
     "LC_CTYPE",
 }
-"""Variables whose values are not compared."""
+"""Environment variables whose values are not compared."""
 
 
 def equal_or_differences(ours, torchs):
@@ -48,7 +48,10 @@ def flatten(report):
 
 
 def environments(runs, addressed=False):
-    """Returns the reports of the workers of each run, without values that differ in each run."""
+    """Returns the reports of the workers of each run, without values that differ in each run.
+
+    With `addressed`, the reports include MASTER_ADDR.
+    """
     found = []
     for run in runs:
         assert run.code == 0, run.err
@@ -122,7 +125,7 @@ def test_both_launchers_write_the_same_log_folders(tmp_path, args):
     trees = []
     for run in runs:
         assert run.code == 0, run.err
-        # Lines of different workers are in any order.
+        # The order of lines of different workers differs between runs.
         trees.append(
             {name: text if "filtered" not in name else sorted(text.splitlines()) for name, text in run.log_tree().items()}
         )
@@ -142,9 +145,10 @@ def test_each_restart_has_its_own_log_folder(tmp_path):
 
 
 def reports(runs):
-    """Returns the exit code and failure report of each run, without values that differ in each run, and without the
-    workers
-    that torch's agent stopped, which ours does not list."""
+    """Returns the exit code and failure report of each run, without values that differ in each run.
+
+    Workers that torch's agent stopped are omitted, because our agent does not list them.
+    """
     found = []
     for run in runs:
         report = run.failure_report()
@@ -262,7 +266,7 @@ def test_invalid_input_has_the_same_exit_code_and_ours_prints_one_line_before_an
 def run_path(folder, *args):
     """Runs both launchers with --run-path.
 
-    Torch's worker is forked, which saves an import of torch; ours is always spawned.
+    Torch's launcher forks its worker, which saves an import of torch. Ours always spawns it.
     """
     torchs = Run("torchrun", folder, "--start-method", "fork", "--run-path", *args)
     return [torchs, Run("rallypoint", folder, "--run-path", *args)]
@@ -272,11 +276,12 @@ def test_run_path_runs_a_script_the_same_way(tmp_path):
     found = environments(run_path(tmp_path, REPORT, "a"))
     for workers in found:
         for report in workers.values():
-            # Our workers always lead their own sessions, and the open files of torch's belong to multiprocessing.
+            # Our workers always lead their own sessions. Torch's worker has open file descriptors of multiprocessing.
             del report["leads its session"], report["open files"]
     assert equal_or_differences(found[1], found[0]) is True
     torchs, ours = reports(run_path(tmp_path / "fails", FAIL, "raise"))
-    # The frames above the script differ between launchers, and ours does not repeat the traceback on the console.
+    # The stack frames above the script differ between launchers, and our report has only the last line of a traceback
+    # that is already on the console.
     assert torchs[1]["cause"][0].pop("traceback").startswith("Traceback")
     assert ours[1]["cause"][0].pop("traceback").startswith("ValueError: what went wrong (")
     assert ours == torchs

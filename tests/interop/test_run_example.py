@@ -1,4 +1,4 @@
-"""The training example, run as its docstring says. The other example is tested without torch (`run_command.rs`)."""
+"""Runs the training example as its docstring describes. `run_command.rs` tests the other example, which needs no torch."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ EXAMPLE = ROOT / "examples" / "elastic_ddp.py"
 
 
 class Node(Run):
-    """A node that trains. Its standard output goes to `lines`, and its log to `log`."""
+    """A node that trains. The lines of its standard output go to `lines`, and those of its standard error to `log`."""
 
     def __init__(self, folder, number, endpoint, lines):
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "ddp", "--local-addr", "127.0.0.1"]
@@ -41,7 +41,7 @@ class Node(Run):
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 line = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                # The agent has the example's path among its later arguments, too.
+                # The agent's command line also contains the example's path, but not among its first three words.
                 is_worker = str(EXAMPLE).encode() in line[:3]
                 environment = (entry / "environ").read_bytes().split(b"\0") if is_worker else []
             except OSError:
@@ -76,7 +76,7 @@ def test_training_survives_the_loss_of_a_worker_and_of_a_node(tmp_path, port):
                     return int(match[1])
             raise AssertionError(f"no {pattern!r}\n{''.join(shown_lines)}\n{''.join(host.log)}\n{''.join(other.log)}")
 
-        # The first node may have started alone. Then both restart together.
+        # The first node may have started alone. In that case both nodes restart together.
         wait_for_line(r"world of 4, from step (\d+)")
         first_step = wait_for_line(r"step (\d+) of 60")
         os.kill(host.workers()[0], signal.SIGKILL)

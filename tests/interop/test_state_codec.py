@@ -1,4 +1,4 @@
-"""States of a rendezvous between real torch and our codec, in both directions.
+"""Real torch reads rendezvous states that our codec writes, and our codec reads states that torch writes.
 
 Our codec runs in the program `state_codec`.
 """
@@ -272,7 +272,8 @@ def test_base64_is_decoded_as_in_python():
         assert reply[: len(expected)] == expected, value
 
 
-# Unpickles and pickles states in a Python without torch, with classes of the same names and attributes.
+# This script unpickles and pickles states in a Python without torch. It defines classes with the names and attributes of
+# torch's classes.
 REPICKLE_SCRIPT = """
     import dataclasses, pickle, sys, types
     from datetime import datetime, timedelta, timezone
@@ -301,7 +302,7 @@ REPICKLE_SCRIPT = """
 
 
 def is_python(path, minor):
-    """Returns whether the program is this version of Python. The shims of pyenv on the PATH often are not."""
+    """Returns whether the program is Python 3.`minor`. A shim of pyenv on the PATH may run another version."""
     try:
         completed = subprocess.run(
             [path, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, timeout=100
@@ -313,7 +314,7 @@ def is_python(path, minor):
 
 @functools.cache
 def python(minor):
-    """Returns a Python of this version from the PATH, pyenv or uv, or None."""
+    """Returns the path of a Python 3.`minor` from the PATH, pyenv or uv, or None if there is none."""
     pyenv = pathlib.Path(os.environ.get("PYENV_ROOT") or pathlib.Path.home() / ".pyenv")
     candidates = [shutil.which(f"python3.{minor}"), *sorted(map(str, pyenv.glob(f"versions/3.{minor}.*/bin/python3")))]
     if uv := shutil.which("uv"):
@@ -346,8 +347,8 @@ def test_other_pythons_and_our_codec_read_each_other(minor):
         assert bytes.fromhex(reply[2]) == data
 
 
-# SHA-256 of the pickles of these states by CPython 3.14.2, by the number of participants. They were written with the
-# script above in Pyodide 314.0.7.
+# For each number of participants: the SHA-256 of `state_with_a_waiting_node`, pickled by CPython 3.14.2. The pickles were
+# written by REPICKLE_SCRIPT in Pyodide 314.0.7.
 WRITTEN_BY_3_14 = {
     0: "fdab67b28a5ac604e275d2a4c21458702bdf9caa6b9ce38348ff73cb3148943d",
     1: "9f4887f1d33f04be136224666ff164fc0ebf2f61fd8d99341c8eb4c1df0fac1f",

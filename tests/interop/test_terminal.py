@@ -16,7 +16,7 @@ SCREEN_TIMEOUT = 60
 
 
 class Terminal:
-    """A program with a terminal of its own."""
+    """A `rallypoint` process with its own terminal."""
 
     def __init__(self, *arguments):
         self.pid, self.screen = pty.fork()
@@ -37,7 +37,7 @@ class Terminal:
                 raise AssertionError(f"the program exited: {self.output}") from None
 
     def visible_lines(self):
-        """Returns the lines on the screen: of each line, what was written after it was last cleared."""
+        """Returns the lines as the screen shows them: for each line, the text written after the line was last cleared."""
         return [line.rpartition("\x1b[2K")[2] for line in self.output.split("\n")]
 
     def type_text(self, text):
@@ -46,7 +46,7 @@ class Terminal:
     def exit_code(self):
         """Waits for the program to exit and returns its exit code.
 
-        Reads its output, because a full terminal would block it.
+        Reads the program's output meanwhile, because the program would block if the terminal's buffer were full.
         """
         deadline = time.monotonic() + SCREEN_TIMEOUT
         while True:
@@ -108,7 +108,7 @@ def test_a_waiting_static_node_shows_a_live_line(endpoint):
         node.wait_for_screen(r"connection refused \(nothing listens there\)")
         node.type_text("\x03")
         assert node.exit_code() == 128 + signal.SIGINT
-    # The server is not a rank 0, but a node of another rank needs only a store to wait.
+    # The server is a store without a node of rank 0. A node of another rank needs only a store to wait for other nodes.
     with Terminal(*static, "--rdzv-endpoint", endpoint, "--node-rank", "1") as node:
         node.wait_for_screen("1 of 2 nodes are here; gives up in 29")
         node.type_text("\x03")
@@ -151,7 +151,7 @@ def test_a_terminal_shows_that_an_http_or_tls_server_is_at_the_endpoint_and_a_hi
             with Terminal(*WAITING_COMMANDS[command](endpoint)) as program:
                 connection, _ = server.accept()
                 with connection:
-                    # Read the whole handshake, so that closing does not reset the connection.
+                    # The server reads the whole handshake. If bytes were unread, closing would reset the connection.
                     connection.recv(65536)
                     connection.sendall(reply)
                 program.wait_for_screen(f"answered like {kind} server")

@@ -57,7 +57,7 @@ def test_concurrent_compare_sets_lose_no_update(harness):
             while True:
                 wanted = str(int(known) + 1).encode()
                 current = stores[number].compare_set("n", known.decode(), wanted.decode())
-                # Also equal if another client wrote the same number. The add counts how often that happens.
+                # `current` also equals `wanted` if another client wrote the same number, which counts as a success, too.
                 if current == wanted and known != wanted:
                     known = current
                     break

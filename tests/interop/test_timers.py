@@ -1,4 +1,5 @@
-"""A worker whose timer expires, set with torch's client (`TORCHELASTIC_ENABLE_FILE_TIMER`), under both launchers."""
+"""A worker sets a timer with torch's FileTimerClient (`TORCHELASTIC_ENABLE_FILE_TIMER`), which expires, under both
+launchers."""
 
 import os
 import signal
@@ -28,7 +29,7 @@ def test_a_worker_whose_timer_expires_is_killed_and_only_our_agent_survives(laun
         code = agent.exit_code()
     assert "attempt 0" in agent.text, agent.text
     if launcher == "torchrun":
-        # Torchrun also kills itself.
+        # Torchrun also kills its own process.
         assert (code, "attempt 1" in agent.text) == (-signal.SIGKILL, False), agent.text
     else:
         assert (code, "attempt 1" in agent.text, "done" in agent.text) == (0, True, True), agent.text

@@ -16,13 +16,13 @@ from nodes import OurNode, TorchNode
 from servers import OurServer
 
 PROCESS_TIMEOUT = 100
-"""Seconds that torchrun may take. Importing torch alone takes several seconds on a busy machine."""
+"""Seconds to wait for torchrun to join or to exit. Importing torch alone takes several seconds on a busy machine."""
 
 REPORT_SCRIPT = 'echo "told $GROUP_RANK $GROUP_WORLD_SIZE $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT"'
 
 
 class Torchrun:
-    """`torchrun` with one worker, which runs a command."""
+    """A `torchrun` process with one worker, which runs `command`."""
 
     def __init__(self, endpoint, run_id, nodes, *command, addr="127.0.0.1", restarts=0, **config):
         self.process = subprocess.Popen(
@@ -97,7 +97,7 @@ def test_torchrun_and_our_node_form_a_static_job(port, rank):
 
 
 def state_lists(server, run_id):
-    """Returns participants, redundancy list and the closed flag of the state."""
+    """Returns the participants, the redundancy list and the closed flag of the state of `run_id`."""
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     key = f"torch.rendezvous.{run_id}"
     if not store.check([key]) or (value := store.get(key)) == b"Y2FuaW1hZGFt":
@@ -125,7 +125,7 @@ def test_our_node_signaled_while_waiting_leaves_immediately_without_closing_the_
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_torchrun_signaled_while_waiting_stays_listed_or_closes_the_rendezvous(number):
-    """Trap T11."""
+    """Defect T11 in docs/compatibility.md: torchrun stays listed after SIGTERM, and closes the rendezvous after SIGINT."""
     server = OurServer()
     with Torchrun(f"{server.host}:{server.port}", "job", (2, 2), "true", is_host=0) as torchs:
         wait_until("the node to be listed", lambda: len(state_lists(server, "job")[0]) == 1)
@@ -137,7 +137,7 @@ def test_torchrun_signaled_while_waiting_stays_listed_or_closes_the_rendezvous(n
 
 
 def test_our_spare_exits_with_success_and_torchruns_fails():
-    """Trap T12."""
+    """Defect T12 in docs/compatibility.md: a torchrun spare that was not needed fails with an AttributeError."""
     server = OurServer()
     endpoint = f"{server.host}:{server.port}"
     with OurNode(server, "job", (1, 1)) as working:
@@ -160,7 +160,7 @@ def close(server, run_id):
 
 
 def test_torchruns_failing_node_closes_the_rendezvous_and_ours_does_not():
-    """As in pytorch's issue 147064: one failing node closes the rendezvous for the others."""
+    """PyTorch issue 147064: a torchrun node whose worker fails closes the rendezvous for all nodes."""
     server = OurServer()
     with OurNode(server, "ours", (1, 1), command=("false",)) as ours:
         assert ours.joined().world_size == 1
@@ -178,7 +178,7 @@ def test_torchruns_failing_node_closes_the_rendezvous_and_ours_does_not():
 
 
 def test_torchrun_restarts_its_workers_without_our_node_whose_command_ends(tmp_path):
-    """Otherwise each would wait for the other: our node for its command, and torchrun for our node to leave."""
+    """If our node did not leave, torchrun would wait for it, while our node would wait for its command to exit."""
     server = OurServer()
     once = f"[ -e {tmp_path}/failed ] || {{ touch {tmp_path}/failed; exit 1; }}"
     with (
@@ -195,7 +195,7 @@ def test_torchrun_restarts_its_workers_without_our_node_whose_command_ends(tmp_p
 
 
 def test_torchrun_that_waits_for_the_exit_barrier_is_not_reported_as_dead(tmp_path):
-    """Torchrun sends no heartbeats while it waits, because its only connection to the store is blocked."""
+    """Torchrun sends no heartbeats while it waits at the exit barrier, because its only connection to the store is in use."""
     server = OurServer()
     options = {"is_host": 0, "keep_alive_interval": 1}
     command = ("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")

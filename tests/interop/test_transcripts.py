@@ -6,7 +6,8 @@ from raw import RawConnection
 from harness import Harness
 
 RECORDED = record_transcripts.read(record_transcripts.TARGET.read_text())
-# These need a second client, or depend on the key of a barrier, which torch stores and our server does not.
+# Conversations that cannot be replayed on one connection. They need a second client, or depend on the key of a barrier,
+# which torch stores and our server does not.
 NOT_ALONE = {
     "a_clone_has_a_connection_of_its_own_2",
     "a_wait_that_another_client_ends",
@@ -19,7 +20,7 @@ NOT_ALONE = {
 
 
 def without_nonce(runs):
-    """Removes the first two runs: VALIDATE and PING with a pid as nonce, and the reply with that nonce."""
+    """Returns the conversation without VALIDATE, PING and its reply. PING's nonce is a process id."""
     (_, hello), (_, echo), *rest = runs
     assert hello[6:10] == echo
     return rest

@@ -94,7 +94,7 @@ def test_a_client_whose_wait_was_canceled_is_not_woken_later(harness):
         for _ in range(3):
             harness.call(store.get, "k")
     other.set("k", "v")
-    # The client would take a stray wake-up for the reply to one of these requests.
+    # If the server woke the client, the client would take the wake-up for the reply to one of these requests.
     harness.call(store.add, "n", 2**40 + 1)
     harness.call(store.check, ["absent"])
     harness.call(store.get, "k")
@@ -104,8 +104,8 @@ def test_a_client_whose_wait_was_canceled_is_not_woken_later(harness):
 def test_a_wake_up_that_crosses_the_cancel_is_ignored(harness):
     store, other = harness.client(), harness.client()
     for round in range(30):
-        # Set the key at about the moment of the timeout. Either may be first, and the connection must survive both
-        # cases.
+        # The key is set at about the moment of the timeout. Either event may be first, and the connection must stay
+        # usable in both cases.
         waiting = Background(store.wait, [f"k{round}"], ms(3))
         harness.client().set(f"k{round}", "v") if round % 2 else other.add(f"k{round}", 1)
         waiting.result()

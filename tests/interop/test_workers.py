@@ -1,4 +1,4 @@
-"""Clients with a world size: the counter `init/`, and the master that waits for it."""
+"""Clients with a world size: the key `init/` counts them, and the master waits until all workers are counted."""
 
 import contextlib
 import errno
@@ -32,10 +32,10 @@ def test_a_client_with_a_world_size_is_counted_as_a_worker(harness):
 
 @pytest.fixture
 def master_on_ours():
-    """Creates torch masters whose own client connects to our server.
+    """A harness for our server, and a function that creates a torch master whose own client connects to our server.
 
-    A master's client connects to the given host, on the port that its server listens on. So our server listens on that
-    port at one loopback address, and the master gets a socket on the same port at another.
+    A master's client connects to the given host, on the port that the master's server listens on. So our server listens
+    on that port at one loopback address, and the master gets a socket on the same port at another loopback address.
     """
     with contextlib.ExitStack() as cleanup:
 

@@ -1,7 +1,7 @@
 """Runs torchrun many times with one import of torch: forks a process for each line of JSON on standard input.
 
-The forked process calls torchrun's own `main`, as the console script does. A request has the arguments, environment and
-folder of a run, and the files for its output, its process id and its exit code.
+The forked process calls torchrun's own `main`, as the console script does. A request has the arguments, the environment
+and the working directory of a run, and the paths of files for its output, its process id and its exit code.
 """
 
 import json
@@ -13,14 +13,17 @@ from torch.distributed.run import main
 
 
 def write(path, text):
-    """Writes a file atomically, so that a reader that waits for it finds all of it."""
+    """Writes a file atomically, so that a reader that waits for the file never reads only a part of it."""
     with open(f"{path}.part", "w") as file:
         file.write(str(text))
     os.rename(f"{path}.part", path)
 
 
 def supervise(request):
-    """Forks again. The parent waits and writes the exit code; the child, which becomes torchrun, returns."""
+    """Forks the process that becomes torchrun, and returns in that process.
+
+    The parent writes the process id, waits, writes the exit code, and exits.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:

@@ -12,7 +12,7 @@ tests need pytest, but not torch. These environment variables change a run:
     RALLYPOINT_LAB_TRIES    the number of tries of each case
     RALLYPOINT_LAB_SEED     the seed of the first try; each further try has the next seed. A failure reports its seed
 
-The figures of all tries are printed at the end.
+The durations that the tries record are printed at the end.
 """
 
 import os

@@ -118,7 +118,7 @@ class Job:
         wait_until("the nodes in the state", complete, within)
 
     def wait_for_workers(self, world, within, agents=None, since=0.0):
-        """Waits until the worker of each agent has started in a world of `world` nodes, after the time `since`.
+        """Waits until the worker of each agent has started in a round of `world` nodes, after the time `since`.
 
         Returns the time of the last start. Fails immediately if an agent has exited, and otherwise after `within`
         seconds.
@@ -137,7 +137,7 @@ class Job:
         return max(start.when for start in starts)
 
     def finish(self, agents=None, within=60):
-        """Lets the workers exit with success, and asserts that all agents do the same."""
+        """Lets the workers exit with success, and asserts that each agent exits with code 0 within `within` seconds."""
         # While the FIFO has a writer, opening it for reading does not block.
         with open(self._fifo, "r+b", buffering=0):
             for agent in self.agents if agents is None else agents:

@@ -8,9 +8,9 @@
 
 A host is a set of anonymous namespaces (network, PIDs, mounts, host name), so labs of several test processes do not
 interfere. Its only interface is a TAP whose other end is a switch in user space (`switch.py`), because not every kernel
-has netem. All processes exit with the process that created the lab, even if that process is killed: the switch and the
-first process of every host (`holder.py`) read from a socket that is closed then, and a PID namespace ends with its
-first process.
+has netem. All processes of a lab exit with the process that created it, even if that process is killed: the switch and
+the first process of every host (`holder.py`) exit when their socket to that process is closed, and a PID namespace ends
+with its first process.
 
 A caller that is not root gets a user namespace per host. The kernel must permit that, and the caller needs read and
 write permission on /dev/net/tun.
@@ -80,7 +80,7 @@ class Lab:
 
     def _start(self, count, neighbors):
         self.hosts = [Host(self, number) for number in range(1, count + 1)]
-        # The file can be deleted once all hosts have bound it to their /etc/hosts.
+        # The file can be deleted once all hosts have bind-mounted it over their /etc/hosts.
         with tempfile.NamedTemporaryFile("w", prefix="rallypoint-lab-") as names:
             os.chmod(names.name, 0o644)
             names.write("127.0.0.1 localhost\n")
@@ -169,8 +169,8 @@ class Host:
         if hasattr(self, "_holder"):
             self._socket.close()
         for process in self.processes:
-            # `nsenter` is stopped when its child is stopped. The PID namespace ends when `nsenter` has reaped its
-            # child.
+            # If a signal stopped the child of `nsenter`, `nsenter` has stopped itself, too. It must continue, because
+            # the PID namespace ends only after `nsenter` has reaped its child.
             process._popen.send_signal(signal.SIGCONT)
             process.exit_code()
         if hasattr(self, "_holder"):
@@ -188,12 +188,12 @@ class Host:
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=within, check=False)
 
     def link(self, **quality):
-        """Sets the quality of this host's link in both directions. The settings of other hosts stay."""
+        """Sets the quality of this host's link in both directions. The links of other hosts stay unchanged."""
         quality = dataclasses.asdict(Link(**quality))
         self._lab._command(hosts=[self.number], **{"out": quality, "in": quality})
 
     def cut(self):
-        """Drops all frames from and to this host, until `heal` or the end of the `with` block."""
+        """Drops all frames from and to this host until `heal` is called or the `with` block of the result ends."""
         self._lab._command(hosts=[self.number], cut=True)
         cleanup = contextlib.ExitStack()
         cleanup.callback(self.heal)

@@ -7,8 +7,8 @@ host (`mac`), so the switch need not learn addresses. One thread reads frames, k
 and writes them when they are due. The switch exits when the other end of the control socket is closed.
 
 The control socket carries one JSON object per datagram: `{"hosts": [1, 2], "out": {...}, "in": {...}, "cut": true}`
-changes the links of these hosts. Absent fields stay as they are, and `{}` changes nothing. The reply has the counters
-since the start.
+changes the links of these hosts. An absent field leaves its setting unchanged, and `{}` changes nothing. The reply has
+the counters since the start.
 """
 
 import contextlib

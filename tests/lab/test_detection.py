@@ -11,7 +11,7 @@ from lab import Lab
 NODES = 3
 
 CONFIGURATIONS = {"default": [], "last_call=1": ["--rdzv-conf", "last_call_timeout=1"]}
-"""A round with fewer than the maximum number of nodes waits for `last_call_timeout`, which is 30 s by default."""
+"""The last call of a round takes `last_call_timeout`, which is 30 s by default. A round that re-forms does not wait that long."""
 
 
 def kill_process(position):
@@ -52,10 +52,10 @@ def test_the_survivors_of_a_lost_node_restart_in_time_and_use_no_restart_budget(
             # The node on the first host hosts the store, so it is not a victim here.
             victim = chance.choice(job.agents[1:])
             survivors = [agent for agent in job.agents if agent is not victim]
-            # A random moment in the interval between two heartbeats.
+            # The node is lost at a random moment between two heartbeats, which are 5 s apart.
             time.sleep(chance.uniform(0, 5))
             begin = lose(victim)
-            # Wait for longer than the maximum, to report the actual duration.
+            # The wait is longer than `max_seconds`, so that a slow restart is reported with its actual duration.
             seconds = job.wait_for_workers(NODES - 1, within=60, agents=survivors, since=begin) - begin
             record("survivors restarted", seconds)
             assert seconds <= max_seconds, f"the survivors of {victim.host.address} restarted after {seconds:.2f} s"

@@ -34,7 +34,7 @@ def re_form(job, chance, within):
     victim = chance.choice(job.agents)
     begin = time.monotonic()
     victim.host.run(["kill", "-KILL", victim.starts()[-1].pid])
-    # The restart may not use the restart budget: lost heartbeats of a node also make all nodes rejoin.
+    # The test does not check whether the restart counts: if heartbeats are lost, all nodes may rejoin for that reason.
     return job.wait_for_workers(NODES, within, since=begin) - begin
 
 
@@ -51,7 +51,7 @@ def test_a_job_forms_within_60_s_over_bad_links_and_again_after_a_failure(tries,
 
 @pytest.mark.long
 def test_a_job_forms_within_180_s_where_30_percent_of_all_packets_are_lost(tries):
-    """The round may re-form later: heartbeats are lost as well, and a node without heartbeats for 15 s is dropped."""
+    """The test ends once the workers run. Later the round may re-form, because a node without heartbeats for 15 s is dropped."""
 
     def attempt(seed, record):
         with Lab(hosts=NODES, seed=seed) as lab, Job(lab, nnodes=NODES) as job:
@@ -69,7 +69,7 @@ def test_a_cut_of_3_s_at_any_moment_while_a_round_forms_ends_no_agent(tries, vic
     def attempt(seed, record):
         chance = random.Random(seed)
         with Lab(hosts=NODES, seed=seed, neighbors=neighbors) as lab, Job(lab, nnodes=NODES) as job:
-            # With a delay, messages are in flight for more of the time.
+            # The delay makes it likely that requests are in flight when the cut starts.
             lab.link(delay=0.05, jitter=0.02)
             host = lab.hosts[0] if victim == "store" else chance.choice(lab.hosts[1:])
             cut = chance.uniform(0, 2)

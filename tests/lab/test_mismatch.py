@@ -1,4 +1,4 @@
-"""Nodes with different `--nnodes`."""
+"""Nodes with different values of `--nnodes`: the node that joins later is refused."""
 
 import re
 import time
@@ -14,7 +14,7 @@ def names(message, host):
 
 @pytest.mark.parametrize("phase", ["forming", "running"])
 def test_a_node_with_another_maximum_is_refused_with_both_values_and_nodes(tries, phase):
-    """The first two nodes have 3 while the round forms, or 2:3 while it runs. The third node has 4 or 2:4."""
+    """The first two nodes have `--nnodes` 3 ("forming") or 2:3 ("running"). The third node has 4 or 2:4."""
 
     def attempt(seed, record):
         nnodes = {"forming": "3", "running": "2:3"}[phase]

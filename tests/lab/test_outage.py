@@ -62,7 +62,7 @@ def test_workers_keep_running_through_an_outage_of_90_s_and_a_node_can_join_afte
             restored_at = time.monotonic()
             job.wait_for_nodes(members, within=60)
             record("the state is restored", time.monotonic() - restored_at)
-            # Longer than the 15 s without a heartbeat after which a node is dead.
+            # 20 s is longer than the 15 s without a heartbeat after which a node is dead.
             assert_stays("no agent ended or restarted its worker after the outage", lambda: are_undisturbed(members), 20)
             begin = time.monotonic()
             job.start(hosts[3])

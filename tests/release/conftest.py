@@ -1,4 +1,4 @@
-"""Tests of what `scripts/release` builds. `scripts/test release` builds it and names the folder in RALLYPOINT_RELEASE."""
+"""Tests of the artifacts of `scripts/release`. `scripts/test release` builds them and sets RALLYPOINT_RELEASE to their directory."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def release():
-    """The folder with the artifacts."""
+    """The directory with the artifacts."""
     named = os.environ.get("RALLYPOINT_RELEASE")
     if not named:
         pytest.skip("RALLYPOINT_RELEASE does not name a folder; scripts/test release sets it")
@@ -25,7 +25,7 @@ def version():
 
 
 class Environment:
-    """A Python environment whose PATH has its own programs and nothing else: no Rust, no compiler, no shell."""
+    """A Python environment. The PATH of its commands has only the environment's programs: no Rust, no compiler, no shell."""
 
     def __init__(self, folder, python):
         self.folder = folder

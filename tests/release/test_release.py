@@ -1,4 +1,4 @@
-"""What `scripts/release` builds installs offline, without Rust, on every supported Python."""
+"""The artifacts of `scripts/release` are complete and reproducible, and install offline, without Rust, on every supported Python."""
 
 import hashlib
 import json
@@ -101,7 +101,7 @@ def test_the_single_file_is_the_command(release, version):
 def test_the_package_works_on_every_supported_python(release, version, environment, python):
     new = environment(python)
     new.install(release, "rallypoint")
-    # Importing the package on a free-threaded Python doesn't enable the interpreter's lock.
+    # Importing the package on a free-threaded Python doesn't enable the GIL.
     assert new.run("python", "-c", STORE).stdout == f"{version} {not python.endswith('t')}\n"
     assert new.run("python", "-m", "rallypoint", "--version").stdout == f"rallypoint {version}\n"
 
@@ -130,7 +130,7 @@ def test_the_sbom_lists_every_crate_that_is_linked(release, version):
 
 
 def test_a_build_in_another_folder_gives_equal_files(release, tmp_path_factory):
-    """Clones the repository and builds the clone with a target folder and a cargo home of its own path."""
+    """Builds a clone of the repository in another directory and with another target directory."""
     folder = tmp_path_factory.mktemp("another")
     subprocess.run(["git", "clone", "--quiet", ROOT, folder / "clone"], check=True)
     if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout:

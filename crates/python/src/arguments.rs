@@ -1,4 +1,5 @@
-//! Python arguments, converted to what the stores take. An argument of the wrong type raises `TypeError`, as in torch.
+//! Converts Python arguments to the types that the stores take. An argument of the wrong type raises `TypeError`, as in
+//! torch.
 
 use std::ffi::OsStr;
 use std::ops::Deref;
@@ -63,9 +64,9 @@ impl<'py> FromPyObject<'_, 'py> for FilePath {
 /// `bytes`, `bytearray`, `dict` and other iterables.
 pub(crate) struct List<T>(Vec<T>);
 
-/// An item of a list.
+/// A type of the items of a `List`.
 pub(crate) trait Item {
-    /// The start of the error for an object that is not such a list.
+    /// The start of the error message for an object that is not a list of such items.
     const EXPECTED: &'static str;
 }
 
@@ -192,12 +193,12 @@ impl<'py> FromPyObject<'_, 'py> for Boolean {
 pub(crate) struct Timeout(i64);
 
 impl Timeout {
-    /// Returns the timeout for calls that take zero as "no timeout". A negative timeout expires immediately.
+    /// Returns the timeout for calls in which zero means "no timeout". A negative timeout expires immediately.
     pub(crate) fn zero_as_unlimited(self) -> Option<Duration> {
         (self.0 != 0).then(|| self.zero_as_immediate())
     }
 
-    /// Returns the timeout for calls that take zero literally. A negative timeout counts as zero.
+    /// Returns the timeout for calls in which zero expires immediately. A negative timeout counts as zero.
     pub(crate) fn zero_as_immediate(self) -> Duration {
         Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
     }

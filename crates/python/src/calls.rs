@@ -1,4 +1,4 @@
-//! Calls that may block. They run without the interpreter's lock, on the thread that makes them.
+//! Runs calls that may block. They run without the GIL, on the thread that makes them.
 //!
 //! Python runs signal handlers on the main thread only. While a call of that thread waits, the wait is therefore
 //! interrupted every 50 ms to run the handlers of pending signals and to forward log lines. When a handler raises an
@@ -16,21 +16,21 @@ use crate::error::to_python;
 use crate::logging;
 
 thread_local! {
-    /// Whether this is the main thread and it is in a call, so that waits run signal handlers.
+    /// Whether this thread is the main thread and is in a call. If so, its waits run signal handlers.
     static RUNS_HANDLERS: Cell<bool> = const { Cell::new(false) };
     /// The exception that cancels the current call.
     static PENDING_EXCEPTION: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// A process number, and whether this thread is that process's main thread. The thread that forks becomes the main
-    /// thread of the child, so the answer is cached per process.
+    /// The number of a process (see `process::current`), and whether this thread is the main thread of that process. The
+    /// thread that forks becomes the main thread of the child, so the answer is cached per process.
     static MAIN_THREAD: Cell<(u32, bool)> = const { Cell::new((u32::MAX, false)) };
 }
 
-/// Runs a call of a store without the interpreter's lock, and turns its error into an exception.
+/// Runs a call of a store without the GIL, and turns its error into an exception.
 pub(crate) fn run<T: Send>(py: Python<'_>, call: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     detached(py, call)?.map_err(|error| to_python(py, error))
 }
 
-/// Runs `call` without the interpreter's lock.
+/// Runs `call` without the GIL.
 ///
 /// Fails with the exception that a signal handler raises during the call.
 pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
@@ -63,7 +63,7 @@ impl Cancellation for SignalCancellation {
             return;
         }
         let check = |py: Python<'_>| logging::forward(py).and_then(|()| py.check_signals());
-        // `None`: the interpreter is finalized, so there are no handlers to run.
+        // `try_attach` returns `None` if the interpreter is finalized. Then there are no handlers to run.
         if let Some(Err(exception)) = Python::try_attach(check) {
             PENDING_EXCEPTION.set(Some(exception));
         }

@@ -1,7 +1,7 @@
 //! Store errors as Python exceptions.
 //!
-//! Each error becomes torch's exception for it. Where programs may search for torch's message, our message follows it
-//! in parentheses.
+//! Each error becomes the exception that torch raises for it. Where programs may search for torch's message, the
+//! exception has that message, and our message follows it in parentheses.
 
 use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use rallypoint_store::{Awaited, Failure, StoreError, StoreKind};
 
 use crate::arguments::Timeout;
 
-/// Converts an error of a call that took no timeout argument.
+/// Converts an error to the exception that torch raises for it, with our message.
 pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     let text = with_hint(&error, error.to_string());
     match error {
@@ -36,7 +36,7 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
     }
 }
 
-/// Appends a hint, on its own line, to the message of an error that says why there is no connection.
+/// Appends a hint to `text`, on its own line, if `error` states why there is no connection.
 pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
     match error.connection_fault() {
         Some(fault) => format!("{text}\nhint: {}", fault.hint()),
@@ -47,7 +47,7 @@ pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
 /// The maximum number of keys that a timeout message lists. Torch lists all of them, which can be 100,000.
 const MAX_NAMED_KEYS: usize = 64;
 
-/// Converts an error of a call that waited for `timeout`. The message of a timeout starts with torch's.
+/// Converts an error of a call that waited for `timeout`. The message of a timeout starts with torch's message.
 pub(crate) fn wait_error_to_python(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let StoreError::Call { context, failure: Failure::Timeout(awaited) } = &error else {
         return to_python(py, error);

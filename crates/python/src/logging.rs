@@ -1,7 +1,7 @@
 //! Forwards log lines of the Rust crates to Python's logger `rallypoint`.
 //!
-//! Lines are buffered until a call from Python forwards them. The threads that log must never wait for the
-//! interpreter's lock, because the thread that has the lock may be waiting for them.
+//! Lines are buffered until a call from Python forwards them. The threads that log must never wait for the GIL, because
+//! the thread that has the GIL may be waiting for them.
 
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write};
@@ -36,7 +36,7 @@ const MAX_PENDING_LINES: usize = 256;
 pub(crate) fn start_capture(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // No other subscriber can be set: only this library uses its copy of `tracing`.
+        // This cannot fail, because only this library uses its copy of `tracing`.
         let _ = tracing::subscriber::set_global_default(LineCollector);
     });
     // Import `logging` now and not when the first line is forwarded: the interpreter may lose the exception of a signal
@@ -46,14 +46,14 @@ pub(crate) fn start_capture(py: Python<'_>) -> PyResult<()> {
 
 /// Passes the buffered lines to Python's `logging`.
 ///
-/// Fails with the exception that a signal handler raises meanwhile.
+/// Fails with an exception that `logging`, or a signal handler that runs meanwhile, raises.
 pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
     let lines = std::mem::take(&mut *lock_pending_lines());
     if lines.is_empty() {
         return Ok(());
     }
     let logger = py.import("logging")?.call_method1("getLogger", ("rallypoint",))?;
-    // Passed as an argument of "%s", so that `logging` does not interpret percent signs in the line.
+    // The line is an argument of the format "%s", so that `logging` does not interpret percent signs in it.
     lines.into_iter().try_for_each(|(level, text)| logger.call_method1("log", (level, "%s", text)).map(drop))
 }
 

@@ -1,4 +1,4 @@
-//! Stores and the processes that created them.
+//! Stores that work in the process that created them and in its forked children.
 //!
 //! A forked child has a copy of its parent's store, but not the store's threads. It shares the store's connections with
 //! the parent, and locks of the store may be held by threads that do not exist in the child. So the child opens a
@@ -45,7 +45,7 @@ fn before_fork(py: Python<'_>) {
     let servers = loop {
         match SharedServers::try_lock() {
             Some(servers) => break servers,
-            // Release the interpreter's lock while waiting: the thread that has `SharedServers` may need it.
+            // Release the GIL while waiting, because the thread that has `SharedServers` may need the GIL.
             None => py.detach(|| std::thread::sleep(Duration::from_millis(1))),
         }
     };
@@ -87,7 +87,7 @@ pub(crate) struct Native {
     owner: Owner,
     /// The store as it was created. `None` only while this value is dropped.
     original: Option<Original>,
-    /// The number of a child process, and the store that it opened.
+    /// The number of a child process (see `current`), and the store that it opened.
     child_store: Mutex<Option<(u32, Arc<dyn Store>)>>,
 }
 

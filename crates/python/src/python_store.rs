@@ -1,7 +1,7 @@
-//! Stores written in Python, for the Rust crates.
+//! Lets the Rust crates use stores that are written in Python.
 //!
-//! Each operation takes the interpreter's lock and calls the method of the Python object. An exception of that method
-//! passes through the Rust code unchanged.
+//! Each operation takes the GIL and calls the method of the Python object. An exception of that method passes through
+//! the Rust code unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) struct PythonStore {
 
 impl PythonStore {
     pub(crate) fn new(object: Py<PyAny>) -> PythonStore {
-        // An error is ignored: without the hook, only calls that run at interpreter exit are not awaited.
+        // An error is ignored. Without the hook, the exiting interpreter does not wait for calls in flight.
         let _ = Python::attach(register_exit_hook);
         PythonStore { object, timeout: None, fallbacks_only: false }
     }
@@ -60,8 +60,8 @@ impl PythonStore {
         self.call(|store| Ok(overrides(store, "wait") || has_native(store)))
     }
 
-    /// Waits for `key` if this handle has a timeout, because `get` takes none. Does nothing for an object without
-    /// `wait`, whose `get` must do the waiting.
+    /// Waits for `key` if this handle has a timeout, because `get` takes no timeout. Does nothing for an object without
+    /// `wait`, whose `get` must wait itself.
     fn wait_within_timeout(&self, key: &str) -> Result<()> {
         match self.timeout {
             Some(timeout) if self.can_wait()? => self.wait_for(&[key], timeout.zero_as_unlimited()),
@@ -167,8 +167,8 @@ impl Store for PythonStore {
                 store.call_method1("append", (key, PyBytes::new(store.py(), value))).map(drop)
             });
         }
-        // As in torch: repeat with the value that `compare_set` returns, starting with the empty value of an absent
-        // key.
+        // As in torch, `compare_set` is repeated with the value that it returned. The first call expects the empty
+        // value of an absent key.
         let mut current = Vec::new();
         loop {
             let grown = [current.as_slice(), value].concat();

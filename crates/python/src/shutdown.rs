@@ -1,8 +1,8 @@
 //! Calls into Python while the interpreter exits.
 //!
-//! A thread that waits for the interpreter's lock during finalization is unwound by the interpreter in the middle of
-//! Rust code, which aborts the process. So calls into Python from threads other than the main one are counted. At exit,
-//! a hook waits for the calls in flight, and no further call starts.
+//! If a thread waits for the GIL during finalization, the interpreter unwinds the thread in the middle of Rust code,
+//! which aborts the process. So calls into Python from threads other than the main thread are counted. At exit, a hook
+//! waits for the calls in flight, and no further call starts.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::calls::is_main_thread;
 
 /// Whether the interpreter has begun to exit.
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
-/// The number of calls into Python in flight on threads other than the main one.
+/// The number of calls into Python in flight on threads other than the main thread.
 static CALLS_IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
 /// How long the exit of the interpreter waits for the calls in flight.
 const CALLS_GRACE: Duration = Duration::from_millis(500);
 
-/// Registers `on_exit` with the interpreter. Later calls do nothing.
+/// Registers `on_exit` with Python's `atexit`. Later calls do nothing.
 pub(crate) fn register_exit_hook(py: Python<'_>) -> PyResult<()> {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if REGISTERED.swap(true, Ordering::Relaxed) {
@@ -40,8 +40,7 @@ fn on_exit(py: Python<'_>) {
     });
 }
 
-/// Runs `body` with the interpreter's lock. Returns `None` if the interpreter is exiting and this is not its main
-/// thread.
+/// Runs `body` with the GIL. Returns `None` if the interpreter is exiting and this is not its main thread.
 pub(crate) fn attach_unless_exiting<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     struct CallGuard;
     impl Drop for CallGuard {

@@ -1,4 +1,4 @@
-"""A worker whose rank 0 fails as the argument says, while the other ranks wait to be stopped."""
+"""A worker that fails on rank 0, in the way that its argument names. The workers of other ranks wait to be stopped."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ if how == "exception":
 if how in ("string", "object"):
     import json
 
-    # The form that other programs may write, and the form that torch's `record` writes.
+    # "string" is a form that programs other than torch may write, and "object" is the form that torch's `record` writes.
     error = {"message": "in its own words", "timestamp": int(time.time())}
     if how == "object":
         info = {"py_callstack": "Traceback\nValueError: what went wrong", "timestamp": str(int(time.time()))}

@@ -1,4 +1,7 @@
-"""A worker that writes lines to both streams. Each line is one write, because torch's tee splits partial lines."""
+"""A worker that writes lines to standard output and standard error.
+
+Each line is one `write`, because torch's tee splits a line that arrives in parts.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A worker that reports its environment, arguments, folder, session and signal handlers."""
+"""A worker that reports its environment, arguments, working directory, session, file descriptors and ignored signals."""
 
 import json
 import os

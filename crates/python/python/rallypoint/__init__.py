@@ -66,8 +66,8 @@ def _after_in_child():
 
 
 def _call_extension(hook):
-    # The extension does not register hooks of its own: if a fork were waiting for its import, they would run only after
-    # the fork.
+    # The extension does not register fork hooks itself. If a fork were waiting for its import, Python would skip the
+    # extension's `before` hook for that fork and run only its `after` hooks.
     extension = _sys.modules.get(f"{__name__}._rallypoint")
     getattr(extension, hook, lambda: None)()
 

@@ -1,5 +1,5 @@
-//! Rendezvous backends written in Python, for the Rust handler. Each call takes the interpreter's lock and no other
-//! lock.
+//! Lets the Rust rendezvous handler use backends that are written in Python. A method of a backend is called with the
+//! GIL and without any other lock.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -56,7 +56,7 @@ impl PythonBackend {
             let oldest = if tokens.recent.len() > MAX_TOKENS { tokens.recent.pop_front() } else { None };
             (number, oldest)
         };
-        // Dropped after the lock is released: dropping the token may call a destructor written in Python.
+        // The oldest token is dropped after the lock is released, because that may call a destructor written in Python.
         drop(oldest);
         Token::copy_from_slice(&number.to_be_bytes())
     }

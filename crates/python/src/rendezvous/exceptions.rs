@@ -1,7 +1,7 @@
 //! Rendezvous errors as Python exceptions.
 //!
-//! Each error becomes torch's exception for it, with torch's message where torch has one. Details that torch omits are
-//! in the message or in the exception's `__cause__`.
+//! Each error becomes the exception that torch raises for it, with torch's message where torch has one. Details that
+//! torch omits are in the message or in the exception's `__cause__`.
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -14,7 +14,7 @@ use crate::error;
 const CONNECTION_FAILED: &str =
     "The connection to the C10d store has failed. See inner exception for details.";
 const STATE_CORRUPT: &str = "The rendezvous state is corrupt. See inner exception for details.";
-/// Torch's message from the backend, which does not decode the state.
+/// The message of torch's backend, which decodes base64 and does not unpickle the state.
 const STATE_OBJECT_CORRUPT: &str = "The state object is corrupt. See inner exception for details.";
 
 /// Converts an error of a dynamic rendezvous.
@@ -48,7 +48,7 @@ fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -
             new_exception(py, "RendezvousStateError", corrupt_state, Some(PyValueError::new_err(text)))
         }
         RendezvousError::GracefulExit { .. } => new_exception(py, "RendezvousGracefulExitError", &text, None),
-        // As in torch, where these are exceptions of the store.
+        // In torch, the store raises the exceptions for these errors.
         RendezvousError::NoMaster { .. } | RendezvousError::StaticTimeout { .. } => {
             error::exception(py, "DistStoreError", text)
         }

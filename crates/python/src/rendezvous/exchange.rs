@@ -11,7 +11,7 @@ use crate::arguments::Value;
 use crate::calls::run;
 use crate::stores;
 
-/// Runs `body` with the store behind a Python object, without the interpreter's lock.
+/// Runs `body` with the store behind a Python object, without the GIL.
 fn with_store<T: Send>(
     py: Python<'_>,
     store: &Bound<'_, PyAny>,

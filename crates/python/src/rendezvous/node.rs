@@ -24,7 +24,7 @@ use crate::stores;
 pub(super) struct RendezvousNode {
     /// `None` only while the node is dropped.
     handler: Option<Arc<DynamicRendezvousHandler>>,
-    /// Taken by a call that joins, and kept until the node has left if that call is interrupted.
+    /// A call that joins takes this lock. If the call is interrupted, the lock is released after the node has left.
     call_lock: CallLock,
     owner: Owner,
     /// The store for the data of each round.
@@ -98,8 +98,8 @@ impl RendezvousNode {
         let handler = self.handler()?;
         let guard = detached(py, || self.call_lock.lock())?;
         let joined = detached(py, || handler.next_rendezvous()).and_then(|joined| {
-            // Handle a signal that arrived as the call ended. If its handler raised after the call, the node would stay
-            // in the round.
+            // Run the handler of a signal that arrived as `next_rendezvous` returned. If the handler ran and raised only
+            // after this method, the node would stay in the round.
             forward(py).and_then(|()| py.check_signals()).map(|()| joined)
         });
         let round = match joined {
@@ -168,8 +168,8 @@ impl Drop for RendezvousNode {
             std::mem::forget(handler);
             return;
         }
-        // Release the interpreter's lock: the drop joins the heartbeat thread, which may be calling a backend written
-        // in Python.
+        // Release the GIL, because the drop joins the heartbeat thread, which may be calling a backend written in
+        // Python.
         let _ = Python::try_attach(|py| py.detach(|| drop(handler)));
     }
 }

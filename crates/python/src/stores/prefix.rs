@@ -55,7 +55,7 @@ impl PyPrefixStore {
             let found = store.get_type().name()?.to_string();
             return Err(PyTypeError::new_err(format!("store must be a Store, not {found}")));
         }
-        // Fails for a store that was not initialized.
+        // `source` fails for a store whose `__init__` was not called.
         source(store)?;
         let target = Target { prefix: prefix.to_owned(), store: store.clone().unbind() };
         slf.get().target.set(target).map_err(|_| initialized_twice_error())

@@ -52,7 +52,7 @@ pub(super) fn initialized_twice_error() -> PyErr {
 
 impl Drop for PyStore {
     fn drop(&mut self) {
-        // Drop without the interpreter's lock: this may stop a server or update a file.
+        // The Rust store is dropped without the GIL, because that may stop a server or update a file.
         let mut native = self.native.take();
         if native.is_some() {
             Python::try_attach(|py| {
@@ -75,7 +75,7 @@ pub(crate) enum Source {
 impl Source {
     /// Returns the store of this process.
     ///
-    /// The caller must not have the interpreter's lock, because a forked child may have to connect first.
+    /// The caller must not have the GIL, because a forked child may have to connect first.
     pub(crate) fn store(&self) -> Result<Arc<dyn Store>, StoreError> {
         Ok(match self {
             Source::Native(native) => native.store()?,
@@ -186,7 +186,7 @@ pub(crate) fn overrides(object: &Bound<'_, PyAny>, name: &str) -> bool {
     }
 }
 
-/// Returns whether the object derives from one of our classes, from which it inherits methods that work.
+/// Returns whether the object is an initialized instance of one of our store classes, so that inherited methods work.
 pub(crate) fn has_native(object: &Bound<'_, PyAny>) -> bool {
     object.cast::<PyStore>().is_ok_and(|store| own_source(store).is_ok_and(|source| source.is_some()))
 }
@@ -235,8 +235,8 @@ fn call<T: Send>(
     run(py, || call(&*source.store()?))
 }
 
-/// Runs an operation that waits, for at most `timeout` or else the store's own timeout. A timeout raises torch's
-/// message.
+/// Runs an operation that waits for at most `timeout`, or else for the store's own timeout. If it times out, the
+/// exception has torch's message.
 fn wait<T: Send>(
     py: Python<'_>,
     source: &Source,

@@ -190,8 +190,8 @@ impl OpenArguments {
         let host = if self.is_master { bind_host(&self.host) } else { &self.host };
         let (timeout, start) = (self.timeout.zero_as_immediate(), Instant::now());
         if self.is_master {
-            // Fail if the host name does not resolve, because then no client could find the server. Torch's server,
-            // too, fails then: it connects to itself by that name.
+            // Fail if the host name does not resolve, because no client could find the server. Torch's server also
+            // fails in this case, because it connects to itself by that name.
             Endpoint::new(&self.host, self.port).wait_until_resolved(timeout, signal_cancellation())?;
         }
         let remaining = timeout.saturating_sub(start.elapsed());
@@ -200,8 +200,8 @@ impl OpenArguments {
             Err(error) if error.is_address_in_use() && self.is_agent_store() => {
                 TcpStore::open(self.options(&self.host, false, None, remaining))
             }
-            // The name or address is not local, for example because it is translated. Listen on all addresses, as torch
-            // does.
+            // The address is not an address of this machine, for example because of network address translation. Listen
+            // on all addresses, as torch does.
             Err(StoreError::Listen { error, .. })
                 if self.is_master && error.kind() == std::io::ErrorKind::AddrNotAvailable =>
             {
@@ -228,14 +228,14 @@ impl OpenArguments {
             .cancellation(signal_cancellation())
     }
 
-    /// Returns whether the environment says that torchrun's agent serves the store at this port.
+    /// Returns whether, according to the environment variables, the launcher's agent serves the store at this port.
     fn is_agent_store(&self) -> bool {
         let variable = |name| std::env::var(name).unwrap_or_default().to_lowercase();
         matches!(variable("TORCHELASTIC_USE_AGENT_STORE").as_str(), "1" | "y" | "yes" | "t" | "true")
             && variable("MASTER_PORT").parse() == Ok(self.port)
     }
 
-    /// Converts an error of `open`: torch's message, then ours.
+    /// Converts an error of `open`. The message is torch's, followed by ours in parentheses.
     fn to_exception(&self, py: Python<'_>, error: StoreError) -> PyErr {
         let (host, port) = (&self.host, self.port);
         let (class, message) = match &error {
@@ -272,8 +272,8 @@ impl OpenArguments {
 
 /// Returns the host to bind for a server at `host`. An empty string means all addresses.
 ///
-/// An address and `localhost` are bound as given. Any other name is one by which other machines know this one, and it
-/// may resolve to something else here.
+/// An address and `localhost` are bound as given. Any other name is the name of this machine for other machines, and may
+/// resolve to a different address on this machine.
 fn bind_host(host: &str) -> &str {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     if bare.parse::<IpAddr>().is_ok() || host == "localhost" { host } else { "" }
