@@ -140,8 +140,8 @@ def test_the_source_distributions_install_without_the_repository(wheels, tmp_pat
 def test_the_command_runs_a_server_for_the_package(run_isolated):
     script = """
 import rallypoint, subprocess
-server = subprocess.Popen(["rallypoint", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE,
-stderr=subprocess.DEVNULL, text=True) try:
+server = subprocess.Popen(["rallypoint", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+try:
     port = int(server.stdout.readline().rpartition(":")[2])
     print(rallypoint.TCPStore("127.0.0.1", port).add("n", 5))
 finally:
@@ -232,8 +232,7 @@ clone: TCPStore = store.clone()
 adapter: TorchStore = TorchStore(store)
 as_torch_store(store).set("key", "value")
 backend, below = create_backend(RendezvousParameters("c10d", "localhost:0", "job", 1, 1))
-info = rendezvous_handler_registry.create_handler(RendezvousParameters("c10d", "localhost:0", "job", 1,
-1)).next_rendezvous()
+info = rendezvous_handler_registry.create_handler(RendezvousParameters("c10d", "localhost:0", "job", 1, 1)).next_rendezvous()
 rank: int = info.rank
 with store_timeout(store, 3.0), get_socket_with_port() as held:
     all_of_them: list[bytes] = get_all(store, 0, "prefix", held.fileno())

@@ -132,8 +132,8 @@ FORK = """
     for store in (server, part, file, hashed):
         store.set("k", "v")
     # Threads that use connections and wait while the process forks.
-    waiting = [threading.Thread(target=store.get, args=("late",), daemon=True) for store in (server, client, part, file,
-    hashed)] for thread in waiting:
+    waiting = [threading.Thread(target=store.get, args=("late",), daemon=True) for store in (server, client, part, file, hashed)]
+    for thread in waiting:
         thread.start()
     child = os.fork()
     if child == 0:
@@ -146,8 +146,7 @@ FORK = """
             assert store.timeout == timedelta(seconds=20)
             assert store.clone().get("k") == b"v"
             repr(store)
-        for call in (lambda: hashed.get("k"), lambda: hashed.set("k", "w"), lambda: rallypoint.PrefixStore("p",
-        hashed).barrier("b", 1)):
+        for call in (lambda: hashed.get("k"), lambda: hashed.set("k", "w"), lambda: rallypoint.PrefixStore("p", hashed).barrier("b", 1)):
             try:
                 call()
                 raise SystemExit("a HashStore worked in a forked child")
@@ -218,8 +217,8 @@ for _ in range(30):
     child = os.fork()
     if child == 0:
         mine = rallypoint.TCPStore("127.0.0.1", 0, is_master=True, multi_tenant=True, timeout=timedelta(seconds=60))
-        again = rallypoint.TCPStore("127.0.0.1", mine.port, is_master=True, multi_tenant=True,
-        timeout=timedelta(seconds=60)) os._exit(0 if mine.add("x", 1) + again.add("x", 1) == 3 else 1)
+        again = rallypoint.TCPStore("127.0.0.1", mine.port, is_master=True, multi_tenant=True, timeout=timedelta(seconds=60))
+        os._exit(0 if mine.add("x", 1) + again.add("x", 1) == 3 else 1)
     assert os.waitpid(child, 0)[1] == 0
 os._exit(0)
 """

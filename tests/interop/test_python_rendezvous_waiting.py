@@ -46,16 +46,16 @@ COMMON = """
     import rallypoint
     from clock import delayed_since, run_delays
     from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend,
-    RendezvousTimeout
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend, RendezvousTimeout
 
     def waiting(store, backend=None, nodes=2):
         backend = backend or C10dRendezvousBackend(store, "job")
         return DynamicRendezvousHandler.from_backend("job", store, backend, nodes, nodes, local_addr="127.0.0.1")
 
     def interrupted(call):
-        '''Returns the seconds from a signal to the exception, without those in which this process was ready but not
-        running.''' sent = [] def send():
+        '''Returns the seconds from a signal to the exception, without those in which this process could not run.'''
+        sent = []
+        def send():
             # Whether the call already waits then or not, the signal must end it.
             time.sleep(0.3)
             sent.extend([time.monotonic(), run_delays("self")])
@@ -204,10 +204,11 @@ def test_a_node_that_was_interrupted_while_joining_is_not_in_the_round(server):
         store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
         for delay in range(12):
             job = f"job-{delay}"
-            handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1,
-            local_addr="127.0.0.1") returned = [] # A signal right after the call raises on the same line as one that
-            ends the call. The interpreter reports a # return before it checks for signals, so the call raised the
-            exception only if no return was reported. def profile(frame, event, function):
+            handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1, local_addr="127.0.0.1")
+            returned = []
+            # A signal right after the call raises on the same line as one that ends the call. The interpreter reports a
+            # return before it checks for signals, so the call raised the exception only if no return was reported.
+            def profile(frame, event, function):
                 if event == "c_return" and function.__name__ == "next_rendezvous":
                     returned.append(True)
             try:

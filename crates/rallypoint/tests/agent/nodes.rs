@@ -226,7 +226,9 @@ fn a_finished_node_succeeds_only_after_a_dead_node_was_replaced() {
     second.wait_for_lines("ranks", 1);
     eventually("the first node has finished", || first.err().contains("workers of this node have finished"));
     kill_node(&second);
-    eventually("the first node waits again", || first.err().contains("restarting the workers: 1 node left or died"));
+    eventually("the first node waits again", || {
+        first.err().contains("restarting the workers: 1 node left or died")
+    });
     let third = start_node(&port, "2", &[], &format!("{PRINT_RANKS} exit 0"));
     let (first, third) = (first.ended(), third.ended());
     assert_eq!((first.status.code(), third.status.code()), (Some(0), Some(0)), "{}{}", first.err, third.err);
