@@ -29,24 +29,31 @@ class Environment:
 
     def __init__(self, folder, python):
         self.folder = folder
-        made = subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--seed", "--python", python, folder], capture_output=True, text=True)
-        if made.returncode:
-            pytest.skip(f"no Python {python} here: {made.stderr.strip().splitlines()[-1]}")
+        subprocess.run([python, "-m", "venv", folder], check=True)
 
     def run(self, *command, check=True):
-        environment = {"PATH": f"{self.folder}/bin", "HOME": str(self.folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        variables = {"PATH": f"{self.folder}/bin", "HOME": str(self.folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         program = self.folder / "bin" / command[0]
-        done = subprocess.run([program, *command[1:]], env=environment, cwd=self.folder, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([program, *command[1:]], env=variables, cwd=self.folder, capture_output=True, text=True, timeout=60)
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
         return done
 
     def install(self, release, *requirements, check=True):
-        offline = ("--no-index", "--find-links", str(release), "--only-binary", ":all:")
-        return self.run("python", "-m", "pip", "install", "--quiet", *offline, *requirements, check=check)
+        return self.run("python", "-m", "pip", "install", "--no-index", "--find-links", str(release), *requirements, check=check)
+
+
+def find_python(version):
+    """Returns the path of a Python of this version, which uv downloads if the machine doesn't have it."""
+    request = version if version.endswith("t") else f"{version}+gil"
+    uv = [sys.executable, "-m", "uv", "run", "--quiet", "--no-project", "--python", request]
+    found = subprocess.run([*uv, "python", "-c", "import sys; print(sys.executable)"], capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip(f"uv finds no Python {version} and can't download it")
+    return found.stdout.strip()
 
 
 @pytest.fixture
 def environment(tmp_path):
-    """Returns a function that creates an environment for a version of Python."""
-    return lambda python=sys.executable: Environment(tmp_path / "environment", python)
+    """Returns a function that creates an environment for a version of Python, or for the one that runs the tests."""
+    return lambda version=None: Environment(tmp_path / "environment", find_python(version) if version else sys.executable)
