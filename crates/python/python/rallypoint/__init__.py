@@ -80,15 +80,16 @@ def _import_submodule(name):
     with _import_lock:
         try:
             __import__(name)
-        except ModuleNotFoundError as error:
-            if error.name != f"{__name__}._rallypoint":
+        except (ModuleNotFoundError, SystemError) as error:
+            if "_rallypoint" not in str(error):
                 raise
-            raise ImportError(_missing_extension(), name=error.name) from None
+            raise ImportError(_missing_extension(), name=f"{__name__}._rallypoint") from error
     return _sys.modules[name]
 
 
 def _missing_extension():
-    # Python ignores an extension module that was built for another ABI, so the package is found and its module is not.
+    # Python ignores an extension module for another ABI, except that free-threaded CPython 3.13 and 3.14 load one for the stable ABI and
+    # fail to initialize it.
     threads = "free-threaded " if "t" in _sys.abiflags else ""
     python = f"{threads}{_sys.implementation.name} {_sys.version_info.major}.{_sys.version_info.minor}"
     return (
