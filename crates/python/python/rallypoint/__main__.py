@@ -17,7 +17,7 @@ def main() -> None:
     """Replaces this process with the command."""
     command = find_command()
     if command is None:
-        sys.exit("rallypoint: this Python has no 'rallypoint' command\nhint: pip install rallypoint-cli")
+        sys.exit("rallypoint: this Python has no 'rallypoint' command\nhint: pip install rallypoint-cli, or in a clone: pip install ./crates/rallypoint")
     if sys.argv[1:2] == ["run"] and sys.executable and not os.environ.get("PYTHON_EXEC"):
         # Run the workers with this Python, even if another environment is activated.
         os.environ["PYTHON_EXEC"] = sys.executable
