@@ -308,7 +308,7 @@ impl World {
                 self.now,
                 "R17",
                 !is_unaware,
-                "{} is_unaware on although a node is lost since {since:?}",
+                "{} has not noticed that a node of its round is lost since {since:?}",
                 node.me
             );
             self.summary.timed_checks[5] += 1;
