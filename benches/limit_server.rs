@@ -83,7 +83,7 @@ fn serve(connection: &mut Connection, scratch: &mut [u8], value: &[u8]) -> bool 
     true
 }
 
-/// Answers the complete requests in `bytes` and returns their length.
+/// Answers the complete requests in `bytes` and returns their total length.
 fn answer_all(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> usize {
     let mut used = 0;
     while let Some(len) = answer(&bytes[used..], value, replies) {
@@ -100,6 +100,7 @@ fn answer(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> Option<usize> {
     let string = |at: usize| Some(at + 8 + number(at)?).filter(|&end| end <= bytes.len());
     let fixed = |end: usize| Some(end).filter(|&end| end <= bytes.len());
     let strings = |count: usize| (0..count).try_fold(9, |at, _| string(at));
+    // The codes are in the table of `core/wire/operation`.
     match bytes.first()? {
         0 => fixed(5),
         1 | 9 | 14 => string(string(1)?),
@@ -114,6 +115,6 @@ fn answer(bytes: &[u8], value: &[u8], replies: &mut Vec<u8>) -> Option<usize> {
         }
         11 => strings(number(1)? * 2),
         13 => fixed(5).inspect(|_| replies.extend_from_slice(&bytes[1..5])),
-        other => panic!("the load has no operation {other}"),
+        other => panic!("this server does not support operation {other}"),
     }
 }

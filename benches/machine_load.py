@@ -1,20 +1,20 @@
 """Measures the load of other programs on this machine from the kernel's counters of processor time.
 
-A measurement during which other programs ran is repeated.
+`benches/compare` repeats a measurement during which other programs used too much processor time.
 """
 
 import os
 import resource
 import time
 
-TICK = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def busy_seconds() -> float:
     """Returns the processor time that all programs have used on this machine."""
     with open("/proc/stat") as stat:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / TICK
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_SECOND
 
 
 def benchmark_seconds(servers) -> float:
@@ -33,7 +33,7 @@ class LoadWatch:
     def other_load(self) -> float:
         """Returns the load of other programs as a share of one processor."""
         start, busy, own = self.start
-        elapsed = max(time.monotonic() - start, 1 / TICK)
+        elapsed = max(time.monotonic() - start, 1 / TICKS_PER_SECOND)
         return max(0.0, (busy_seconds() - busy) - (benchmark_seconds(self.servers) - own)) / elapsed
 
 

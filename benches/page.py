@@ -24,19 +24,20 @@ IMAGES = results.ROOT / "docs" / "images"
 BOTH = {"torch": "torch", "ours": "rallypoint"}
 
 
-def short(number: float) -> str:
+def format_number(number: float) -> str:
     """Returns a number as text, with at least three digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
-def seconds(time: float) -> str:
+def format_seconds(time: float) -> str:
+    """Returns a time in seconds as text, in s, ms or µs."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if time >= size * 0.9999:
             return f"{time / size:.3g} {unit}"
     return f"{time * 1e6:.3g} µs"
 
 
-def figure(found: list[float] | None, show=short) -> str:
+def format_spread(found: list[float] | None, show=format_number) -> str:
     """Returns the median of `found` as text, followed by the minimum and the maximum in brackets if `found` has them."""
     if not found:
         return "–"
@@ -49,7 +50,7 @@ def times_faster(ratio: list[float] | None, at_least: bool = False) -> str:
     if not ratio:
         return "–"
     middle, *ends = [1 / value for value in ratio]
-    return ("more than " if at_least else "") + figure([middle, *reversed(ends)], lambda value: f"{value:.0f}") + " ×"
+    return ("more than " if at_least else "") + format_spread([middle, *reversed(ends)], lambda value: f"{value:.0f}") + " ×"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -78,9 +79,9 @@ def about(data: dict) -> str:
 def store(data: dict) -> str:
     measured = {row["title"]: row for row in data["workloads"]}
     names = (
-        """Torch's server looks up the name of every client. Here it finds no name server and reads a local file, which makes it faster.
-        The server *torch with DNS lookups* has a name server on the same machine, which replies
-        immediately; that is the least that lookups cost."""
+        """Torch's server looks up the name of every client. The server *torch* finds these names in a local file, which makes it faster.
+        The server *torch with DNS lookups* queries a name server on the same machine, which replies immediately, so it shows the
+        minimum cost of DNS lookups."""
         if data["names_from_files"]
         else "Torch's server looks up the name of every client at this machine's name server."
     )
@@ -93,9 +94,9 @@ def store(data: dict) -> str:
 
         The servers run on one processor, and the load on another one. The load is `rallypoint bench`; for Redis it is
         `redis-benchmark` with the same numbers of connections, requests in flight, keys and bytes ({data["redis_version"] or "not on this machine"}).
-        *Limit* is a server that parses requests and sends fixed replies (`benches/limit_server.rs`). Operations without a reply (`set`, `multi_set`) end with
-        the reply to a PING behind them, on every server. Other processes used {data["other_load"][0]:.1%} of a processor
-        meanwhile (median), and {data["other_load"][1]:.0%} at most. {names}"""),
+        *Limit* is a server that parses requests and sends fixed replies (`benches/limit_server.rs`). Torch's protocol has no reply to `set` and
+        `multi_set`, so the load sends a PING after them and measures the time until the reply to the PING. During the measurements, other
+        programs used {data["other_load"][0]:.1%} of a processor (median), and {data["other_load"][1]:.0%} at most. {names}"""),
     ]
     reached = {}
     for group in dict.fromkeys(workload.group for workload in WORKLOADS):
@@ -108,10 +109,10 @@ def store(data: dict) -> str:
         lines = []
         for workload, row in rows:
             rival = "" if workload.rival == "torch" else f", {workload.rival}"
-            line = [f"`{workload.name}`{rival}", short(row["torch"]), short(row["ours"]), figure(row["ratio"])]
-            line += [f"{workload.target:g}" if workload.target else "–", seconds(row["p99_torch"]), seconds(row["p99_ours"])]
-            line += [figure(row["of_limit"])] * has_limit
-            line += [figure(row[name]) for name in ("to_redis", "redis_to_torch")] * has_redis
+            line = [f"`{workload.name}`{rival}", format_number(row["torch"]), format_number(row["ours"]), format_spread(row["ratio"])]
+            line += [f"{workload.target:g}" if workload.target else "–", format_seconds(row["p99_torch"]), format_seconds(row["p99_ours"])]
+            line += [format_spread(row["of_limit"])] * has_limit
+            line += [format_spread(row[name]) for name in ("to_redis", "redis_to_torch")] * has_redis
             lines.append(line)
             reached[f"`{workload.title}`"] = is_reached(workload, row)
         parts += [f"### {group[0].upper()}{group[1:]}", table(head, lines)]
@@ -142,22 +143,22 @@ def rendezvous(data: dict) -> str:
     for row in data["sizes"]:
         nodes, bound = row["nodes"], "more than " * row["torch_gave_up"]
         share, limit = NODES.get(nodes, (None, None))
-        target = times_faster([share]) if share else seconds(limit) if limit else "–"
+        target = times_faster([share]) if share else format_seconds(limit) if limit else "–"
         lines.append(
             [
-                *(f"{nodes:,}", bound + figure(row["torch"], seconds), figure(row["ours"], seconds)),
+                *(f"{nodes:,}", bound + format_spread(row["torch"], format_seconds), format_spread(row["ours"], format_seconds)),
                 *(times_faster(row["ratio"], row["torch_gave_up"]), target),
-                *(bound + figure(row["torch_writes"], "{:.0f}".format), figure(row["ours_writes"], "{:.0f}".format)),
-                ", ".join(map(seconds, row["woken"])),
+                *(bound + format_spread(row["torch_writes"], "{:.0f}".format), format_spread(row["ours_writes"], "{:.0f}".format)),
+                ", ".join(map(format_seconds, row["woken"])),
             ]
         )
         fast = (not share or row["ratio"][0] <= share) and (not limit or row["ours"][0] <= limit)
         reached[f"{nodes:,} nodes"] = fast and row["ours_writes"][0] <= MAX_WRITES_PER_NODE * nodes and row["woken"][1] <= MAX_WAKE_SECONDS
-    text = f"""{about(data)} The time until N nodes, which all begin at the same moment, are in a round of N nodes. The nodes are threads of
-    one process, and the store is `rallypoint serve` for both, on the same machine. Torch's threads share Python's interpreter lock, and its
-    nodes poll the store once per second. *Woken* is how long after one of our nodes begins to re-form the round half of the others, and the
-    last of them, know it. Further targets: {MAX_WRITES_PER_NODE} compare-and-sets per node, and
-    {seconds(MAX_WAKE_SECONDS)} until the last node is woken."""
+    text = f"""{about(data)} The table shows the time from the moment at which N nodes begin to join until all of them are in a round of
+    N nodes. The nodes are threads of one process. For torch's nodes and for ours, the store is `rallypoint serve` on the same machine.
+    Torch's threads share Python's interpreter lock, and torch's nodes poll the store once per second. *Woken* is the time from the moment
+    at which one of our nodes begins to re-form the round until half of the other nodes know that, and until all of them do.
+    Further targets: {MAX_WRITES_PER_NODE} compare-and-sets per node, and {format_seconds(MAX_WAKE_SECONDS)} until the last node is woken."""
     image = "![Time until N nodes are in a round, torch and Rallypoint](images/benchmark-rendezvous.svg)"
     return "\n\n".join(["## Rendezvous", image, fill(text), table(head, lines), *missed(reached)])
 
@@ -168,22 +169,22 @@ def launcher(data: dict) -> str:
         share, mib = STARTS[row["workers"]]
         starts.append(
             [
-                *(f"{row['workers']}", figure(row["torch"], seconds), figure(row["ours"], seconds)),
+                *(f"{row['workers']}", format_spread(row["torch"], format_seconds), format_spread(row["ours"], format_seconds)),
                 *(times_faster(row["ratio"]), times_faster([share])),
                 *(f"{row['torch_mib']:.0f} MiB", f"{row['ours_mib']:.1f} MiB", f"{mib} MiB"),
             ]
         )
-        reached[f"start of {row['workers']}"] = row["ratio"][0] <= share and row["ours_mib"] <= mib
+        reached[f"start of {row['workers']} worker{'s' * (row['workers'] > 1)}"] = row["ratio"][0] <= share and row["ours_mib"] <= mib
     for row in data["restarts"]:
         target = RESTARTS[row["case"]]
-        restarts.append([row["case"], figure(row["torch"], seconds), figure(row["ours"], seconds), seconds(target)])
+        restarts.append([row["case"], format_spread(row["torch"], format_seconds), format_spread(row["ours"], format_seconds), format_seconds(target)])
         reached[f"restart, {row['case']}"] = row["ours"][0] <= target
-    text = f"""{about(data)} Memory is the peak of the agent. `rallypoint run` has a second process, which guards the agent; both
-    together have {figure(data["both_processes_mib"])} MiB with one worker.
+    text = f"""{about(data)} Memory is the peak memory of the agent. `rallypoint run` has a second process, which guards the agent; both
+    processes together use {format_spread(data["both_processes_mib"])} MiB with one worker.
 
     The time of `--standalone --nproc-per-node N --no-python /bin/true`, from start to end:"""
-    deaths = """The time from the death of a worker (SIGKILL) until all of its successors have printed a line. `rallypoint run`
-    has `--max-restart-backoff 0`, because the benchmark kills workers shortly after their start."""
+    deaths = """The time from the death of a worker (SIGKILL) until all restarted workers have printed a line. `rallypoint run`
+    is started with `--max-restart-backoff 0`, because the benchmark kills workers shortly after their start."""
     image = "![Time to start workers and to recover from a worker's death, torchrun and Rallypoint](images/benchmark-launcher.svg)"
     memory = ["torchrun, memory", "ours", "target"]
     return "\n\n".join(
@@ -202,16 +203,16 @@ def python(data: dict) -> str:
         lines = []
         for row in data[key]:
             target = PYTHON[row["operation"]][place]
-            line = [f"`{row['operation']}`", seconds(row["torch"]), seconds(row["ours"]), f"{figure(row['ratio'])} ×"]
+            line = [f"`{row['operation']}`", format_seconds(row["torch"]), format_seconds(row["ours"]), f"{format_spread(row['ratio'])} ×"]
             lines.append([*line, f"{target:g} ×" if target else "–"])
             reached[f"`{row['operation']}` {title.lower().strip(':')}"] = not target or row["ratio"][0] >= target
         parts += [title, table(["operation", "torch's client", "ours", "faster by", "target"], lines)]
-    reached["`set` of our client"] = data["set_by_add"][0] <= MAX_SET_BY_ADD
+    reached["`set` ÷ `add` of our client"] = data["set_by_add"][0] <= MAX_SET_BY_ADD
     reached["`import rallypoint`"] = data["import"][0] <= MAX_IMPORT_SECONDS
     text = f"""{about(data)} One Python process has a connection of torch's client and one of ours to the same server, which runs
-    on another processor. Batches of calls alternate. `get` reads a present key. Torch's `set` does not wait for a reply, so its time includes a `check` that does;
-    our `set` is acknowledged, and takes {figure(data["set_by_add"])} times as long as our `add`. `import rallypoint`
-    takes {figure(data["import"], seconds)}."""
+    on another processor. The clients alternate after each batch of calls. `get` reads a key that exists. Torch's `set` does not
+    wait for a reply, so its time includes a `check` that does; our `set` is acknowledged, and takes {format_spread(data["set_by_add"])} times as long as our `add`. `import rallypoint`
+    takes {format_spread(data["import"], format_seconds)}."""
     return "\n\n".join(["## Python client", fill(text), *parts, *missed(reached)])
 
 
@@ -222,7 +223,7 @@ HEAD = """\
 
 <!-- Written by benches/plot from benches/results.json. Do not edit. -->
 
-Rallypoint and torch on the same machine, interleaved. Measure again with `benches/compare` (store server, half an hour),
+Measurements of Rallypoint and torch alternate on the same machine. Repeat them with `benches/compare` (store server, half an hour),
 `benches/rendezvous`, `benches/launcher` and `benches/python` (Python client); each needs Linux, a Rust toolchain and Python 3, and replaces
 its section of this page."""
 
@@ -246,7 +247,7 @@ def plot_rendezvous(data: dict) -> str:
         "torch": [(row["nodes"], row["torch"][0], row["torch_gave_up"]) for row in data["sizes"] if row["torch"]],
         "ours": [(row["nodes"], row["ours"][0], False) for row in data["sizes"]],
     }
-    return svg.lines("Time until N nodes are in a round", series, (1.3, 1300), (2e-3, 60), seconds, BOTH, "nodes")
+    return svg.lines("Time until N nodes are in a round", series, (1.3, 1300), (2e-3, 60), format_seconds, BOTH, "nodes")
 
 
 def plot_launcher(data: dict) -> str:
@@ -257,7 +258,7 @@ def plot_launcher(data: dict) -> str:
         "from the death of a worker to its successor": [(row["case"], [(kind, row[kind]) for kind in BOTH]) for row in data["restarts"]],
     }
     title = "Time to start workers, and to replace a worker that died"
-    return svg.bars(title, groups, 1e-3, 5, seconds, {"torch": "torchrun", "ours": "rallypoint run"})
+    return svg.bars(title, groups, 1e-3, 5, format_seconds, {"torch": "torchrun", "ours": "rallypoint run"})
 
 
 PLOTS = {"store": plot_store, "rendezvous": plot_rendezvous, "launcher": plot_launcher}

@@ -28,7 +28,7 @@ def save(section: str, data: dict) -> None:
 
 
 def spread(values: list[float]) -> list[float]:
-    """Returns the median, the minimum and the maximum of the values, rounded to four digits."""
+    """Returns the median, the minimum and the maximum of the values, rounded to four significant digits."""
     return [float(f"{value:.4g}") for value in (median(values), min(values), max(values))]
 
 

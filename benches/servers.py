@@ -42,7 +42,7 @@ class Server:
             if line.startswith(b"listening on "):
                 return int(line.rsplit(b":", 1)[1])
         self.log.seek(0)
-        sys.exit(f"compare: the {self.name} server did not start:\n{self.log.read().decode(errors='replace')}")
+        sys.exit(f"benches: the {self.name} server did not start:\n{self.log.read().decode(errors='replace')}")
 
     @property
     def endpoint(self) -> str:
@@ -87,7 +87,10 @@ def command_with_etc_file(scratch: Path, name: str, text: str) -> list[str]:
 
 
 def command_with_local_names(scratch: Path) -> list[str]:
-    """Returns a command prefix. A program that is run with it sends no queries to a name server."""
+    """Returns a command prefix. A program that is run with it sends no queries to a name server.
+
+    Returns an empty list in the same cases as `command_with_etc_file`.
+    """
     conf = Path("/etc/nsswitch.conf")
     lines = conf.read_text().splitlines() if conf.exists() else []
     lines = [line for line in lines if not line.startswith("hosts:")]
@@ -138,7 +141,7 @@ def redis(cpu: int, scratch: Path) -> Server | None:
             return server
         except OSError:
             time.sleep(0.05)
-    sys.exit("compare: the redis server did not start")
+    sys.exit("benches: the redis server did not start")
 
 
 def torch_version() -> str:

@@ -12,7 +12,7 @@ class Workload:
     """The required ratio of our throughput to torch's, or None."""
     in_flight: int = 1
     limit: float | None = None
-    """The required ratio of our throughput to that of the limit server, or None if the limit server can't run the workload."""
+    """The required ratio of our throughput to that of the limit server, or None if the limit server is not measured."""
     redis: str | None = None
     """The most similar test of redis-benchmark, or None."""
     p99: bool = False
@@ -20,9 +20,9 @@ class Workload:
     rival: str = "torch"
     """The name of the torch server to compare with."""
     turns: int = 1
-    """The number of turns per round.
+    """The number of turns per round. Each turn measures every server.
 
-    Each turn measures every server, which reduces noise for ratios near their target.
+    Workloads whose ratio is near its target have more turns, because that reduces the noise.
     """
 
     @property
@@ -63,10 +63,10 @@ MAX_REST_MIB = 10
 MAX_IDLE_KIB = 4
 """Maximum additional memory of our server per idle connection."""
 IDLE_CONNECTIONS = 10_000
-"""The number of idle connections with which their memory is measured."""
+"""The number of connections that are opened to measure the memory of an idle connection."""
 
 NODES = {2: (0.1, None), 256: (0.1, None), 1000: (None, 2.0)}
-"""For a number of nodes: the maximum time to form a round, as a fraction of torch's time, and in seconds."""
+"""For a number of nodes: two maximum times to form a round, as a fraction of torch's time and in seconds. None is no maximum."""
 MAX_WRITES_PER_NODE = 3
 """Maximum number of compare-and-sets per node to form a round."""
 MAX_WAKE_SECONDS = 0.05

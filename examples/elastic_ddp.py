@@ -11,8 +11,9 @@ On one to four machines that share the directory of the checkpoint, run the same
     rallypoint run --nnodes 1:4 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint node0:29400 \
         --rdzv-id ddp examples/elastic_ddp.py --checkpoint /shared/model.pt
 
-Kill a worker, or the agent of a node other than node0, with `kill -9`. The surviving workers restart from the last
-checkpoint. node0 hosts the store; to be able to lose node0 too, run `rallypoint serve` on another machine.
+Kill a worker, or the agent of a node other than node0, with `kill -9`. The surviving nodes restart their workers from
+the last checkpoint. node0 hosts the store. To survive the loss of node0 as well, run `rallypoint serve` on another
+machine and use its address as the endpoint.
 """
 
 import argparse

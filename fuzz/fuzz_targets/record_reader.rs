@@ -1,4 +1,4 @@
-//! Fuzzes FileStore's file. The checks are in `rallypoint_fuzz::record_reader`.
+//! Fuzzes the content of a FileStore file. The checks are in `rallypoint_fuzz::record_reader`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rallypoint_fuzz::record_reader(data));

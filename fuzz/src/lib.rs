@@ -1,5 +1,5 @@
 //! The checks of the fuzz targets. For any input, the code must not panic, must give the same result for every split of
-//! the input, and must encode without loss.
+//! the input, and must encode what it has decoded without loss.
 //!
 //! The fuzz targets call these functions with the bytes of a fuzzer. The tests of the core call them with the seed
 //! corpus. A function panics if its check fails.
@@ -18,10 +18,10 @@ use rallypoint_core::{Limits, WireError};
 use loopback::Loopback;
 
 /// The piece lengths of the splits. Pieces of 7 and 64 bytes end within lengths and strings.
-const PIECES: [usize; 4] = [1, 7, 64, usize::MAX];
+const PIECE_LENGTHS: [usize; 4] = [1, 7, 64, usize::MAX];
 
 /// Returns limits so low that short inputs reach them.
-fn limits() -> Limits {
+fn low_limits() -> Limits {
     let mut limits = Limits::default();
     (limits.key_len, limits.value_len, limits.keys_per_request, limits.frame_len) = (64, 256, 32, 1024);
     (limits.keys, limits.queue_items, limits.store_bytes) = (8, 4, 2048);
@@ -35,7 +35,7 @@ fn for_every_split<T: PartialEq + std::fmt::Debug>(
     data: &[u8],
     read: impl Fn(&mut dyn Iterator<Item = &[u8]>) -> T,
 ) -> T {
-    let [first, others @ ..] = PIECES.map(|piece| read(&mut data.chunks(piece)));
+    let [first, others @ ..] = PIECE_LENGTHS.map(|len| read(&mut data.chunks(len)));
     for other in others {
         assert_eq!(first, other, "the result depends on the split");
     }
@@ -44,7 +44,7 @@ fn for_every_split<T: PartialEq + std::fmt::Debug>(
 
 /// Checks the decoder of requests and a server with the stream of one client.
 pub fn request_decoder(data: &[u8]) {
-    for limits in [Limits::default(), limits()] {
+    for limits in [Limits::default(), low_limits()] {
         let (frames, error) = for_every_split(data, |pieces| requests(pieces, &limits));
         assert!(data.starts_with(&frames.concat()), "encoding changed the bytes");
         assert!(error.is_some() || frames.concat().len() <= data.len());
@@ -114,7 +114,7 @@ fn server(limits: &Limits) -> Loopback {
 /// stream, fail, or change its receive window, or it advances the time.
 pub fn hub(data: &[u8]) {
     const CONNECTIONS: usize = 4;
-    let mut net = server(&limits());
+    let mut net = server(&low_limits());
     let mut ids = [None; CONNECTIONS];
     let mut data = data;
     while let [command, amount, rest @ ..] = data {
@@ -155,7 +155,7 @@ pub fn hub(data: &[u8]) {
     );
 }
 
-/// Checks the decoder of replies with a stream of one kind, which the first byte selects.
+/// Checks the decoder of replies with a stream of replies of one kind, which the first byte selects.
 pub fn reply_decoder(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let kind = match choice % 8 {
@@ -168,7 +168,7 @@ pub fn reply_decoder(data: &[u8]) {
         6 => ReplyKind::Popped,
         _ => ReplyKind::Keys,
     };
-    for limits in [Limits::default(), limits()] {
+    for limits in [Limits::default(), low_limits()] {
         let (read, _) = for_every_split(data, |pieces| replies(kind, pieces, &limits));
         assert!(data.starts_with(&read), "encoding changed the bytes");
     }
@@ -214,7 +214,7 @@ pub fn record_reader(data: &[u8]) {
     assert!(damage.is_some() || user_keys(&table).count() <= data.len());
 }
 
-/// Parses records. Returns them, the end of the last one, and the damage after it, if any.
+/// Parses records. Returns them, the position after the last one, and the damage at that position, if any.
 fn records(pieces: &mut dyn Iterator<Item = &[u8]>) -> (Vec<Record>, usize, Option<String>) {
     let (mut records, mut bytes, mut position) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {

@@ -6,7 +6,7 @@ A comment stands directly above its block, and may have several parts, separated
 
 | part | meaning |
 |---|---|
-| none | the block runs in terminal 1, and the next block starts after it has exited |
+| default | the block runs in terminal 1, and the next block starts after it has exited |
 | `terminal N` | the block runs in terminal N, and only the next block of that terminal waits for it to exit |
 | `server` | the block runs in its own terminal until the end of the page, where SIGINT stops it; the next block starts after this block has printed its expected output |
 | `hosts` | the block needs several hosts; it is checked like `not run` |
@@ -27,17 +27,17 @@ PART = re.compile(
     r"|(?P<reason>hosts)|not run: (?P<why>.+)"
 )
 
-SERVES = re.compile(r"^rallypoint serve(?!.*--(?:help|list-limits)).*\s*\Z", re.MULTILINE)
+SERVE_COMMAND = re.compile(r"^rallypoint serve(?!.*--(?:help|list-limits)).*\s*\Z", re.MULTILINE)
 
-RUN = {"sh", "python"}
-OUTPUT = {"text", "json"}
-NOT_CHECKED = {"", "dockerfile", "ini", "toml", "yaml"}
-LANGUAGES = RUN | OUTPUT | NOT_CHECKED | {"rust"}
+RUN_LANGUAGES = {"sh", "python"}
+OUTPUT_LANGUAGES = {"text", "json"}
+UNCHECKED_LANGUAGES = {"", "dockerfile", "ini", "toml", "yaml"}
+LANGUAGES = RUN_LANGUAGES | OUTPUT_LANGUAGES | UNCHECKED_LANGUAGES | {"rust"}
 
 
 @dataclasses.dataclass
 class Block:
-    """One code block. The fields after `text` are the parts of its comment."""
+    """One code block. The fields from `terminal` to `reason` are the parts of its comment."""
 
     line: int
     language: str
@@ -48,17 +48,18 @@ class Block:
     exit: int = 0
     file: str | None = None
     reason: str | None = None
+    """Why the block does not run, from `hosts` or `not run: REASON`. None if it runs."""
     output: list[str] = dataclasses.field(default_factory=list)
     """The lines of the output block that follows this block."""
 
     def __post_init__(self):
-        if SERVES.search(self.text) and not self.reason:
+        if SERVE_COMMAND.search(self.text) and not self.reason:
             self.server = True
             self.output = ["listening on …"]
 
     @property
     def runs(self):
-        return self.language in RUN and not self.file and not self.reason
+        return self.language in RUN_LANGUAGES and not self.file and not self.reason
 
 
 def read(page):
@@ -74,7 +75,7 @@ def read(page):
         if block.language not in LANGUAGES:
             raise ValueError(f"line {line}: unknown language {block.language!r}; known are {', '.join(sorted(LANGUAGES))}")
         # Output belongs to the block directly before it.
-        if block.language in OUTPUT and not block.reason and found and found[-1].runs:
+        if block.language in OUTPUT_LANGUAGES and not block.reason and found and found[-1].runs:
             found[-1].output = block.text.splitlines()
         found.append(block)
     comments = len(re.findall("<!-- test:", page))

@@ -16,11 +16,11 @@ BLOCK_TIMEOUT = 120
 STOP_TIMEOUT = 20
 """Seconds to wait for a server to exit after SIGINT."""
 
-CHANGES_A_JOB = ("RALLYPOINT_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "VIRTUAL_ENV", "CONDA_PREFIX")
+JOB_VARIABLE_PREFIXES = ("RALLYPOINT_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "VIRTUAL_ENV", "CONDA_PREFIX")
 """Prefixes of environment variables that blocks don't inherit, because they would change the jobs of the page."""
 
-CHANGES_THE_MACHINE = ("apt-get", "cargo", "docker", "pip", "podman", "sudo", "systemctl", "uv", "uvx")
-"""Programs that blocks must not run."""
+FORBIDDEN_PROGRAMS = ("apt-get", "cargo", "docker", "pip", "podman", "sudo", "systemctl", "uv", "uvx")
+"""Programs that blocks must not run, because they would change the machine."""
 
 SCRIPT = """\
 set -euo pipefail
@@ -114,7 +114,7 @@ class Running:
         """Stops a server with SIGINT, as Ctrl-C does. Fails if the server has already exited."""
         for process in self.processes:
             if process.poll() is not None:
-                self.fail(f"the server ended before the page did, with exit code {process.returncode}")
+                self.fail(f"the server exited before the end of the page, with exit code {process.returncode}")
             os.killpg(process.pid, signal.SIGINT)
         for process in self.processes:
             try:
@@ -135,7 +135,7 @@ class Terminals:
     def __init__(self, folder):
         self.folder = folder
         paths = [programs(folder / "bin"), pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(CHANGES_A_JOB)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(JOB_VARIABLE_PREFIXES)}
         self.environment = inherited | {
             "PATH": os.pathsep.join(map(str, paths)),
             "HOME": str(folder),
@@ -150,8 +150,8 @@ class Terminals:
     def run(self, block):
         """Starts a block after the previous block of its terminal has exited, or writes it to disk if it is a file.
 
-        For a server, waits for its expected output. For another block, waits until it exits, unless its comment names a
-        terminal.
+        For a server, waits for its expected output. For any other block, waits until the block exits, unless its comment
+        names a terminal.
         """
         if block.file:
             (self.folder / block.file).write_text(block.text)
@@ -201,9 +201,9 @@ class Terminals:
 
 def programs(folder):
     """Creates a directory of programs and returns it: a `torchrun` that uses this Python, and stubs of the programs in
-    CHANGES_THE_MACHINE, which print an error and fail."""
+    FORBIDDEN_PROGRAMS, which print an error and fail."""
     refuse = "echo 'a page must not run this; write `not run: REASON` above the block' >&2; exit 1"
-    scripts = dict.fromkeys(CHANGES_THE_MACHINE, refuse) | {"torchrun": 'exec python -m torch.distributed.run "$@"'}
+    scripts = dict.fromkeys(FORBIDDEN_PROGRAMS, refuse) | {"torchrun": 'exec python -m torch.distributed.run "$@"'}
     folder.mkdir()
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")

@@ -21,8 +21,8 @@ def page(*blocks):
 GOOD = {
     "variables and the folder carry over": [("sh", "mkdir sub; cd sub; export NAME=x"), ("sh", 'test "$NAME $(basename $PWD)" = "x sub"')],
     "output may be shortened": [("sh", "echo one; echo two, three"), ("text", "two … three")],
-    "output is compared only with the block before it": [("text", "anything")],
-    "a Python block prints its comments": [("python", "print(1 + 1)  # 2")],
+    "a text block without a block before it is not compared": [("text", "anything")],
+    "the comment after a print in a Python block is its expected output": [("python", "print(1 + 1)  # 2")],
     "a block may fail on purpose": [("sh", "exit 3", "exit 3")],
     "a command may fail on purpose": [("sh", "sh -c 'exit 3'   # exit code 3\ntrue   # exit code 3 if not true")],
     "a file is written and not run": [("python", "import missing", "file train.py"), ("sh", "grep -q missing train.py")],
@@ -35,7 +35,7 @@ GOOD = {
         ("sh", "rallypoint serve --listen 0.0.0.0:29400"),
         ("sh", "rallypoint store --endpoint node0:29400 ping"),
     ],
-    "any other server has a comment": [("python", "import time\nprint('ready', flush=True)\ntime.sleep(600)", "server"), ("text", "ready")],
+    "a server other than `rallypoint serve` needs a comment": [("python", "import time\nprint('ready', flush=True)\ntime.sleep(600)", "server"), ("text", "ready")],
     "also terminal 1 may run at the same time": [
         ("sh", "until [ -e two ]; do sleep 0.01; done", "terminal 1"),
         ("sh", "touch two", "terminal 2"),
@@ -58,7 +58,7 @@ BAD = [
     ("the output does not contain", [("sh", "echo one"), ("text", "two")]),
     ("these lines in this order", [("python", "print(1 + 1)  # 3")]),
     ("exit code 7, not 0", [("sh", "exit 7", "terminal 2"), ("sh", "sleep 60")]),
-    ("the server ended before the page did", [("sh", "true", "server"), ("sh", "sleep 0.5")]),
+    ("the server exited before the end of the page", [("sh", "true", "server"), ("sh", "sleep 0.5")]),
     ("unexpected argument '--nosuch'", [("sh", "rallypoint run --nosuch 2 train.py", "not run: needs two hosts")]),
     ("a page must not run this", [("sh", "pip install rallypoint")]),
     ("unknown part 'background'", [("sh", "true", "background")]),

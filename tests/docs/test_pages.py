@@ -28,11 +28,11 @@ def free_ports(count):
     """Yields `count` free ports, which stay bound with SO_REUSEADDR. The kernel assigns them to no other process, but a server
     can listen on them."""
     with contextlib.ExitStack() as sockets:
-        held = [sockets.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
+        reserved = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in reserved:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
-        yield [str(each.getsockname()[1]) for each in held]
+        yield [str(each.getsockname()[1]) for each in reserved]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -69,7 +69,7 @@ def check(block):
                 parsed = subprocess.run([binary(), *words], capture_output=True, text=True, timeout=20, check=False)
                 assert parsed.returncode == 0, f"line {block.line}: {shlex.join(words)}\n{parsed.stderr}"
     if block.language == "rust":
-        assert is_documented(block.text), f"line {block.line}: copy this example to the documentation of a crate, where it is tested"
+        assert is_in_doc_comments(block.text), f"line {block.line}: copy this example to a doc comment of a crate, where `cargo test` runs it"
 
 
 def rallypoint_commands(text):
@@ -101,7 +101,7 @@ def up_to_script(words):
     return [*words, "--help"]
 
 
-def is_documented(example):
+def is_in_doc_comments(example):
     """Returns whether the doc comments of a crate contain `example`. `cargo test` runs examples in doc comments."""
     wanted = [line.strip() for line in example.splitlines() if line.strip()]
     for source in (ROOT / "crates").rglob("src/**/*.rs"):

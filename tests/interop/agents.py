@@ -59,9 +59,9 @@ class Launcher:
 
 
 def wait_until(what, condition, *launchers):
-    """Waits until `condition()` is true. A timeout shows the output of the launchers."""
+    """Waits until `condition()` is true. The message of a TimeoutError contains the output of the launchers."""
 
-    def written():
+    def outputs():
         return "\n".join(f"== {launcher.kind} ({launcher.process.poll()})\n{launcher.text}" for launcher in launchers)
 
-    return clock.wait_until(what, condition, PROCESS_TIMEOUT, written)
+    return clock.wait_until(what, condition, PROCESS_TIMEOUT, outputs)

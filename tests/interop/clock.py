@@ -55,9 +55,9 @@ def delayed_since(before, *pids):
     return sum(delay - before.get(task, 0) for task, delay in run_delays(*pids).items())
 
 
-def assert_stays(what, condition, time_long):
-    """Asserts every 10 ms for `time_long` seconds that `condition` is true."""
-    end = time.monotonic() + time_long
+def assert_stays(what, condition, duration):
+    """Asserts every 10 ms for `duration` seconds that `condition` is true."""
+    end = time.monotonic() + duration
     while time.monotonic() < end:
         assert condition(), f"no longer true: {what}"
         time.sleep(0.01)

@@ -2,7 +2,7 @@
 
 How to run, from the root of the repository:
 
-    cargo build --release
+    cargo build --release --workspace --bins
     "$(scripts/torch-venv)/bin/python" -m pytest -n 2 tests/interop
 
 `scripts/torch-venv` creates an environment with torch and pytest once and prints its path. The binary is
@@ -39,25 +39,25 @@ from harness import Harness
 @pytest.fixture
 def ours():
     """A harness for our server."""
-    yield from _stage(OurServer())
+    yield from _harness_for(OurServer())
 
 
 @pytest.fixture
 def libuv():
     """A harness for torch's default server."""
-    yield from _stage(TorchServer(libuv=True))
+    yield from _harness_for(TorchServer(libuv=True))
 
 
 @pytest.fixture
 def legacy():
-    """A harness for torch's older server."""
-    yield from _stage(TorchServer(libuv=False))
+    """A harness for torch's legacy server, which does not use libuv."""
+    yield from _harness_for(TorchServer(libuv=False))
 
 
 @pytest.fixture(params=SERVERS)
 def harness(request):
     """A harness for each of the three servers in turn."""
-    yield from _stage(SERVERS[request.param]())
+    yield from _harness_for(SERVERS[request.param]())
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def port():
     The fixture keeps the port bound with SO_REUSEADDR. The kernel assigns it to no other process, but a server can
     listen on it.
     """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
-def _stage(server):
+def _harness_for(server):
     harness = Harness(server)
     try:
         yield harness

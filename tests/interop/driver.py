@@ -26,7 +26,7 @@ def _bytes(word):
 
 
 class OurStore:
-    """One of our stores in a process of its own. The arguments are those of `store_driver`."""
+    """One of our stores in a process of its own. The arguments are those of `store_driver`. Timeouts are in milliseconds."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
@@ -108,7 +108,7 @@ class OurStore:
         self._request("append", key, _hex(value))
 
     def start_adds(self, key, times):
-        """Starts `times` additions of 1. Returns a function that waits for the sum after each addition."""
+        """Starts `times` additions of 1. Returns a function that waits for them and returns the sum after each addition."""
         receive = self.start("adds", key, times)
         return lambda: [int(word) for word in receive().split()]
 
@@ -151,7 +151,7 @@ class OurStore:
         return [_bytes(word) for word in self._request("synchronize", _hex(data), rank, world_size, prefix, timeout).split()]
 
     def elastic_barrier(self, prefix, rank, world_size, timeout=int(WAIT_TIMEOUT * 1000)):
-        return self._request("meet", prefix, rank, world_size, timeout)
+        return self._request("elastic_barrier", prefix, rank, world_size, timeout)
 
 
 class OurClient(OurStore):

@@ -1,5 +1,5 @@
-"""A program that uses the stores of torch.distributed. `test_python_dropin.py` runs it unchanged, and again with only the
-import in the next line changed. Both runs must print the same."""
+"""A program that uses the stores of torch.distributed. `test_python_dropin.py` runs it unchanged, and again with
+`import rallypoint as dist` in place of its first import. Both runs must print the same."""
 
 import torch.distributed as dist
 
@@ -54,7 +54,7 @@ try:
 except dist.QueueEmptyError as error:
     show("no more jobs", isinstance(error, dist.DistStoreError), isinstance(error, RuntimeError))
 
-# A timeout, caught as programs usually do.
+# A timeout, caught with the exception type that programs usually name.
 try:
     server.wait(["never set"], datetime.timedelta(milliseconds=100))
 except dist.DistStoreError as error:
@@ -62,7 +62,7 @@ except dist.DistStoreError as error:
 except RuntimeError:
     show("not the error that was expected")
 
-# Everything else.
+# The other operations, properties and errors.
 server.multi_set(["a", "b"], ["1", "2"])
 show(server.multi_get(["a", "b"]), server.has_extended_api())
 server.append("a", "+")

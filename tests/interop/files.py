@@ -1,4 +1,4 @@
-"""FileStores of torch and ours on one file. Torch's stores run in this process, and each of our stores in its own process."""
+"""Torch's FileStores and ours on one file. Torch's stores run in this process, and each of our stores in its own process."""
 
 import multiprocessing
 import struct
@@ -12,12 +12,12 @@ from driver import OurStore
 forked = multiprocessing.get_context("fork")
 
 
-class Ours(OurStore):
+class OurFileStore(OurStore):
     def __init__(self, path, num_workers=-1, timeout=WAIT_TIMEOUT):
         super().__init__("file", path, int(timeout * 1000), num_workers)
 
 
-class Torch:
+class TorchFileStore:
     """Torch's FileStore in this process, with an explicit `close`."""
 
     def __init__(self, path, num_workers=-1, timeout=WAIT_TIMEOUT):
@@ -33,7 +33,7 @@ class Torch:
     kill = close
 
 
-SIDES = {"torch": Torch, "ours": Ours}
+SIDES = {"torch": TorchFileStore, "ours": OurFileStore}
 PAIRS = [("torch", "ours"), ("ours", "torch")]
 
 
@@ -46,8 +46,8 @@ def path(tmp_path):
 def open_store(path):
     """A function that opens a store of torch or of ours on the file `path`.
 
-    At the end of the test, the fixture deletes the file before torch's stores. On a torn, damaged or replaced file, the
-    destructors of torch's stores would spin forever, because no timeout applies to them.
+    At the end of the test, the fixture deletes the file before it closes the stores. On a torn, damaged or replaced
+    file, the destructor of torch's store would spin forever, because it has no timeout.
     """
     stores = []
 
@@ -69,7 +69,7 @@ def record(key, value=b""):
 
 
 @contextmanager
-def in_torch_process(target, *arguments):
+def in_forked_process(target, *arguments):
     """Runs `target` in a forked process, which is killed at the end of the `with` block."""
     process = forked.Process(target=target, args=arguments)
     process.start()

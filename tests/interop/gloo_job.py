@@ -14,7 +14,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-WORLD = int(sys.argv[1])
+WORLD_SIZE = int(sys.argv[1])
 ENDPOINTS = dict(argument.split("=") for argument in sys.argv[2:])
 TIMEOUT = datetime.timedelta(seconds=60)
 
@@ -29,7 +29,7 @@ def join_group(rank, method):
     os.environ.update(
         MASTER_ADDR=host,
         MASTER_PORT=port,
-        WORLD_SIZE=str(WORLD),
+        WORLD_SIZE=str(WORLD_SIZE),
         RANK=str(rank),
         GLOO_SOCKET_IFNAME="lo",
         # With this variable, all processes are clients of the store, as the workers of an elastic job are.
@@ -37,12 +37,12 @@ def join_group(rank, method):
     )
     group = {"backend": "gloo", "timeout": TIMEOUT}
     if method == "store":
-        dist.init_process_group(store=client(method), rank=rank, world_size=WORLD, **group)
+        dist.init_process_group(store=client(method), rank=rank, world_size=WORLD_SIZE, **group)
     elif method == "prefixed_store":
         store = dist.PrefixStore("job", dist.PrefixStore("round 1", client(method)))
-        dist.init_process_group(store=store, rank=rank, world_size=WORLD, **group)
+        dist.init_process_group(store=store, rank=rank, world_size=WORLD_SIZE, **group)
     elif method == "tcp":
-        dist.init_process_group(init_method=f"tcp://{host}:{port}", rank=rank, world_size=WORLD, **group)
+        dist.init_process_group(init_method=f"tcp://{host}:{port}", rank=rank, world_size=WORLD_SIZE, **group)
     elif method == "env":
         dist.init_process_group(init_method="env://", **group)
 
@@ -59,7 +59,7 @@ def run_collectives(rank, method):
     dist.broadcast(tensor, src=1)
     results["broadcast"] = tensor.item()
 
-    gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(WORLD)]
+    gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(WORLD_SIZE)]
     dist.all_gather(gathered, torch.tensor([rank * rank]))
     results["all_gather"] = [int(each) for each in gathered]
 
@@ -88,7 +88,7 @@ if __name__ == "__main__":
     # The workers are forked, so that torch is imported only once.
     context = multiprocessing.get_context("fork")
     workers = []
-    for rank in range(WORLD):
+    for rank in range(WORLD_SIZE):
         receiver, sender = context.Pipe(duplex=False)
         workers.append((context.Process(target=work, args=(rank, sender), daemon=True), receiver))
         workers[-1][0].start()
@@ -97,5 +97,5 @@ if __name__ == "__main__":
         try:
             print(json.dumps(receiver.recv()))
         except EOFError:
-            sys.exit(f"{process.name} ended without a report")
+            sys.exit(f"{process.name} exited without a report")
         process.join()

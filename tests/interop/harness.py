@@ -10,7 +10,7 @@ import threading
 import torch.distributed as dist
 from clock import WAIT_TIMEOUT, seconds
 from proxy import Proxy
-from raw import RawConnection, settled
+from raw import RawConnection, wait_until_settled
 from servers import OurServer, TorchServer
 
 
@@ -42,7 +42,7 @@ class RequestWatcher:
 
     def __call__(self):
         self._proxy.wait_for_more(0, than=self._sent)
-        settled(self._server)
+        wait_until_settled(self._server)
 
 
 class Harness:
@@ -58,7 +58,7 @@ class Harness:
         return dist.TCPStore(host or self.server.host, self.server.port, is_master=False, timeout=timeout, **options)
 
     def watched_client(self, timeout=seconds(WAIT_TIMEOUT)):
-        """Returns a new torch client, and a function that waits until the server has processed its next request."""
+        """Returns a new torch client, and a function that waits until the server has processed the client's next request."""
         proxy = Proxy((self.server.host, self.server.port))
         self._proxies.append(proxy)
         store = dist.TCPStore("127.0.0.1", proxy.port, is_master=False, timeout=timeout)
@@ -70,7 +70,7 @@ class Harness:
 
     def settle(self):
         """Waits until the server has processed all requests sent so far. Torch's `set` returns before that."""
-        settled(self.server)
+        wait_until_settled(self.server)
 
     def call(self, call, *arguments, **options):
         """Makes a call, records its outcome, and returns it."""
@@ -105,7 +105,7 @@ def on_both_servers(scenario):
         assert theirs, "the scenario recorded nothing"
         assert ours == theirs, "our server (left) against torch's own (right)"
 
-    del test.__wrapped__  # otherwise pytest would look for a fixture of the scenario's argument
+    del test.__wrapped__  # otherwise pytest would look for a fixture with the name of the scenario's argument
     return test
 
 

@@ -1,5 +1,5 @@
-"""Hostile pickles of a rendezvous state, which no pickler writes. Most are as large as our limits allow, and invalid only near
-their end."""
+"""Hostile pickles of rendezvous states. Most have the maximum length of a state. Many are invalid only near their end, so that our
+codec reads nearly everything before it refuses them."""
 
 import datetime
 import pickle
@@ -7,12 +7,13 @@ import struct
 
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
-# The limits of our codec for states.
+# The default limits of our codec for states.
 MAX_STATE_BYTES = 2 << 20
 MAX_STATE_NODES = 10_000
-MAX_STACK = 2 * MAX_STATE_NODES + 64
-MAX_MARKS = 16
 MAX_HOST_BYTES = 255
+
+# Nearly fills the stack of our codec, which has room for two items per node and 1024 more. A mark is an item, too.
+STACK_ITEMS = 2 * MAX_STATE_NODES + 64
 
 START, STOP, MARK, EMPTY_DICT, SET_ITEMS, BUILD = b"\x80\x05", b".", b"(", b"}", b"u", b"b"
 EMPTY_TUPLE, NEW_OBJ, STACK_GLOBAL, MEMOIZE, NONE = b")", b"\x81", b"\x93", b"\x94", b"N"
@@ -32,31 +33,31 @@ NEW_STATE = text(_RendezvousState.__module__) + text("_RendezvousState") + STACK
 
 
 def padded(pickled, end=UNKNOWN_OPCODE):
-    """Pads the pickle with one long text to the maximum length, and appends `end`, which is invalid by default."""
+    """Pads the pickle with one long text to the maximum length, and appends `end`, which by default is an unknown opcode."""
     padding = MAX_STATE_BYTES - len(pickled) - len(end) - 5
-    assert padding > 255, f"{-padding} bytes too many"
+    assert padding > 255, f"only {padding} bytes are left for the padding"
     return pickled + text(b"x" * padding) + end
 
 
 def many_memoized_texts():
-    """Returns a pickle that fills the unpickler's stack up to its limit, and nearly fills its memo."""
-    texts = b"".join(text(f"{index:064}") + MEMOIZE * 6 for index in range(MAX_STACK - 1))
+    """Returns a pickle that nearly fills the stack and the memo of our codec."""
+    texts = b"".join(text(f"{index:064}") + MEMOIZE * 6 for index in range(STACK_ITEMS - 1))
     return padded(START + texts)
 
 
-def one_memo_entry_too_many():
+def too_many_memo_entries():
     return START + text("x") + MEMOIZE * (MAX_STATE_BYTES - 6) + STOP
 
 
-def one_stack_entry_too_many():
+def too_many_stack_items():
     return START + NONE * (MAX_STATE_BYTES - 3) + STOP
 
 
-def deep_marks():
-    return padded(START + MARK * MAX_MARKS + b"".join(text(f"{index:064}") for index in range(MAX_STACK - 1)))
+def many_texts_above_marks():
+    return padded(START + MARK * 16 + b"".join(text(f"{index:064}") for index in range(STACK_ITEMS - 1)))
 
 
-def one_mark_too_many():
+def too_many_marks():
     return START + MARK * (MAX_STATE_BYTES - 3) + STOP
 
 
@@ -65,18 +66,18 @@ def dicts_within_dicts():
 
 
 def full_dicts():
-    """Returns a pickle of MAX_MARKS dictionaries, each built from the maximum number of entries with the same key."""
+    """Returns a pickle of 16 dictionaries, each built from the maximum number of entries with the same key."""
     entries = MARK + (b"h\x00" + NONE) * MAX_STATE_NODES + SET_ITEMS
-    return padded(START + text("x") + MEMOIZE + (EMPTY_DICT + entries) * MAX_MARKS)
+    return padded(START + text("x") + MEMOIZE + (EMPTY_DICT + entries) * 16)
 
 
-def an_attribute_of_maximum_length():
-    """Returns a state with an attribute that is unknown, as an attribute of a later torch version would be."""
+def an_attribute_that_fills_the_state():
+    """Returns a state with a long unknown attribute. Our codec accepts short ones, which later torch versions may add."""
     attribute = START + NEW_STATE + EMPTY_DICT + MARK + text("others")
     return padded(attribute, SET_ITEMS + BUILD + STOP)
 
 
-def an_address_of_maximum_length():
+def an_address_that_fills_the_state():
     node = text(_NodeDesc.__module__) + text("_NodeDesc") + STACK_GLOBAL + EMPTY_TUPLE + NEW_OBJ
     addr = START + node + EMPTY_DICT + MARK + text("pid") + b"K\x01" + text("local_id") + b"K\x00" + text("addr")
     return padded(addr, SET_ITEMS + BUILD + STOP)
@@ -118,14 +119,14 @@ def full_lists_with_an_invalid_heartbeat():
 
 HOSTILE = (
     many_memoized_texts,
-    one_memo_entry_too_many,
-    one_stack_entry_too_many,
-    deep_marks,
-    one_mark_too_many,
+    too_many_memo_entries,
+    too_many_stack_items,
+    many_texts_above_marks,
+    too_many_marks,
     dicts_within_dicts,
     full_dicts,
-    an_attribute_of_maximum_length,
-    an_address_of_maximum_length,
+    an_attribute_that_fills_the_state,
+    an_address_that_fills_the_state,
     a_text_longer_than_the_input,
     one_long_text_as_every_attribute,
     full_lists_with_an_invalid_heartbeat,

@@ -2,8 +2,10 @@
 
     interrupted_calls.py SILENT_PORT CLOSED_PORT FOLDER
 
-Before each call, it prints the name of the call. After a KeyboardInterrupt, it prints the time of the monotonic clock,
-which the test compares with its own.
+The server on SILENT_PORT never replies, and no process listens on CLOSED_PORT.
+
+Before each call, the program prints the name of the call. After a KeyboardInterrupt, it prints the time of the monotonic
+clock, which the test compares with its own.
 """
 
 import signal

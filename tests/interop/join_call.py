@@ -1,4 +1,4 @@
-"""Runs calls that wait for other nodes on their own threads."""
+"""Runs calls that wait for other nodes. Each call has its own thread."""
 
 import queue
 import threading

@@ -26,7 +26,7 @@ LAUNCHERS = ("torchrun", "rallypoint")
 
 @functools.cache
 def torchrun_server():
-    """Returns a process that forks a torchrun for each request. It imports torch only once, which takes most of the time."""
+    """Returns a process that forks a torchrun for each request. It imports torch once, which is most of torchrun's startup time."""
     process = subprocess.Popen(
         [sys.executable, HERE / "torchrun_server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -37,7 +37,7 @@ def torchrun_server():
 
 
 class Torchrun:
-    """One torchrun, forked by `torchrun_server`, with the interface of subprocess.Popen."""
+    """One torchrun, forked by `torchrun_server`, with the part of subprocess.Popen's interface that `Run` uses."""
 
     def __init__(self, args, folder, env):
         self.returncode = None
@@ -94,8 +94,8 @@ class Run:
         self.name = name
         self.folder = folder / name
         (self.folder / "out").mkdir(parents=True, exist_ok=True)
-        ours = ("PET_", "TORCHELASTIC_", "VIRTUAL_ENV", "CONDA_", "PYTHON_EXEC")
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+        removed_prefixes = ("PET_", "TORCHELASTIC_", "VIRTUAL_ENV", "CONDA_", "PYTHON_EXEC")
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(removed_prefixes)}
         # Both launchers must find the same interpreter, and write their temporary files where the test can read them.
         path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
         inherited |= {"PATH": path, "TMPDIR": str(self.folder), "OUT": str(self.folder / "out")}

@@ -142,7 +142,7 @@ class OurNode:
 
 
 def assert_agree(rounds, masters=True):
-    """Asserts that all nodes are in the same round, have the group ranks 0 to N - 1, and have the same master address."""
+    """Asserts that all nodes are in the same round, have the group ranks 0 to N - 1, and, if `masters`, the same master address."""
     assert sorted(info.rank for info in rounds) == list(range(len(rounds))), rounds
     assert {info.world_size for info in rounds} == {len(rounds)}, rounds
     assert len({info.number for info in rounds}) == 1, rounds

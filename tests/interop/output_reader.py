@@ -4,7 +4,7 @@ import threading
 
 
 class OutputReader:
-    """Threads that pass each line of a process's streams to a callback, and an empty line at the end of each stream."""
+    """Threads that pass each line of a process's streams to a callback, and an empty string at the end of each stream."""
 
     def __init__(self, process, *streams):
         """Starts a thread for each of `streams`, which are pairs of a stream and a callback."""

@@ -32,8 +32,8 @@ class Proxy:
             raise TimeoutError(f"the proxy timed out after {WAIT_TIMEOUT} s: {' '.join(map(str, words))}")
         return reply
 
-    def hold_replies_until(self, request):
-        """Delays all replies of the server until a client has sent `request`, but at most for WAIT_TIMEOUT seconds."""
+    def delay_replies_until(self, request):
+        """Delays all replies of the server until the bytes of a client end with `request`, for at most WAIT_TIMEOUT seconds."""
         self._command("hold", request.hex())
 
     def received(self, connection):
@@ -45,7 +45,7 @@ class Proxy:
         self._command("more", connection, than)
 
     def recorded(self):
-        """Returns a list of (direction, bytes) pairs for each connection, in order.
+        """Returns a list of (direction, bytes) pairs for each connection, in the order of the connections' numbers.
 
         The direction is `>` for bytes from the client and `<` for bytes from the server. `>!` and `<!` mean that this
         side has closed the connection.

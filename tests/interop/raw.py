@@ -72,7 +72,7 @@ class RawConnection:
 
     def settle(self):
         """Waits until the server has processed everything that was sent to it."""
-        settled(self.server)
+        wait_until_settled(self.server)
 
     def receive(self, count):
         """Receives `count` bytes, or fewer if the server closes the connection first."""
@@ -112,7 +112,7 @@ class RawConnection:
         return True
 
 
-def settled(server):
+def wait_until_settled(server):
     """Waits until the server has processed everything that any client has sent to it so far.
 
     The server serves ready connections in turn. Once a later connection has received two replies, every connection that

@@ -8,7 +8,7 @@ conversations. Only the nonce of PING, which is the client's process id, differs
 The format of the file:
 
     # text            a comment
-    @ name            the start of a conversation, which is one connection
+    @ name            the start of a connection, with the name of its conversation; NAME_1, NAME_2 if it has several connections
     = op op ...       the operations of its requests, which this script states; they are not derived from the bytes
     > hex             bytes from the client (long data takes several lines)
     < hex             bytes from the server
@@ -30,7 +30,8 @@ from proxy import Proxy
 
 TARGET = pathlib.Path(__file__).parent.parent / "transcripts" / f"torch-{torch.__version__.split('+')[0]}-libuv.txt"
 CONNECT = "validate ping"
-BYTES_BEFORE_FIRST_WAIT = (5 + 5) + (1 + 8 + len("init/") + 8) + (1 + 8 + 8 + len("init/"))
+# The bytes of VALIDATE and PING, of ADD, and of the first WAIT.
+BYTES_THROUGH_FIRST_WAIT = (5 + 5) + (1 + 8 + len("init/") + 8) + (1 + 8 + 8 + len("init/"))
 
 
 def ms(n):
@@ -60,7 +61,7 @@ CONVERSATIONS = []
 
 
 def conversation(*ops):
-    """Registers a function as a conversation. `ops` has, for each of its connections, the names of the operations."""
+    """Registers a function as a conversation. `ops` has one string per connection, with the names of its operations."""
 
     def register(function):
         CONVERSATIONS.append((function.__name__, ops, function))
@@ -89,7 +90,7 @@ def set_and_get(recording):
 
 
 @conversation(f"{CONNECT} set wait get check")
-def names_and_values_are_any_bytes(recording):
+def keys_and_values_are_any_bytes(recording):
     store = recording.client()
     key, value = "ключ\0", bytes(range(256)) + b"!"
     store.set(key, value)
@@ -107,7 +108,7 @@ def add(recording):
 
 
 @conversation(f"{CONNECT} set add")
-def add_to_what_is_no_number_is_closed(recording):
+def add_to_a_non_number_closes_the_connection(recording):
     store = recording.client()
     store.set("k", "abc")
     expect_error(dist.DistNetworkError, lambda: store.add("k", 1))
@@ -193,7 +194,7 @@ def a_wait_that_times_out(recording):
 def a_wake_up_that_crosses_the_cancel(recording):
     store = recording.client()
     recording.master.set("k", "v")
-    recording.proxy.hold_replies_until(b"\x0c")
+    recording.proxy.delay_replies_until(b"\x0c")  # CANCEL_WAIT
     expect_error(dist.DistStoreError, lambda: store.wait(["k"], ms(100)))
     assert store.check(["k"]) is True
 
@@ -258,8 +259,8 @@ def the_masters_own_client(recording):
     recording.proxy = Proxy(("127.0.0.1", port), listen=("127.0.0.2", port))
     joiner = threading.Thread(
         target=lambda: (
-            # The second worker joins after the master has polled once and found too few workers.
-            recording.proxy.wait_for_more(0, than=BYTES_BEFORE_FIRST_WAIT),
+            # The second worker connects after the GET of the master's first poll, so that this poll finds too few workers.
+            recording.proxy.wait_for_more(0, than=BYTES_THROUGH_FIRST_WAIT),
             dist.TCPStore("127.0.0.1", port, world_size=2, is_master=False, timeout=ms(10_000)),
         )
     )
@@ -349,4 +350,4 @@ def read(text):
 if __name__ == "__main__":
     TARGET.parent.mkdir(exist_ok=True)
     TARGET.write_text(write(record()))
-    print(f"{TARGET}: {len(read(TARGET.read_text()))} conversations")
+    print(f"{TARGET}: {len(read(TARGET.read_text()))} connections")

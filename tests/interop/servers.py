@@ -76,17 +76,17 @@ class OurServer:
 
     @contextlib.contextmanager
     def frozen(self):
-        """Stops the server's process during the `with` block. Requests that arrive meanwhile stay unread (see `unread`)."""
+        """Suspends the server's process during the `with` block. The server does not read requests that arrive meanwhile."""
         self.process.send_signal(signal.SIGSTOP)
         try:
-            # SIGSTOP stops the threads of the process one after the other.
+            # SIGSTOP suspends the threads of the process one after the other.
             tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
-            wait_until("the server to stop", lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
+            wait_until("the server to be suspended", lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
             yield
         finally:
             self.process.send_signal(signal.SIGCONT)
 
-    def unread(self):
+    def unread_connections(self):
         """Returns the number of connections with bytes that the server has not read."""
         local = f":{self.port:04X}"
         rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]

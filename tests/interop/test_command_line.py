@@ -1,4 +1,4 @@
-"""`rallypoint store` on torch's servers and ours, with which a user inspects a running job."""
+"""The command `rallypoint store`, which inspects the store of a running job, on torch's servers and on ours."""
 
 import json
 import socket
@@ -9,6 +9,7 @@ from clock import REPLY_TIMEOUT, WAIT_TIMEOUT
 from servers import OurServer, binary
 
 WITH_QUEUES = ["libuv", "ours"]
+# Exit codes of `rallypoint store`.
 ABSENT, TIMED_OUT, UNREACHABLE, OTHER_VALUE = 3, 4, 5, 6
 
 

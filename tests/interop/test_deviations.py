@@ -1,7 +1,7 @@
 """Deviations: cases in which our server differs from torch's on purpose.
 
-`docs/compatibility.md` lists each deviation with its reason. Most tests also run on torch's server, to show that torch
-still behaves differently. If torch no longer does, the deviation can be removed from the list.
+`docs/compatibility.md` lists each deviation with its reason. Most tests also assert how torch's server behaves. If such an
+assertion fails, torch has changed, and the deviation may no longer exist.
 """
 
 import pytest
@@ -14,7 +14,7 @@ CONNECTION_LOST = "torch.distributed.DistNetworkError: Failed to recv, got 0 byt
 
 
 def test_a_failed_compare_set_wakes_no_waiter(libuv, ours):
-    def get_while_another_fails_to_set(harness, timeout):
+    def get_during_failed_compare_set(harness, timeout):
         other = harness.client()
         store, wait_for_request = harness.watched_client()
         store.set_timeout(timeout)
@@ -24,11 +24,11 @@ def test_a_failed_compare_set_wakes_no_waiter(libuv, ours):
         assert other.check(["k"]) is False
         return waiting.result()
 
-    assert get_while_another_fails_to_set(libuv, seconds(WAIT_TIMEOUT)) == b""
-    assert "wait timeout after 1000ms, keys: /k" in get_while_another_fails_to_set(ours, ms(1000))
+    assert get_during_failed_compare_set(libuv, seconds(WAIT_TIMEOUT)) == b""
+    assert "wait timeout after 1000ms, keys: /k" in get_during_failed_compare_set(ours, ms(1000))
 
 
-def test_a_wait_returns_the_value_of_a_key_that_was_deleted_during_the_wait(libuv, ours):
+def test_a_multi_get_returns_the_value_of_a_key_that_was_deleted_while_it_waited(libuv, ours):
     def get_deleted_key(harness):
         store, wait_for_request = harness.watched_client()
         waiting = Background(store.multi_get, ["k1", "k2"])
@@ -44,7 +44,7 @@ def test_a_wait_returns_the_value_of_a_key_that_was_deleted_during_the_wait(libu
 
 
 def test_a_compare_set_that_creates_a_key_wakes_its_waiter(legacy, ours):
-    def get_while_another_sets(harness, timeout):
+    def get_during_compare_set(harness, timeout):
         other = harness.client()
         store, wait_for_request = harness.watched_client()
         store.set_timeout(timeout)
@@ -53,8 +53,8 @@ def test_a_compare_set_that_creates_a_key_wakes_its_waiter(legacy, ours):
         assert other.compare_set("k", "", "made") == b"made"
         return waiting.result()
 
-    assert "wait timeout" in get_while_another_sets(legacy, ms(1000))
-    assert get_while_another_sets(ours, seconds(WAIT_TIMEOUT)) == b"made"
+    assert "wait timeout" in get_during_compare_set(legacy, ms(1000))
+    assert get_during_compare_set(ours, seconds(WAIT_TIMEOUT)) == b"made"
 
 
 def test_a_multi_set_is_atomic(libuv, ours):
@@ -74,7 +74,7 @@ def test_a_multi_set_is_atomic(libuv, ours):
 
 
 def test_an_incomplete_multi_set_stores_nothing(libuv, ours):
-    def num_keys_after_half(harness):
+    def num_keys_after_incomplete_frame(harness):
         frame = raw.request("multi_set", [("/a", "1"), ("/b", "2")])
         with harness.raw() as slow:
             slow.send(frame[:-1])
@@ -82,8 +82,8 @@ def test_an_incomplete_multi_set_stores_nothing(libuv, ours):
         harness.settle()
         return harness.client().num_keys()
 
-    assert num_keys_after_half(libuv) == 1
-    assert num_keys_after_half(ours) == 0
+    assert num_keys_after_incomplete_frame(libuv) == 1
+    assert num_keys_after_incomplete_frame(ours) == 0
 
 
 def test_two_pipelined_waits_each_get_a_reply(libuv, ours):
@@ -162,7 +162,7 @@ def test_a_barrier_can_be_reused(libuv, ours):
     assert both == (None, None)
 
 
-def test_setting_a_key_with_the_barriers_name_does_not_open_it(libuv, ours):
+def test_setting_a_key_with_the_name_of_a_barrier_does_not_open_the_barrier(libuv, ours):
     def barrier_while_its_name_is_set(harness, timeout):
         other = harness.client()
         store, wait_for_request = harness.watched_client()

@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 from clock import WAIT_TIMEOUT, seconds
 from driver import OurError
-from files import PAIRS, Ours, Torch, forked, in_torch_process, open_store, path  # noqa: F401  fixtures among them
+from files import PAIRS, OurFileStore, TorchFileStore, forked, in_forked_process, open_store, path  # noqa: F401  fixtures among them
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
@@ -71,8 +71,8 @@ def test_the_same_calls_have_the_same_results_and_leave_the_same_bytes(tmp_path)
         store.close()
         return results
 
-    theirs = session(Torch, tmp_path / "theirs")
-    assert session(Ours, tmp_path / "ours") == theirs
+    theirs = session(TorchFileStore, tmp_path / "theirs")
+    assert session(OurFileStore, tmp_path / "ours") == theirs
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     assert len(theirs) > 20
 
@@ -96,7 +96,7 @@ def test_our_list_keys_omits_the_files_own_key(open_store):
 
 
 @pytest.mark.parametrize(("waiter", "setter"), PAIRS)
-def test_one_side_waits_for_the_other(open_store, waiter, setter):
+def test_a_get_of_one_side_ends_when_the_other_sets_the_key(open_store, waiter, setter):
     waiting, other = open_store(waiter), open_store(setter)
     found = []
     thread = threading.Thread(target=lambda: found.append(waiting.get("k")))
@@ -124,7 +124,7 @@ def test_concurrent_adds_of_both_sides_lose_no_update(open_store, path):
     times = 300
     adders = [open_store("ours") for _ in range(2)]
     sums = forked.Queue()
-    with in_torch_process(add_many, path, times, sums), in_torch_process(add_many, path, times, sums):
+    with in_forked_process(add_many, path, times, sums), in_forked_process(add_many, path, times, sums):
         pending = [each.start_adds("counter", times) for each in adders]
         seen = [number for receive in pending for number in receive()]
         seen += sums.get(timeout=WAIT_TIMEOUT) + sums.get(timeout=WAIT_TIMEOUT)

@@ -1,7 +1,7 @@
 """Faults of a file that torch's FileStore and ours share.
 
-In the cases in which torch hangs, both stores open the same file, and ours must not hang. Torch's processes are killed at
-the end of the test.
+On some of these faults, torch's store ignores its timeout and hangs. Our store must time out. Calls of torch that hang run
+in a forked process, which the test kills.
 """
 
 import fcntl
@@ -15,14 +15,17 @@ import pytest
 import torch.distributed as dist
 from clock import WAIT_TIMEOUT, delayed_since, run_delays, seconds, wait_until
 from driver import OurError
-from files import forked, in_torch_process, open_store, path, record  # noqa: F401  fixtures among them
+from files import forked, in_forked_process, open_store, path, record  # noqa: F401  fixtures among them
 
 # The maximum duration of a call with a timeout of 1 s, without the time for which it waited for a processor.
 MAX_SECONDS = 1.1
 
 
 def assert_times_out(ours, call, name):
-    """Asserts that a call with a timeout of 1 s fails in time. Returns its error and its duration in seconds."""
+    """Asserts that a call with a timeout of 1 s fails with the error `name` after at least 1 s and at most `MAX_SECONDS`.
+
+    Returns the error and the duration in seconds.
+    """
     pids = ours.process.pid, "self"
     start_time, before = time.monotonic(), run_delays(*pids)
     with pytest.raises(OurError) as failure:
@@ -58,10 +61,10 @@ def test_our_get_on_an_unlinked_file_fails_at_its_timeout(open_store, path):
         torch.get("k")
 
 
-def get_with_torch(path, key, ready):
+def get_with_torch(path, key, go):
     store = dist.FileStore(str(path), -1)
     store.set_timeout(seconds(1))
-    ready.wait(WAIT_TIMEOUT)
+    go.wait(WAIT_TIMEOUT)
     store.get(key)
 
 
@@ -69,32 +72,32 @@ def get_with_torch(path, key, ready):
 def test_our_store_recovers_from_a_torn_tail_on_which_torch_spins(open_store, path, tail):
     ours = open_store("ours", timeout=1)
     ours.set("k", "v")
-    ready = forked.Event()
-    with in_torch_process(get_with_torch, path, "absent", ready) as torch:
+    go = forked.Event()
+    with in_forked_process(get_with_torch, path, "absent", go) as torch:
         # A reference count of 2 shows that torch's process has opened the file.
-        wait_until("torch's child to open the file", lambda: record("refcount/", "2") in path.read_bytes())
+        wait_until("torch's process to open the file", lambda: record("refcount/", "2") in path.read_bytes())
         with path.open("ab") as file:
             file.write(tail)
         torn_bytes = path.read_bytes()
-        ready.set()
-        began = cpu_seconds(torch.pid)
+        go.set()
+        torch_before = cpu_seconds(torch.pid)
         # Torch spins for longer than its timeout of 1 s, and keeps the file locked meanwhile.
-        wait_until("torch to spin", lambda: cpu_seconds(torch.pid) - began > 1.5)
+        wait_until("torch to spin", lambda: cpu_seconds(torch.pid) - torch_before > 1.5)
         assert torch.is_alive()
         # Our store reads an existing key. A `get` of an absent key, and a `set`, which needs the lock, time out.
-        before = cpu_seconds(ours.process.pid)
+        ours_before = cpu_seconds(ours.process.pid)
         assert ours.get("k") == b"v"
         assert_times_out(ours, lambda: ours.get("torn"), "Timeout")
         assert_times_out(ours, lambda: ours.set("k", "w"), "FileTimeout")
         # If our store spun during the two timeouts, it would use 2 s of processor time.
-        assert cpu_seconds(ours.process.pid) - before < 0.5
+        assert cpu_seconds(ours.process.pid) - ours_before < 0.5
         assert torch.is_alive() and path.read_bytes() == torn_bytes
     # Once torch's process is killed, our next write repairs the file, so that torch can read it, too.
     ours.set("k", "w")
     assert path.read_bytes() == torn_bytes[: -len(tail)] + record("/k", "w")
-    healed = open_store("torch", timeout=1)
-    assert healed.get("k") == b"w"
-    assert not healed.check(["torn"])
+    reader = open_store("torch", timeout=1)
+    assert reader.get("k") == b"w"
+    assert not reader.check(["torn"])
 
 
 def set_forever(path):
@@ -107,9 +110,9 @@ def test_our_store_works_on_a_file_whose_torch_writers_were_killed_at_any_moment
     ours = open_store("ours", timeout=2)
     rng = random.Random(7)
     for _ in range(8):
-        with in_torch_process(set_forever, path) as torch:
+        with in_forked_process(set_forever, path) as torch:
             size = path.stat().st_size
-            wait_until("torch's child to write", lambda: path.stat().st_size > size + 10_000)
+            wait_until("torch's process to write", lambda: path.stat().st_size > size + 10_000)
             time.sleep(rng.random() * 0.01)  # a random moment
             torch.kill()
             torch.join(WAIT_TIMEOUT)
@@ -139,15 +142,15 @@ def set_with_torch(path, opened, go):
 def test_a_locked_file_hangs_torch_and_times_out_in_our_store(open_store, path):
     ours = open_store("ours", timeout=1)
     opened, held, go = forked.Event(), forked.Event(), forked.Event()
-    with in_torch_process(set_with_torch, path, opened, go) as torch:
+    with in_forked_process(set_with_torch, path, opened, go) as torch:
         assert opened.wait(WAIT_TIMEOUT)
-        with in_torch_process(hold_lock, path, held):
+        with in_forked_process(hold_lock, path, held):
             assert held.wait(WAIT_TIMEOUT)
             go.set()
             error, _ = assert_times_out(ours, lambda: ours.set("k", "v"), "FileTimeout")
             assert "lock" in error.message
             torch.join(1.5)
-            assert torch.is_alive(), "torch ignores its timeout of 1 s"
+            assert torch.is_alive(), "torch's `set` must still hang after its timeout of 1 s"
         torch.join(WAIT_TIMEOUT)
         assert torch.exitcode == 0
     assert ours.get("k") == b"w"

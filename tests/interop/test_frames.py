@@ -12,27 +12,27 @@ def replies(harness, *requests):
 
 
 @on_both_servers
-def test_empty_lists_empty_names_and_arbitrary_bytes_get_torchs_replies(harness):
+def test_empty_lists_empty_keys_and_arbitrary_bytes_get_torchs_replies(harness):
     request = raw.request
     for name, frames in {
-        "wait for nothing": [request("wait", [])],
-        "check of nothing": [request("check", [])],
-        "multi_get of nothing": [request("multi_get", [])],
-        "multi_set of nothing": [request("multi_set", [])],
+        "wait for no keys": [request("wait", [])],
+        "check of no keys": [request("check", [])],
+        "multi_get of no keys": [request("multi_get", [])],
+        "multi_set of no keys": [request("multi_set", [])],
         "cancel without a wait": [request("cancel_wait")],
-        "empty name": [request("set", "", "v"), request("get", "")],
-        "odd bytes": [request("set", b"\x00\xff\n", b"\xff\x00"), request("get", b"\x00\xff\n")],
+        "empty key": [request("set", "", "v"), request("get", "")],
+        "bytes that are not UTF-8": [request("set", b"\x00\xff\n", b"\xff\x00"), request("get", b"\x00\xff\n")],
         "empty value": [request("set", "k", ""), request("get", "k"), request("check", ["k"])],
-        "get of what is absent": [request("get", "absent")],
-        "multi_get of what is absent": [
+        "get of an absent key": [request("get", "absent")],
+        "multi_get with an absent key": [
             request("set", "a", "A"),
             request("multi_get", ["a", "absent", "a"]),
         ],
-        "pop of what is absent": [request("queue_pop", "absent")],
-        "delete of what is absent": [request("delete_key", "absent")],
+        "pop of an absent queue": [request("queue_pop", "absent")],
+        "delete of an absent key": [request("delete_key", "absent")],
         "the same key twice": [request("multi_set", [("t", "1"), ("t", "2")]), request("multi_get", ["t", "t"])],
-        "a barrier for one": [request("barrier", "solo", 1)],
-        "a wait for what is there": [request("set", "w", "1"), request("wait", ["w", "w"])],
+        "barrier of one client": [request("barrier", "solo", 1)],
+        "wait for a present key": [request("set", "w", "1"), request("wait", ["w", "w"])],
     }.items():
         harness.record(name, replies(harness, *frames))
 
@@ -46,7 +46,7 @@ def test_a_hundred_requests_in_one_segment_are_answered_in_order(harness):
 
 
 @on_both_servers
-def test_one_request_in_many_segments_is_one_request(harness):
+def test_a_request_that_arrives_byte_by_byte_gets_one_reply(harness):
     for frame in [
         raw.request("set", "key", "value"),
         raw.request("add", "n", 5),
@@ -79,16 +79,16 @@ def test_lengths_beyond_the_limits_close_the_connection_before_their_bytes_arriv
     for count in [8193, 2**31, 2**62, 2**64 - 1]:
         with harness.raw() as connection:
             connection.send(bytes([raw.OPS.index("get")]) + raw.u64(count))
-            harness.record(f"a name of {count}", connection.is_closed())
+            harness.record(f"a key of {count} bytes", connection.is_closed())
     for count in [8 * 2**20 + 1, 2**31, 2**62, 2**64 - 1]:
         with harness.raw() as connection:
             connection.send(bytes([raw.OPS.index("set")]) + raw.text("k") + raw.u64(count))
-            harness.record(f"a value of {count}", connection.is_closed())
+            harness.record(f"a value of {count} bytes", connection.is_closed())
     for op in ["check", "wait", "multi_get", "multi_set"]:
         for count in [131_073, 2**25, 2**63, 2**64 - 1]:
             with harness.raw() as connection:
                 connection.send(bytes([raw.OPS.index(op)]) + raw.u64(count))
-                harness.record(f"{op} of {count}", connection.is_closed())
+                harness.record(f"{op} of {count} keys", connection.is_closed())
     harness.call(store.num_keys)
 
 
@@ -109,9 +109,9 @@ def test_requests_before_a_half_close_are_answered(harness):
     with harness.raw() as connection:
         connection.send(raw.request("set", "k", "v") + raw.request("get", "k"))
         connection.socket.shutdown(socket.SHUT_WR)
-        harness.record("answer", connection.receive_text())
-        harness.record("then", connection.is_closed())
+        harness.record("reply", connection.receive_text())
+        harness.record("closed after the reply", connection.is_closed())
     with harness.raw() as connection:
         connection.send_request("wait", ["absent"])
         connection.socket.shutdown(socket.SHUT_WR)
-        harness.record("a waiter", connection.is_closed())
+        harness.record("closed while waiting", connection.is_closed())

@@ -1,7 +1,7 @@
-"""`synchronize`, `get_all`, `barrier` and `create_c10d_store` of torch.distributed.elastic and our versions of them, used
-in one job, on torch's servers and on ours.
+"""Torch's elastic helpers and ours in one job: `synchronize`, `get_all`, `barrier` and `create_c10d_store`.
 
-Our ranks are processes of the program `helpers_driver`. Torch's ranks are threads of this process.
+The tests run on torch's servers and on ours. Our ranks are processes of the program `helpers_driver`. Torch's ranks are
+threads of this process.
 """
 
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 from clock import REPLY_TIMEOUT, WAIT_TIMEOUT, assert_stays, seconds, wait_until
 from servers import SERVERS, driver, is_reached
-from torch.distributed.elastic.utils import store as torchs
+from torch.distributed.elastic.utils import store as torch_helpers
 from torch.distributed.elastic.utils.distributed import create_c10d_store
 
 pytestmark = pytest.mark.timeout(180)
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.timeout(180)
 SHORT_TIMEOUT = 1.0  # seconds
 
 
-def ms(timeout):
+def to_ms(timeout):
+    """Converts seconds to an argument of `helpers_driver`, in milliseconds."""
     return str(int(timeout * 1000))
 
 
@@ -114,8 +115,8 @@ def test_synchronize_returns_the_values_of_all_ranks(server, ours):
         server,
         range(4),
         ours,
-        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(WAIT_TIMEOUT), f"from{rank}"],
-        lambda store, rank: torchs.synchronize(store, f"from{rank}".encode(), rank, 4, "data/", WAIT_TIMEOUT),
+        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, to_ms(WAIT_TIMEOUT), f"from{rank}"],
+        lambda store, rank: torch_helpers.synchronize(store, f"from{rank}".encode(), rank, 4, "data/", WAIT_TIMEOUT),
     )
     for rank in range(4):
         values = outcomes[rank]
@@ -125,7 +126,7 @@ def test_synchronize_returns_the_values_of_all_ranks(server, ours):
             assert values == [f"from{n}".encode() for n in range(4)], rank
 
 
-def test_get_all_leaves_the_same_keys(server):
+def test_get_all_returns_the_values_of_all_ranks_and_stores_torchs_keys(server):
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     for rank in range(2):
         store.set(f"k{rank}", f"v{rank}")
@@ -133,8 +134,8 @@ def test_get_all_leaves_the_same_keys(server):
         server,
         range(2),
         {0},
-        lambda rank: ["get_all", endpoint(server), "k", 2, rank, ms(WAIT_TIMEOUT)],
-        lambda store, rank: torchs.get_all(store, rank, "k", 2),
+        lambda rank: ["get_all", endpoint(server), "k", 2, rank, to_ms(WAIT_TIMEOUT)],
+        lambda store, rank: torch_helpers.get_all(store, rank, "k", 2),
     )
     assert outcomes == {0: ["v0", "v1"], 1: [b"v0", b"v1"]}
     assert store.get("k/finished/num_members") == b"2"
@@ -146,8 +147,8 @@ def test_an_incomplete_exchange_times_out_on_every_rank_and_ours_names_the_missi
         server,
         [0, 2],
         {2},
-        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, ms(REPLY_TIMEOUT), "x"],
-        lambda store, rank: torchs.synchronize(store, b"x", rank, 4, "data/", REPLY_TIMEOUT),
+        lambda rank: ["synchronize", endpoint(server), "data/", 4, rank, to_ms(REPLY_TIMEOUT), "x"],
+        lambda store, rank: torch_helpers.synchronize(store, b"x", rank, 4, "data/", REPLY_TIMEOUT),
     )
     assert isinstance(outcomes[0], dist.DistStoreError)
     name, message = outcomes[2].args
@@ -161,18 +162,20 @@ def test_a_barrier_of_both_libraries_opens_for_all_ranks(server, ours):
         server,
         range(4),
         ours,
-        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(WAIT_TIMEOUT), ms(SHORT_TIMEOUT)],
-        lambda store, rank: torchs.barrier(store, 4, "b", WAIT_TIMEOUT, rank),
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, to_ms(WAIT_TIMEOUT), to_ms(SHORT_TIMEOUT)],
+        lambda store, rank: torch_helpers.barrier(store, 4, "b", WAIT_TIMEOUT, rank),
     )
     assert outcomes == {rank: [] if rank in ours else None for rank in range(4)}
 
 
 def test_a_barrier_opens_only_after_the_last_rank_has_arrived(server):
-    early = [OurRank("barrier", endpoint(server), "b", 3, rank, ms(WAIT_TIMEOUT), ms(SHORT_TIMEOUT)) for rank in (0, 1)]
+    early = [
+        OurRank("barrier", endpoint(server), "b", 3, rank, to_ms(WAIT_TIMEOUT), to_ms(SHORT_TIMEOUT)) for rank in (0, 1)
+    ]
     store = dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False)
     wait_until("both ranks to arrive", lambda: store.add("b/num_members", 0) == 2)
     assert_stays("both ranks wait", lambda: [rank.process.poll() for rank in early] == [None, None], 0.5)
-    torchs.barrier(store, 3, "b", WAIT_TIMEOUT, 2)
+    torch_helpers.barrier(store, 3, "b", WAIT_TIMEOUT, 2)
     assert [rank.outcome() for rank in early] == [[], []]
 
 
@@ -181,8 +184,8 @@ def test_a_barrier_works_without_rank_numbers(server):
         server,
         range(2),
         {1},
-        lambda rank: ["barrier", endpoint(server), "b", 2, "-", ms(WAIT_TIMEOUT), ms(SHORT_TIMEOUT)],
-        lambda store, rank: torchs.barrier(store, 2, "b", WAIT_TIMEOUT),
+        lambda rank: ["barrier", endpoint(server), "b", 2, "-", to_ms(WAIT_TIMEOUT), to_ms(SHORT_TIMEOUT)],
+        lambda store, rank: torch_helpers.barrier(store, 2, "b", WAIT_TIMEOUT),
     )
     assert outcomes == {0: None, 1: []}
 
@@ -192,14 +195,15 @@ def test_torchs_rank_0_names_the_missing_ranks_and_counts_ours_as_present(server
         server,
         [0, 1],
         {1},
-        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(REPLY_TIMEOUT), ms(WAIT_TIMEOUT)],
-        lambda store, rank: torchs.barrier(store, 4, "b", REPLY_TIMEOUT, rank, trace_timeout=SHORT_TIMEOUT),
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, to_ms(REPLY_TIMEOUT), to_ms(WAIT_TIMEOUT)],
+        lambda store, rank: torch_helpers.barrier(store, 4, "b", REPLY_TIMEOUT, rank, trace_timeout=SHORT_TIMEOUT),
     )
     error = outcomes[0]
     assert isinstance(error, dist.DistStoreError)
     missing = str(error).partition("missing_ranks=[")[2].partition("]")[0]
     assert set(missing.split(", ")) == {"2", "3"}, error
-    # Torch's rank 0 sets its trace key only after its own timeout. Our rank waits for that key.
+    # Torch's rank 0 sets its trace key only after its own timeout. Our rank waits for that key, so it counts rank 0 as
+    # present.
     name, message = outcomes[1].args
     assert name == "Timeout"
     assert "2 of 4 ranks arrived, missing: 2, 3" in message
@@ -210,8 +214,8 @@ def test_our_rank_0_names_the_missing_ranks_and_releases_torchs_ranks(server):
         server,
         [0, 1, 2],
         {0},
-        lambda rank: ["barrier", endpoint(server), "b", 4, rank, ms(REPLY_TIMEOUT), ms(WAIT_TIMEOUT)],
-        lambda store, rank: torchs.barrier(store, 4, "b", REPLY_TIMEOUT + 2 * SHORT_TIMEOUT, rank),
+        lambda rank: ["barrier", endpoint(server), "b", 4, rank, to_ms(REPLY_TIMEOUT), to_ms(WAIT_TIMEOUT)],
+        lambda store, rank: torch_helpers.barrier(store, 4, "b", REPLY_TIMEOUT + 2 * SHORT_TIMEOUT, rank),
     )
     name, message = outcomes[0].args
     assert name == "Timeout"
@@ -234,7 +238,7 @@ def torchs_create(rank, port, world_size, timeout):
 
 def ours_create(rank, port, world_size, timeout):
     role = "serve" if rank == 0 else "join"
-    return OurRank("create", f"127.0.0.1:{port}", role, world_size, ms(timeout))
+    return OurRank("create", f"127.0.0.1:{port}", role, world_size, to_ms(timeout))
 
 
 @pytest.mark.parametrize("libuv", ["1", "0"])

@@ -1,4 +1,4 @@
-"""One torchrun agent and one `rallypoint run` agent in one job, with two gloo workers on each node."""
+"""Jobs with one torchrun node and one `rallypoint run` node."""
 
 import os
 import pathlib
@@ -46,7 +46,10 @@ def parent(pid):
 
 
 def workers_of(launcher, folder, world):
-    """Returns the process ids of a launcher's running workers. In our launcher, they are children of the agent process."""
+    """Returns the process ids of a launcher's running workers.
+
+    Torchrun's workers are its children. Ours are children of the agent, which is a child of the process in `launcher`.
+    """
     found = []
     for _, pid in starts(folder, world):
         try:
@@ -82,7 +85,8 @@ def test_both_nodes_restart_and_finish_after_a_worker_on_either_is_killed(port, 
 @pytest.mark.parametrize("first_kind", ["ours", "torchrun"])
 def test_a_job_grows_from_one_node_to_two_and_shrinks_back(port, tmp_path, first_kind):
     second_kind = {"ours": "torchrun", "torchrun": "ours"}[first_kind]
-    # A torch node that was alone first stays its own master in later rounds, unless store sharing is disabled.
+    # A torch node that was alone in its first round keeps itself as the master in later rounds, unless store sharing is
+    # disabled.
     share = first_kind == "ours"
     with launch(first_kind, port, "1:2", tmp_path, hosts=True, share=share) as first:
         wait_until("start alone", lambda: len(starts(tmp_path, 2)) == 2, first)
@@ -143,7 +147,7 @@ def test_a_finished_torchrun_without_heartbeats_causes_no_restart(port, tmp_path
         assert ours.text.count("begun") == 1, ours.text
 
 
-def test_our_finished_node_rejoins_without_a_torchrun_that_was_killed(port):
+def test_our_finished_node_rejoins_after_the_torchrun_node_was_killed(port):
     # Torch's workers survive if their agent is killed, so this worker checks whether its parent still runs.
     script = "echo begun; while kill -0 $PPID; do sleep 0.1; done"
     with (

@@ -31,7 +31,7 @@ def test_get_returns_the_value_that_was_set(harness):
 
 
 @on_both_servers
-def test_names_and_values_may_be_any_text_or_bytes(harness):
+def test_keys_may_be_any_text_and_values_any_bytes(harness):
     store = harness.client()
     for key in ["", "/", "a/b", "ключ", "a\0b", "\n", "k" * 8191]:
         harness.call(store.set, key, f"value of {key[:5]}")
@@ -178,7 +178,7 @@ def test_a_client_reports_timeout_host_port_and_extended_api(harness):
     harness.record("host", store.host)
     harness.record("port", store.port == harness.server.port)
     harness.record("libuv", store.libuvBackend)
-    harness.record("default", harness.client(timeout=datetime.timedelta(seconds=300)).timeout)
+    harness.record("timeout of 300 s", harness.client(timeout=datetime.timedelta(seconds=300)).timeout)
 
 
 @on_both_servers
@@ -189,12 +189,12 @@ def test_a_clone_shares_the_store_but_not_the_connection(harness):
     harness.call(clone.get, "k")
     harness.record("timeout", clone.timeout)
     clone.set_timeout(ms(100))
-    harness.record("timeout of the first", store.timeout)
+    harness.record("timeout of the original", store.timeout)
     harness.call(clone.get, "missing")
     clone.set_timeout(seconds(WAIT_TIMEOUT))
-    harness.call(store.set, "from the first", "1")
-    harness.call(clone.get, "from the first")
-    # The server closes the connection of the original, and the clone's stays open.
+    harness.call(store.set, "from the original", "1")
+    harness.call(clone.get, "from the original")
+    # An ADD on text makes the server close the original's connection. The clone's connection stays open.
     store.set("text", "abc")
     harness.call(store.add, "text", 1)
     harness.call(clone.get, "k")

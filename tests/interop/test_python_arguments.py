@@ -20,8 +20,8 @@ INVALID_CALLS = {
     "a key that is a number": lambda store: store.set(1, "v"),
     "a key that is None": lambda store: store.get(None),
     "a key with a lone surrogate": lambda store: store.get("\udfff"),
-    "get of nothing": lambda store: store.get(),
-    "get of two": lambda store: store.get("a", "b"),
+    "get without a key": lambda store: store.get(),
+    "get of two keys": lambda store: store.get("a", "b"),
     "add of text": lambda store: store.add("k", "1"),
     "add of a float": lambda store: store.add("k", 1.5),
     "add of None": lambda store: store.add("k", None),
@@ -34,23 +34,23 @@ INVALID_CALLS = {
     "check of None": lambda store: store.check(None),
     "wait for text": lambda store: store.wait("abc"),
     "wait without keys": lambda store: store.wait(),
-    "wait with a number": lambda store: store.wait(["k"], 1),
-    "wait with text": lambda store: store.wait(["k"], "1"),
+    "wait with a timeout that is a number": lambda store: store.wait(["k"], 1),
+    "wait with a timeout that is text": lambda store: store.wait(["k"], "1"),
     "a timeout that is a number": lambda store: store.set_timeout(1),
     "a timeout that is None": lambda store: store.set_timeout(None),
     "a timeout that is a datetime": lambda store: store.set_timeout(datetime.datetime.now()),
     "compare_set with too few arguments": lambda store: store.compare_set("k", "a"),
     "compare_set with numbers": lambda store: store.compare_set("k", 1, 2),
-    "delete_key of several": lambda store: store.delete_key(["a", "b"]),
+    "delete_key of a list": lambda store: store.delete_key(["a", "b"]),
     "append of a number": lambda store: store.append("k", 5),
     "multi_get of text": lambda store: store.multi_get("abc"),
     "multi_set of text": lambda store: store.multi_set("ab", "cd"),
     "multi_set of numbers": lambda store: store.multi_set(["a"], [1]),
     "queue_push of None": lambda store: store.queue_push("q", None),
     "queue_pop without a key": lambda store: store.queue_pop(block=False),
-    "num_keys of something": lambda store: store.num_keys(1),
+    "num_keys with an argument": lambda store: store.num_keys(1),
     "an unknown keyword": lambda store: store.get(keys="k"),
-    "a barrier of text": lambda store: store.barrier("b", "2"),
+    "a barrier whose size is text": lambda store: store.barrier("b", "2"),
     "a barrier without a size": lambda store: store.barrier("b"),
     "an unknown method": lambda store: store.nothing(),
 }
@@ -89,24 +89,24 @@ INVALID_CONSTRUCTIONS = {
     "a negative port": lambda module, path: module.TCPStore("localhost", -1, is_master=True),
     "a host that is a number": lambda module, path: module.TCPStore(1, 0, is_master=True),
     "a host that is None": lambda module, path: module.TCPStore(None, 0, is_master=True),
-    "a world that is text": lambda module, path: module.TCPStore("localhost", 0, "2", True),
-    "a world of zero": lambda module, path: module.TCPStore("localhost", 0, 0, True),
-    "a master that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, 1),
-    "a master that is None": lambda module, path: module.TCPStore("localhost", 0, 1, None),
+    "a world size that is text": lambda module, path: module.TCPStore("localhost", 0, "2", True),
+    "a world size of zero": lambda module, path: module.TCPStore("localhost", 0, 0, True),
+    "an is_master that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, 1),
+    "an is_master that is None": lambda module, path: module.TCPStore("localhost", 0, 1, None),
     "a timeout that is a number": lambda module, path: module.TCPStore("localhost", 0, 1, True, 30),
     "a timeout that is None": lambda module, path: module.TCPStore("localhost", 0, 1, True, timeout=None),
     "an unknown keyword": lambda module, path: module.TCPStore("localhost", 0, is_server=True),
     "an argument twice": lambda module, path: module.TCPStore("localhost", 0, host_name="x"),
-    "a file that is a number": lambda module, path: module.FileStore(1),
-    "a file that is None": lambda module, path: module.FileStore(None),
-    "no file": lambda module, path: module.FileStore(),
-    "a file's world that is text": lambda module, path: module.FileStore(path, "2"),
-    "a hash store of something": lambda module, path: module.HashStore(1),
-    "a part of nothing": lambda module, path: module.PrefixStore("p", None),
-    "a part of text": lambda module, path: module.PrefixStore("p", "store"),
-    "a part without a name": lambda module, path: module.PrefixStore(module.HashStore()),
-    "a part whose name is a number": lambda module, path: module.PrefixStore(1, module.HashStore()),
-    "a base store of something": lambda module, path: module.Store(1),
+    "a file name that is a number": lambda module, path: module.FileStore(1),
+    "a file name that is None": lambda module, path: module.FileStore(None),
+    "no file name": lambda module, path: module.FileStore(),
+    "a FileStore whose world size is text": lambda module, path: module.FileStore(path, "2"),
+    "a HashStore with an argument": lambda module, path: module.HashStore(1),
+    "a PrefixStore of None": lambda module, path: module.PrefixStore("p", None),
+    "a PrefixStore of text": lambda module, path: module.PrefixStore("p", "store"),
+    "a PrefixStore without a prefix": lambda module, path: module.PrefixStore(module.HashStore()),
+    "a PrefixStore whose prefix is a number": lambda module, path: module.PrefixStore(1, module.HashStore()),
+    "a base Store with an argument": lambda module, path: module.Store(1),
 }
 
 
@@ -119,7 +119,7 @@ def test_an_invalid_constructor_call_raises_torchs_exception(case, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_objects_with_index_or_bool_are_accepted():
+def test_an_object_with_index_is_accepted_as_an_integer_and_an_integer_as_a_boolean():
     class Seven:
         def __index__(self):
             return 7
@@ -161,7 +161,7 @@ ACCEPTED_LISTS = {
 REFUSED_LISTS = {
     "a dictionary": lambda: {"a": 0},
     "an iterator": lambda: iter(["a"]),
-    "pairs": lambda: {"a": 0}.items(),
+    "a dictionary's items": lambda: {"a": 0}.items(),
     "a class with __iter__": Iterable,
     "a range": lambda: range(1),
 }
@@ -220,7 +220,7 @@ def test_adding_to_a_value_that_is_not_an_integer_raises_torchs_exception_and_sh
         stores_by_family[family].set("k", "word")
     expected, found = (exception_of(lambda store: store.add("k", 1), store) for store in stores_by_family.values())
     assert isinstance(found, type(expected)) and isinstance(expected, (ValueError, RuntimeError))
-    assert "cannot add 1 to k: it holds" in str(found) and "word" in str(found)
+    assert "cannot add 1 to k: its value is" in str(found) and "word" in str(found)
     assert stores_by_family["ours"].get("k") == b"word"
 
 
@@ -231,7 +231,7 @@ def test_a_barrier_of_fewer_than_one_caller_is_refused():
             store.barrier("b", size)
 
 
-def test_a_file_name_may_be_a_path(tmp_path):
+def test_a_file_name_may_be_a_path_object(tmp_path):
     store = FAMILIES["ours"].FileStore(pathlib.Path(tmp_path) / "store")
     store.set("k", "v")
     assert store.path == str(tmp_path / "store")

@@ -29,7 +29,7 @@ def wheels():
 
 @pytest.fixture(scope="session")
 def run_isolated(wheels, tmp_path_factory):
-    """A function that runs a command and returns its output, in an environment with only the two wheels and without Rust."""
+    """A function that runs a command in an environment with only the two wheels and without Rust, and returns its output."""
     folder = tmp_path_factory.mktemp("alone")
     venv.create(folder, with_pip=True)
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
@@ -84,7 +84,7 @@ def test_workers_run_in_the_python_that_the_command_belongs_to(run_isolated, tmp
     elsewhere = {"PATH": "/usr/bin:/bin"}
     for command in (f"{prefix}/bin/rallypoint",), (f"{prefix}/bin/python", "-m", "rallypoint"):
         assert run_isolated(*command, "run", str(script), **elsewhere).strip() == prefix, command
-    # `python -m` selects the Python, even if another environment is activated.
+    # If another environment is activated, `rallypoint` uses that environment's Python, but `python -m rallypoint` its own.
     other = {**elsewhere, "VIRTUAL_ENV": sys.prefix}
     assert run_isolated(f"{prefix}/bin/rallypoint", "run", str(script), **other).strip() == sys.prefix
     assert run_isolated(f"{prefix}/bin/python", "-m", "rallypoint", "run", str(script), **other).strip() == prefix

@@ -109,7 +109,7 @@ def test_many_threads_can_use_one_store(kind, tmp_path):
 def run(script, *arguments):
     """Runs a script in a new process and returns the lines that it prints.
 
-    A fork of this process would copy torch and the threads of the tests.
+    Scripts that fork need a process without torch and without the threads of the tests.
     """
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)], capture_output=True, text=True, timeout=60
@@ -200,7 +200,7 @@ def test_processes_of_multiprocessing_use_the_store_they_were_forked_with():
     assert run(script) == ["[0, 0, 0, 0] [b'v', b'v', b'v', b'v']"]
 
 
-def test_a_child_forked_while_threads_share_servers_can_share_its_own_server():
+def test_a_child_forked_while_threads_create_multi_tenant_stores_can_create_its_own():
     script = """
 import os, sys, threading
 import rallypoint
@@ -301,7 +301,7 @@ def test_our_exceptions_have_torchs_names_and_base_classes():
         assert bases(rallypoint, name) == bases(dist, name)
 
 
-def test_our_exceptions_are_torchs_too_if_torch_is_loaded_and_never_load_it():
+def test_our_exceptions_derive_from_torchs_if_torch_is_loaded_and_never_load_torch():
     script = """
         import pickle, sys
         import rallypoint

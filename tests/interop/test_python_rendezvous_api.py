@@ -1,6 +1,6 @@
 """The rendezvous API: names, parameters, registry, handlers, settings, errors.
 
-Tests run with torch's library and with ours.
+Tests with the fixture `lib` run with torch's library and with ours.
 """
 
 import inspect
@@ -36,7 +36,7 @@ def test_our_modules_export_every_name_that_torch_exports(module):
     ("module", "extra"),
     [("c10d", {"C10dRendezvousBackend", "create_backend", "DEFAULT_PORT"}), ("dynamic", {"Token", "get_method_name"})],
 )
-def test_our_modules_have_torchs_public_names_outside_of_all(module, extra):
+def test_our_modules_have_the_public_names_that_torch_omits_from_dunder_all(module, extra):
     for name in extra:
         assert hasattr(getattr(TORCH, module), name), name
         assert hasattr(getattr(OURS, module), name), name
@@ -321,7 +321,7 @@ def test_rendezvous_store_info_compares_by_value(lib):
     assert (info.MASTER_ADDR_KEY, info.MASTER_PORT_KEY) == ("MASTER_ADDR", "MASTER_PORT")
 
 
-def test_rank_0_publishes_the_workers_store_and_all_ranks_read_it(lib):
+def test_rank_0_publishes_the_address_of_the_workers_store_and_all_ranks_read_it(lib):
     store = lib.dist.HashStore()
     info = lib.api.RendezvousStoreInfo
     first = info.build(0, store, "127.0.0.9", 4711)
@@ -382,7 +382,7 @@ def test_settings_are_read_only(lib):
         settings.run_id = "other"
 
 
-def test_get_method_name_returns_the_callers_name(lib):
+def test_get_method_name_returns_the_name_of_its_callers_caller(lib):
     def inner():
         return lib.dynamic.get_method_name()
 
@@ -411,6 +411,6 @@ def test_endpoints_are_parsed_as_in_torch(endpoint):
     assert outcome(OURS) == outcome(TORCH)
 
 
-def test_an_ipv6_address_without_brackets_has_no_port():
+def test_an_ipv6_address_without_brackets_and_port_gets_the_default_port():
     assert OURS.utils.parse_rendezvous_endpoint("::1", 123) == ("::1", 123)
     assert OURS.utils.parse_rendezvous_endpoint("::1", -1) == ("::1", -1)

@@ -1,4 +1,7 @@
-"""The `c10d` backend with each store, and the creation of its store. Tests run with torch's library and with ours."""
+"""The `c10d` backend with each kind of store, and the creation of its store.
+
+Tests with the fixture `lib` run with torch's library and with ours.
+"""
 
 import base64
 import pickle
@@ -124,8 +127,6 @@ def test_our_server_refuses_a_value_that_is_not_a_state_and_describes_it():
 
 def test_a_failing_store_raises_a_connection_error_with_the_stores_exception_as_cause(lib):
     class Failing(lib.dist.Store):
-        fails = False
-
         def compare_set(self, key, expected, desired):
             return desired if isinstance(desired, bytes) else desired.encode()
 
@@ -191,7 +192,7 @@ def test_the_first_backend_hosts_the_store_if_is_host_is_not_given(lib):
     assert second.get_state()[0] == state(1)
 
 
-def test_timeouts_have_torchs_defaults(lib):
+def test_the_read_timeout_has_torchs_default(lib):
     _, store = lib.c10d.create_backend(lib.parameters())
     assert store.timeout == timedelta(seconds=60)
 

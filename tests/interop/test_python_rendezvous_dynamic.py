@@ -1,6 +1,6 @@
 """Nodes of a dynamic rendezvous: rounds, waiting, spares, heartbeats, closing.
 
-Tests run with torch's library and with ours.
+Tests with the fixture `lib` run with torch's library and with ours.
 """
 
 import os
@@ -25,7 +25,7 @@ def server(lib):
 
 @pytest.fixture
 def publish_in_each_round(lib, monkeypatch):
-    """Makes torch's rank 0 publish the workers' store in each round.
+    """Makes torch's rank 0 publish the address of the workers' store in each round.
 
     Torch's rank 0 does so only if store sharing is disabled. Ours always does.
     """
@@ -299,7 +299,7 @@ def test_a_closed_rendezvous_stays_closed_for_all_nodes(lib, server):
     assert first.handler.is_closed() is False
     assert first.handler.set_closed() is None
     assert second.handler.is_closed() is True
-    wait_until("the first node to see that it is closed", first.handler.is_closed)
+    wait_until("the first node to see that the rendezvous is closed", first.handler.is_closed)
     for node in (first, second):
         with pytest.raises(lib.api.RendezvousClosedError):
             node.start().joined()
@@ -408,7 +408,7 @@ def test_a_backend_that_returns_invalid_values_raises_an_error(returned):
 
 
 def test_an_overridden_method_of_our_backend_is_called():
-    """Rust bypasses Python only if the backend's methods are not overridden."""
+    """The Rust handler calls the Python methods of our backend only if a subclass overrides them."""
     store = OURS.dist.HashStore()
     calls = []
 
@@ -468,7 +468,7 @@ def test_torchs_nodes_and_ours_join_one_round_on_either_server(host, first):
     for info in infos:
         assert info.store.get("rank 3") == b"here"
     nodes[1].handler.shutdown()
-    wait_until("torch's node to see that it is closed", nodes[0].handler.is_closed)
+    wait_until("torch's node to see that the rendezvous is closed", nodes[0].handler.is_closed)
     for node in nodes:
         node.stop_heartbeats()
 
@@ -494,7 +494,7 @@ def test_our_handler_on_torchs_store_returns_torchs_prefix_store():
     assert store.get("torch.rendezvous.job.0/k") == b"v"
 
 
-def test_our_errors_are_torchs_too_if_torch_is_loaded(lib):
+def test_our_errors_derive_from_torchs_if_torch_is_loaded(lib):
     node = Node(OURS, OURS.server(), new_run_id(), (1, 1))
     node.handler.set_closed()
     with pytest.raises(lib.api.RendezvousClosedError) as error:

@@ -185,8 +185,8 @@ def test_synchronize_and_barrier_work_on_a_store_written_in_python(lib):
     assert {"set", "add", "wait"} <= set(store.names)
 
 
-class KeysOnly:
-    """A mock of a store, as a user's tests may have: `wait` takes only keys, and every call is recorded."""
+class MockStore:
+    """A store that records its calls, as a mock in a user's tests might. Its `wait` takes keys and no timeout."""
 
     def __init__(self):
         self.calls = []
@@ -214,28 +214,28 @@ class KeysOnly:
         self.calls.append(("wait", keys))
 
 
-def calls_on_a_keys_only_store(lib):
-    calls = []
+def results_and_calls_on_mock_stores(lib):
+    outcomes = []
     for call in (
         lambda store: lib.store.get_all(store, 0, "prefix", 3),
         lambda store: lib.store.get_all(store, 1, "prefix", 3),
         lambda store: lib.store.synchronize(store, b"data", 0, 3, "prefix"),
         lambda store: lib.store.barrier(store, 3, "prefix"),
     ):
-        store = KeysOnly()
-        calls.append((call(store), store.calls))
-    return calls
+        store = MockStore()
+        outcomes.append((call(store), store.calls))
+    return outcomes
 
 
 def test_a_store_whose_wait_takes_only_keys_gets_the_same_calls_as_from_torch():
-    assert calls_on_a_keys_only_store(OURS) == calls_on_a_keys_only_store(TORCH)
+    assert results_and_calls_on_mock_stores(OURS) == results_and_calls_on_mock_stores(TORCH)
 
 
 @pytest.mark.parametrize("rank", [None, 0, 1])
 def test_a_barrier_on_a_store_whose_wait_takes_only_keys_times_out_as_in_torch(rank):
     def arrive(lib):
-        store = KeysOnly()
-        # To find the missing ranks, torch's barrier passes a timeout to `wait`. The mock accepts any arguments.
+        store = MockStore()
+        # To find the missing ranks, torch's barrier passes a timeout to `wait`, so `wait` must accept any arguments here.
         store.wait = mock.Mock(side_effect=[TORCH.dist.DistStoreError("late"), None, TORCH.dist.DistStoreError("late")])
         with pytest.raises(TORCH.dist.DistStoreError) as caught:
             lib.store.barrier(store, 3, "prefix", barrier_timeout=1, rank=rank, trace_timeout=0.1)

@@ -1,4 +1,5 @@
-"""Nodes that wait: other threads run, Ctrl-C ends the wait, and a forked child fails.
+"""Nodes that wait in a rendezvous: other threads run, Ctrl-C ends the wait, and a forked child cannot use the handlers of
+its parent.
 
 Most tests run a script in a new process.
 """
@@ -48,15 +49,18 @@ COMMON = """
     from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
     from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend, RendezvousTimeout
 
-    def waiting(store, backend=None, nodes=2):
+    def new_handler(store, backend=None, nodes=2):
         backend = backend or C10dRendezvousBackend(store, "job")
         return DynamicRendezvousHandler.from_backend("job", store, backend, nodes, nodes, local_addr="127.0.0.1")
 
-    def interrupted(call):
-        '''Returns the seconds from a signal to the exception, without those in which this process could not run.'''
+    def seconds_to_interrupt(call):
+        '''Interrupts a call with SIGINT. Returns the seconds until the call has raised KeyboardInterrupt.
+
+        Does not count the time in which this process waited for a processor.
+        '''
         sent = []
         def send():
-            # Whether the call already waits then or not, the signal must end it.
+            # The signal must end the call even if the call has not started to wait yet.
             time.sleep(0.3)
             sent.extend([time.monotonic(), run_delays("self")])
             os.kill(os.getpid(), signal.SIGINT)
@@ -88,16 +92,16 @@ def test_ctrl_c_ends_a_wait_and_the_node_leaves_and_can_rejoin(server):
         run_script(
             """
             store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
-            handler = waiting(store)
+            handler = new_handler(store)
             for _ in range(5):
-                print(interrupted(handler.next_rendezvous))
+                print(seconds_to_interrupt(handler.next_rendezvous))
             """,
             server.port,
         )
     )
     with Node(OURS, server, "job", (1, 1)) as node:
         # The node has left the rendezvous, although its process exited right after the interrupted call.
-        state = wait_until("the node to leave", lambda: node.state())
+        state = wait_until("the state of the rendezvous", lambda: node.state())
         assert not state.participants
         assert node.start().joined().world_size == 1
 
@@ -107,12 +111,12 @@ def test_ctrl_c_ends_a_wait_on_a_server_that_does_not_answer(server):
         run_script(
             """
             store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
-            handlers = [waiting(store) for _ in range(3)]
+            handlers = [new_handler(store) for _ in range(3)]
             os.kill(int(sys.argv[2]), signal.SIGSTOP)
             try:
                 for handler in handlers:
                     for call in (handler.next_rendezvous, handler.num_nodes_waiting, handler.set_closed):
-                        print(interrupted(call))
+                        print(seconds_to_interrupt(call))
             finally:
                 os.kill(int(sys.argv[2]), signal.SIGCONT)
             """,
@@ -134,7 +138,7 @@ def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
                     raise AssertionError("set_state must not be called")
 
             for _ in range(3):
-                print(interrupted(waiting(rallypoint.HashStore(), Slow()).next_rendezvous), flush=True)
+                print(seconds_to_interrupt(new_handler(rallypoint.HashStore(), Slow()).next_rendezvous), flush=True)
             os._exit(0)
             """
         )
@@ -142,11 +146,11 @@ def test_ctrl_c_ends_a_wait_in_a_backend_written_in_python():
 
 
 def test_ctrl_c_ends_a_wait_in_a_store_written_in_python():
-    """If a wait on the store fails, the rendezvous continues. If the wait is interrupted, the call raises."""
+    """`next_rendezvous` continues if a wait on the store fails, and raises KeyboardInterrupt if the wait is interrupted."""
     assert_within_100_ms(
         run_script(
             """
-            class Mine(rallypoint.Store):
+            class PollingStore(rallypoint.Store):
                 def __init__(self):
                     super().__init__()
                     self.store = rallypoint.HashStore()
@@ -157,11 +161,11 @@ def test_ctrl_c_ends_a_wait_in_a_store_written_in_python():
                             raise rallypoint.DistStoreError("timeout")
                         time.sleep(0.01)
             for name in ("set", "get", "add", "check", "compare_set", "delete_key", "num_keys"):
-                setattr(Mine, name, lambda self, *given, name=name: getattr(self.store, name)(*given))
+                setattr(PollingStore, name, lambda self, *given, name=name: getattr(self.store, name)(*given))
 
-            handler = waiting(Mine())
+            handler = new_handler(PollingStore())
             for _ in range(5):
-                print(interrupted(handler.next_rendezvous))
+                print(seconds_to_interrupt(handler.next_rendezvous))
             """
         )
     )
@@ -175,7 +179,7 @@ def test_ctrl_c_ends_a_static_rendezvous_which_can_be_retried():
             from rallypoint.elastic.utils.distributed import get_free_port
             handler = StaticTCPRendezvous("127.0.0.1", get_free_port(), 0, 2, "job", 600)
             for _ in range(3):
-                print(interrupted(handler.next_rendezvous))
+                print(seconds_to_interrupt(handler.next_rendezvous))
             """
         )
     )
@@ -189,7 +193,7 @@ def test_ctrl_c_ends_a_barrier_or_synchronize(server, call):
             from rallypoint.elastic.utils.store import barrier, synchronize
             store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
             for _ in range(3):
-                print(interrupted(lambda: {call}))
+                print(seconds_to_interrupt(lambda: {call}))
             """,
             server.port,
         )
@@ -206,8 +210,9 @@ def test_a_node_that_was_interrupted_while_joining_is_not_in_the_round(server):
             job = f"job-{delay}"
             handler = DynamicRendezvousHandler.from_backend(job, store, C10dRendezvousBackend(store, job), 1, 1, local_addr="127.0.0.1")
             returned = []
-            # A signal right after the call raises on the same line as one that ends the call. The interpreter reports a
-            # return before it checks for signals, so the call raised the exception only if no return was reported.
+            # A signal that arrives just after the call has returned raises KeyboardInterrupt on the same line as a signal
+            # that ends the call. The profiler tells the two apart: the interpreter reports a return before it checks for
+            # signals, so the call itself raised the exception only if no return was reported.
             def profile(frame, event, function):
                 if event == "c_return" and function.__name__ == "next_rendezvous":
                     returned.append(True)
@@ -244,7 +249,7 @@ def test_an_exception_of_a_signal_handler_is_raised_by_the_call():
         signal.signal(signal.SIGTERM, terminate)
         try:
             threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-            waiting(rallypoint.HashStore()).next_rendezvous()
+            new_handler(rallypoint.HashStore()).next_rendezvous()
         except Terminated:
             print("terminated")
         """
@@ -257,8 +262,8 @@ def test_a_signal_handler_that_returns_does_not_end_the_call():
         seen = []
         signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
         store = rallypoint.HashStore()
-        handler = waiting(store)
-        other = waiting(store)
+        handler = new_handler(store)
+        other = new_handler(store)
         def join_later():
             os.kill(os.getpid(), signal.SIGUSR1)
             while not seen:
@@ -276,7 +281,7 @@ def test_other_threads_run_while_a_node_waits():
     assert run_script(
         """
         store = rallypoint.HashStore()
-        first, second = waiting(store), waiting(store)
+        first, second = new_handler(store), new_handler(store)
         ranks = []
         thread = threading.Thread(target=lambda: ranks.append(first.next_rendezvous().rank))
         thread.start()
@@ -291,7 +296,7 @@ def test_a_forked_child_raises_a_runtime_error_and_can_exit(server):
     assert run_script(
         """
         store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
-        handler = waiting(store, nodes=1)
+        handler = new_handler(store, nodes=1)
         handler.next_rendezvous()
         child = os.fork()
         if child == 0:
@@ -315,10 +320,10 @@ def test_a_forked_child_can_create_its_own_handler(server):
     assert run_script(
         """
         store = rallypoint.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
-        handler = waiting(store)
+        handler = new_handler(store)
         child = os.fork()
         if child == 0:
-            sys.exit(10 + waiting(store).next_rendezvous().world_size)
+            sys.exit(10 + new_handler(store).next_rendezvous().world_size)
         print(handler.next_rendezvous().world_size)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """,
@@ -327,7 +332,7 @@ def test_a_forked_child_can_create_its_own_handler(server):
 
 
 @pytest.mark.parametrize("backend", ["rust", "python"])
-def test_a_process_exits_immediately_while_heartbeats_are_running(backend):
+def test_running_heartbeats_do_not_keep_the_process_alive(backend):
     assert run_script(
         """
         class Memory(RendezvousBackend):
@@ -358,10 +363,10 @@ def test_a_process_exits_immediately_while_heartbeats_are_running(backend):
         before = backend.get_state()[0]
         while backend.get_state()[0] == before:
             time.sleep(0.01)
-        print("beats")
+        print("renewed")
         """,
         backend,
-    ) == ["beats"]
+    ) == ["renewed"]
 
 
 UNREACHABLE = """
@@ -404,13 +409,13 @@ def test_the_reason_for_an_unreachable_store_is_logged_while_a_handler_waits(por
         """
     output = " ".join(run_script(textwrap.dedent(UNREACHABLE) + textwrap.dedent(script), backend, host, port))
     peer = "rank 0" if backend == "static" else "the store"
-    assert f"no answer yet from {peer} at {host}:{port}: {reason}" in output, output
+    assert f"no reply yet from {peer} at {host}:{port}: {reason}" in output, output
     assert f"hint: {hint}" in output, output
 
 
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 def test_an_http_server_at_the_endpoint_is_reported_immediately_with_a_hint(backend):
-    """Python's HTTP server waits for the end of a request line, and replies to our handshake without a status line."""
+    """Python's HTTP server treats our handshake as an HTTP/0.9 request, so its reply has no status line."""
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         script = """

@@ -1,4 +1,4 @@
-"""The Python stores. Each test runs with torch's class and with ours, which must behave the same."""
+"""The Python stores. Each test runs with torch's class and with ours, which must behave the same. Comments state the exceptions."""
 
 import threading
 
@@ -132,7 +132,7 @@ def test_append_multi_set_and_multi_get_work(stores):
     assert store.has_extended_api() is ("file" not in stores.kind)
 
 
-# Torch's FileStore also lists its own key, without the first letter. Our store omits it on purpose.
+# Torch's FileStore also lists its internal key `refcount/`, without the first letter. Our store omits it on purpose.
 LISTING = [(family, kind) for family, kind in FAMILY_AND_KIND if (family, kind) != ("torch", "file")]
 
 
@@ -215,7 +215,7 @@ def test_a_timeout_on_a_tcp_store_has_torchs_message(stores):
 
 
 @for_each([(family, kind) for family in FAMILIES for kind in ("hash", "file")])
-def test_a_timeout_on_other_stores_has_torchs_message(stores):
+def test_a_timeout_on_a_hash_or_file_store_has_torchs_message(stores):
     store = stores.make_store()
     with assert_timeout(stores) as caught:
         store.wait(["missing"], ms(20))
@@ -251,7 +251,7 @@ def test_a_negative_timeout_expires_immediately(stores):
 
 
 @for_each(FAMILY_AND_KIND)
-def test_the_timeout_is_a_timedelta_in_milliseconds(stores):
+def test_the_timeout_is_a_timedelta_rounded_down_to_milliseconds(stores):
     store = stores.make_store()
     for given, expected in [(seconds(2.5), seconds(2.5)), (ms(1), ms(1)), (1.5, seconds(1.5)), (seconds(86400 * 3), seconds(86400 * 3))]:
         assert store.set_timeout(given) is None

@@ -17,7 +17,7 @@ def module(request):
 
 
 def dict_store(module):
-    """Returns a store with only the required methods."""
+    """Returns a store written in Python that defines only the methods without a fallback in `Store`."""
 
     class DictStore(module.Store):
         def __init__(self):
@@ -124,7 +124,7 @@ def test_defined_methods_are_called_instead_of_fallbacks(module):
     ]
 
 
-def test_methods_without_fallback_raise_not_implemented(module):
+def test_every_operation_of_an_empty_subclass_raises(module):
     class Empty(module.Store):
         pass
 
@@ -234,13 +234,13 @@ def test_a_subclass_can_have_other_constructor_arguments(module):
     assert store.name == "n" and store.get("k") == b"v" and store.port
 
 
-def test_a_store_without_init_raises_a_type_error(module):
-    class WithoutInit(module.HashStore):
+def test_a_store_whose_init_does_not_call_super_raises_a_type_error(module):
+    class WithoutSuperInit(module.HashStore):
         def __init__(self):
             pass
 
     with pytest.raises(TypeError, match="__init__"):
-        WithoutInit().set("k", "v")
+        WithoutSuperInit().set("k", "v")
 
 
 def test_our_prefix_store_can_wrap_torchs_store():

@@ -99,12 +99,12 @@ def test_a_client_sends_validate_and_ping_at_connect_and_nothing_more(module):
 
 
 def test_a_worker_uses_the_server_of_its_agent(module, monkeypatch):
-    agents = module.TCPStore("localhost", 0, 1, True, wait_for_workers=False)
-    agents.set("k", "v")
+    agent_store = module.TCPStore("localhost", 0, 1, True, wait_for_workers=False)
+    agent_store.set("k", "v")
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "1")
-    monkeypatch.setenv("MASTER_PORT", str(agents.port))
-    second = module.TCPStore("localhost", agents.port, 1, is_master=True)
-    assert second.port == agents.port and second.get("k") == b"v"
+    monkeypatch.setenv("MASTER_PORT", str(agent_store.port))
+    worker_store = module.TCPStore("localhost", agent_store.port, 1, is_master=True)
+    assert worker_store.port == agent_store.port and worker_store.get("k") == b"v"
 
 
 def test_multi_tenant_stores_of_one_process_share_a_server(module):

@@ -72,7 +72,7 @@ def test_a_key_and_a_queue_can_have_the_same_name(harness):
 
 
 @on_both_servers
-def test_a_push_wakes_one_waiter_and_the_next_push_the_next(harness):
+def test_each_push_wakes_one_waiter_in_the_order_of_the_waits(harness):
     store = harness.client()
     with harness.raw() as first, harness.raw() as second:
         for raw in (first, second):

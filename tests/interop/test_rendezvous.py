@@ -24,10 +24,10 @@ def nodes(server):
     """A function that creates nodes on the server. The nodes stop at the end of the test."""
     with contextlib.ExitStack() as stack:
 
-        def start_nodes(kind, count, *arguments, **options):
+        def create_nodes(kind, count, *arguments, **options):
             return [stack.enter_context(kind(server, *arguments, **options)) for _ in range(count)]
 
-        yield start_nodes
+        yield create_nodes
 
 
 def test_eight_nodes_of_each_kind_agree_on_one_round(nodes):
@@ -36,7 +36,7 @@ def test_eight_nodes_of_each_kind_agree_on_one_round(nodes):
     assert_agree(rounds)
 
 
-def test_a_late_node_waits_all_nodes_rejoin_and_then_one_closes_the_rendezvous(nodes, monkeypatch):
+def test_all_nodes_rejoin_for_a_late_node_and_torchs_node_closes_the_rendezvous(nodes, monkeypatch):
     # Without this variable, torch's rank 0 publishes its address only in its first round, and a late node times out
     # (defect T1 in docs/compatibility.md).
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
@@ -58,7 +58,7 @@ def test_a_late_node_waits_all_nodes_rejoin_and_then_one_closes_the_rendezvous(n
     # One of torch's nodes closes the rendezvous. Our nodes exit, and no node can join any more.
     torchs[0].close()
     for node in torchs:
-        wait_until("the node to see that it is closed", node.handler.is_closed)
+        wait_until("the node to see that the rendezvous is closed", node.handler.is_closed)
     assert [node.exit_code() for node in ours] == [0, 0, 0]
     [late] = nodes(OurNode, 1, "job", (1, 7))
     assert late.exit_code() == 3
@@ -90,9 +90,9 @@ def test_a_late_torch_node_cannot_join_torchs_nodes(nodes):
         late.joined()
 
 
-def test_a_late_torch_node_that_sorts_first_is_not_the_master_of_the_older_node(nodes):
+def test_a_torch_node_remains_its_own_master_when_a_late_torch_node_becomes_rank_0(nodes):
     """Defect T1 in docs/compatibility.md: the older node was its own master in its first round, and keeps that master although
-    another node is rank 0 now."""
+    the late node, whose address sorts first, is rank 0 in the second round."""
     [old] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=3)
     assert old.start().joined().world_size == 1
     [late] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", last_call_timeout=3)
@@ -107,7 +107,7 @@ def test_a_late_torch_node_that_sorts_first_is_not_the_master_of_the_older_node(
     assert rounds[1].master[0] == "127.0.0.2"
 
 
-def test_our_late_node_that_sorts_first_is_the_master_of_both(nodes):
+def test_our_late_node_that_becomes_rank_0_is_the_master_of_both_nodes(nodes):
     [old] = nodes(OurNode, 1, "job", (1, 2), addr="127.0.0.2", last_call_timeout=3)
     alone = old.joined()
     assert (alone.world_size, alone.master[0]) == (1, "127.0.0.2")
@@ -118,7 +118,7 @@ def test_our_late_node_that_sorts_first_is_the_master_of_both(nodes):
     assert rounds[0].master[0] == "127.0.0.1"
 
 
-def test_our_node_that_joins_torchs_late_reports_the_missing_master_address(nodes):
+def test_our_late_node_reports_that_torchs_rank_0_has_not_published_its_address(nodes):
     options = {"last_call_timeout": 3, "read_timeout": 4}
     [first] = nodes(TorchNode, 1, "job", (1, 2), addr="127.0.0.1", **options)
     assert first.start().joined().world_size == 1
@@ -129,7 +129,7 @@ def test_our_node_that_joins_torchs_late_reports_the_missing_master_address(node
     assert "has not published MASTER_ADDR and MASTER_PORT" in "".join(late.log)
 
 
-def test_our_existing_nodes_keep_the_master_address_that_torchs_rank_0_published_once(nodes):
+def test_our_node_keeps_the_master_address_that_torchs_rank_0_published_only_in_its_first_round(nodes):
     options = {"last_call_timeout": 1}
     [torchs] = nodes(TorchNode, 1, "job", (2, 2), addr="127.0.0.1", **options)
     [ours] = nodes(OurNode, 1, "job", (2, 2), addr="127.0.0.2", **options)
@@ -208,9 +208,9 @@ def test_a_node_that_leaves_does_not_close_the_rendezvous_and_the_others_rejoin(
 
 
 def test_nodes_of_both_kinds_join_through_one_file(tmp_path):
-    path = str(tmp_path / "meeting")
+    path = str(tmp_path / "rendezvous")
     # Depending on the umask, torch would create the file writable for other users, which our node refuses.
-    (tmp_path / "meeting").touch(mode=0o600)
+    (tmp_path / "rendezvous").touch(mode=0o600)
     with (
         TorchNode(path, "job", (4, 4)) as first,
         TorchNode(path, "job", (4, 4)) as second,

@@ -138,8 +138,8 @@ def peak_memory_kib(process):
 
 
 @contextlib.contextmanager
-def in_a_server(value):
-    """Starts torch's server with `value` in place of a state. Yields the server and options of a node for it."""
+def torch_server_with_state(value):
+    """Starts torch's server with `value` as the state. Yields the server and the options with which a node uses it."""
     # Torch's libuv server accepts at most 8 MiB, and our server accepts only valid states.
     torch_server = TorchServer(libuv=False)
     torch_server.store.set("torch.rendezvous.job", value)
@@ -150,56 +150,60 @@ def in_a_server(value):
 
 
 @contextlib.contextmanager
-def in_a_file(value):
+def file_store_with_state(value):
+    """Creates a FileStore with `value` as the state. Yields its path and the options with which a node uses it."""
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "meeting")
+        path = pathlib.Path(folder, "rendezvous")
         # Depending on the umask, torch would create the file writable for other users, which our node refuses.
         path.touch(mode=0o600)
         dist.FileStore(str(path)).set("torch.rendezvous.job", value)
         yield str(path), {"store_type": "file"}
 
 
-STORES = {"tcp": in_a_server, "file": in_a_file}
+STORES = {"tcp": torch_server_with_state, "file": file_store_with_state}
 
 
-def assert_ends_with_little_memory(store, value, *codes, within=1):
-    """Runs our node on a store with `value` as its state, and returns its log.
+def assert_exits_with_little_memory(store_with_state, value, *codes, join_timeout=1):
+    """Runs our node on a store with `value` as the state, and returns the node's log.
 
     Asserts that the exit code is one of `codes`, and that the peak memory is below 64 MiB.
     """
-    with store(value) as (endpoint, options), OurNode(endpoint, "job", (1, 1), join_timeout=within, **options) as node:
+    with (
+        store_with_state(value) as (server_or_path, options),
+        OurNode(server_or_path, "job", (1, 1), join_timeout=join_timeout, **options) as node,
+    ):
         peak = peak_memory_kib(node.process)
         assert node.exit_code() in codes, node.log
-    # A node that refuses the value by its length may exit before the first poll.
+    # A node that refuses the value because of its length may exit before its memory is polled for the first time.
     assert peak < 64 * 1024 and (peak > 1024 or len(value) > 8 << 20), peak
     return "".join(node.log)
 
 
 @pytest.mark.parametrize("size", [3 << 20, 15 << 20, 200 << 20])
 def test_our_node_uses_little_memory_on_a_large_invalid_state_in_a_server(size):
-    assert_ends_with_little_memory(in_a_server, b"gASV" * (size // 4), 1, 5, within=3)
+    assert_exits_with_little_memory(torch_server_with_state, b"gASV" * (size // 4), 1, 5, join_timeout=3)
 
 
 @pytest.mark.parametrize("size", [3 << 20, 15 << 20, 60 << 20])
 def test_our_node_uses_little_memory_on_a_large_invalid_state_in_a_file(size):
-    assert_ends_with_little_memory(in_a_file, b"gASV" * (size // 4), 1, 5, within=3)
+    assert_exits_with_little_memory(file_store_with_state, b"gASV" * (size // 4), 1, 5, join_timeout=3)
 
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("make", hostile.HOSTILE, ids=lambda make: make.__name__)
 def test_our_node_refuses_a_hostile_state_at_the_limits_with_little_memory(make, store):
-    log = assert_ends_with_little_memory(STORES[store], base64.b64encode(make()), 1)
+    log = assert_exits_with_little_memory(STORES[store], base64.b64encode(make()), 1)
     assert 'the state of the rendezvous "job" is corrupt: ' in log, log
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_our_node_cannot_join_a_state_with_full_lists_and_uses_little_memory(store):
     # The lists are valid, but there is no room for another node.
-    log = assert_ends_with_little_memory(STORES[store], base64.b64encode(hostile.full_lists()), 1, 4)
+    log = assert_exits_with_little_memory(STORES[store], base64.b64encode(hostile.full_lists()), 1, 4)
     assert "more than 10000 nodes in a list" in log, log
 
 
-def test_our_timeout_explains_itself_and_torchs_is_empty(server):
+def test_our_timeout_error_lists_the_nodes_that_joined_and_torchs_is_empty(server):
     with TorchNode(server, "torchs", (2, 2), join_timeout=1) as torch_node, pytest.raises(RendezvousTimeoutError) as error:
         torch_node.start().joined()
     assert str(error.value) == ""
@@ -296,17 +300,17 @@ def test_a_misspelled_option_of_a_static_rendezvous_gets_a_suggestion():
     assert "option 'last_call'; known options: rank, timeout" in "".join(node.log)
 
 
-UNREACHABLE = 5
+UNREACHABLE_EXIT_CODE = 5
 
 
 def test_a_static_rendezvous_distinguishes_an_unknown_host_from_a_closed_port(port):
     with OurNode("no-such-host.invalid:29500", "job", (2, 2), backend="static", rank=1, timeout=1) as node:
-        assert node.exit_code() == UNREACHABLE
+        assert node.exit_code() == UNREACHABLE_EXIT_CODE
     unknown = "".join(node.log)
     assert 'could not resolve host "no-such-host.invalid"' in unknown and "refused" not in unknown, unknown
     # The port is reserved, but no server listens there.
     with OurNode(f"127.0.0.1:{port}", "job", (2, 2), backend="static", rank=1, timeout=1) as node:
-        assert node.exit_code() == UNREACHABLE
+        assert node.exit_code() == UNREACHABLE_EXIT_CODE
     refused = "".join(node.log)
     assert f"127.0.0.1:{port}: connection refused (nothing listens there)" in refused, refused
     assert "resolve" not in refused, refused

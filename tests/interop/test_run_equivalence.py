@@ -47,10 +47,10 @@ def flatten(report):
     return {key: value for key, value in report.items() if key != "values"} | report.get("values", {})
 
 
-def environments(runs, addressed=False):
+def environments(runs, with_master_addr=False):
     """Returns the reports of the workers of each run, without values that differ in each run.
 
-    With `addressed`, the reports include MASTER_ADDR.
+    With `with_master_addr`, the reports include MASTER_ADDR.
     """
     found = []
     for run in runs:
@@ -61,7 +61,7 @@ def environments(runs, addressed=False):
             report["folder"] = report["folder"].replace(str(run.folder), "")
             report["variables"] = set(environment) - {"LC_CTYPE"}
             report["values"] = {name: value for name, value in environment.items() if name not in NOT_COMPARED}
-            if addressed:
+            if with_master_addr:
                 report["address"] = environment["MASTER_ADDR"]
             report["port"] = 0 < int(environment["MASTER_PORT"]) < 65536
             report["error file"] = re.sub(r".*/", "", environment["TORCHELASTIC_ERROR_FILE"])
@@ -89,7 +89,7 @@ def test_every_worker_has_the_same_environment_under_both_launchers(tmp_path, ar
         program.write_text(f"#!/bin/sh\nexec python {REPORT}\n")
         program.chmod(0o755)
         args = [program]
-    torchs, ours = environments(run_both(tmp_path, *args, env=env), addressed="--local-addr" in args)
+    torchs, ours = environments(run_both(tmp_path, *args, env=env), with_master_addr="--local-addr" in args)
     assert equal_or_differences(ours, torchs) is True
 
 
@@ -99,7 +99,7 @@ def test_every_worker_of_a_static_job_has_the_same_environment_under_both_launch
         folder = tmp_path / name
         with Run(name, folder / "0", *static, 1, "--node-rank", 0, REPORT, wait=False) as first:
             with Run(name, folder / "1", *static, 2, "--node-rank", 1, "--role", "other", REPORT) as second:
-                return [*environments([first.wait()], True), *environments([second], True)]
+                return environments([first.wait(), second], with_master_addr=True)
 
     torchs, ours = (job(name) for name in LAUNCHERS)
     for torchs_node, our_node in zip(torchs, ours, strict=True):
@@ -176,8 +176,8 @@ def test_both_launchers_report_a_failure_with_the_same_fields(tmp_path, how):
 
 
 def test_a_recorded_exception_is_shown_once(tmp_path):
-    output_lines = Run("rallypoint", tmp_path / "shown", FAIL, "exception")
-    assert output_lines.err.count("Traceback (most recent call last)") == 1, output_lines.err
+    on_console = Run("rallypoint", tmp_path / "console", FAIL, "exception")
+    assert on_console.err.count("Traceback (most recent call last)") == 1, on_console.err
     in_a_file = Run("rallypoint", tmp_path / "file", "-r", 2, FAIL, "exception")
     assert in_a_file.err.count("Traceback (most recent call last)") == 1, in_a_file.err
 
@@ -202,17 +202,17 @@ def test_the_workers_error_is_passed_to_the_agents_own_error_file(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_to_the_agent_reaches_the_workers_and_ends_it_with_1(tmp_path, number):
+def test_a_signal_to_the_agent_reaches_the_workers_and_the_agent_exits_with_1(tmp_path, number):
     outcomes = []
     for name in LAUNCHERS:
         handled = ["--signals-to-handle", "SIGTERM,SIGINT,SIGUSR1"]
         with Run(name, tmp_path, "--nproc-per-node", 2, *handled, AWAIT_SIGNAL, wait=False) as run:
-            workers = [run.folder / "out" / f"ready{rank}" for rank in range(2)]
+            ready_files = [run.folder / "out" / f"ready{rank}" for rank in range(2)]
 
-            def are_ready_or_over():
-                return all(path.exists() for path in workers) or run.process.poll() is not None
+            def are_ready_or_agent_exited():
+                return all(path.exists() for path in ready_files) or run.process.poll() is not None
 
-            wait_until("the workers", are_ready_or_over, within=PROCESS_TIMEOUT)
+            wait_until("the workers", are_ready_or_agent_exited, within=PROCESS_TIMEOUT)
             assert run.process.poll() is None, run.wait().err
             run.signal(number)
             outcomes.append((run.wait().code, run.worker_reports()))
@@ -251,7 +251,7 @@ def test_a_signal_to_the_agent_reaches_the_workers_and_ends_it_with_1(tmp_path, 
     ],
     ids=lambda value: "-".join(str(word).strip("-") for word in value[:2]) or "nothing" if isinstance(value, list) else None,
 )
-def test_invalid_input_has_the_same_exit_code_and_ours_prints_one_line_before_any_start(tmp_path, args, code):
+def test_invalid_input_and_help_have_the_same_exit_code_and_ours_starts_no_worker(tmp_path, args, code):
     torchs, ours = run_both(tmp_path, *args)
     assert (torchs.code, ours.code) == (code, code), (torchs.err, ours.err)
     assert not ours.worker_reports()

@@ -1,4 +1,4 @@
-"""`rallypoint join` and `run` at a terminal: the live line, the world, and a command that reads the terminal."""
+"""Commands at a terminal: the live line while they wait, the summary of a round, and a command that reads the terminal."""
 
 import contextlib
 import os
@@ -83,17 +83,17 @@ def endpoint():
 
 def test_a_waiting_node_shows_a_live_line(endpoint):
     with Terminal("join", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "2") as node:
-        node.wait_for_screen("1 of at least 2 nodes are here, 1 missing")
+        node.wait_for_screen("1 of at least 2 nodes have joined, 1 missing")
         node.wait_for_screen("gives up in 59")  # counts down from 600 s
         node.type_text("\x03")
         assert node.exit_code() == 128 + signal.SIGINT
 
 
-def test_an_agent_shows_the_missing_nodes_and_then_its_world(endpoint):
+def test_an_agent_shows_the_missing_nodes_and_then_the_round(endpoint):
     flags = ("run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--rdzv-conf", "is_host=0")
     flags += ("--nnodes", "2", "--nproc-per-node", "2", "--local-addr", "127.0.0.1", "--no-python", "true")
     with Terminal(*flags) as first:
-        first.wait_for_screen("1 of at least 2 nodes are here, 1 missing")
+        first.wait_for_screen("1 of at least 2 nodes have joined, 1 missing")
         with Terminal(*flags) as second:
             for node in (first, second):
                 node.wait_for_screen("4 workers on 2 nodes, this is node")
@@ -104,13 +104,13 @@ def test_a_waiting_static_node_shows_a_live_line(endpoint):
     host, port = endpoint.rsplit(":", 1)
     static = ("join", "--rdzv-backend", "static", "--nnodes", "2", "--rdzv-conf", "timeout=300")
     with Terminal(*static, "--rdzv-endpoint", "127.0.0.1:1", "--node-rank", "1") as node:
-        node.wait_for_screen(r"no answer yet from rank 0 at 127\.0\.0\.1:1; gives up in (300|29\d) s \(timeout\)")
+        node.wait_for_screen(r"no reply yet from rank 0 at 127\.0\.0\.1:1; gives up in (300|29\d) s \(timeout\)")
         node.wait_for_screen(r"connection refused \(nothing listens there\)")
         node.type_text("\x03")
         assert node.exit_code() == 128 + signal.SIGINT
     # The server is a store without a node of rank 0. A node of another rank needs only a store to wait for other nodes.
     with Terminal(*static, "--rdzv-endpoint", endpoint, "--node-rank", "1") as node:
-        node.wait_for_screen("1 of 2 nodes are here; gives up in 29")
+        node.wait_for_screen("1 of 2 nodes have joined; gives up in 29")
         node.type_text("\x03")
         assert node.exit_code() == 128 + signal.SIGINT
 
@@ -159,17 +159,17 @@ def test_a_terminal_shows_that_an_http_or_tls_server_is_at_the_endpoint_and_a_hi
                 assert program.exit_code() != 0
 
 
-PAIR = ("run", "--nnodes", "2", "--no-python", "true")
-ALONE = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "job")
+TWO_NODES = ("--nnodes", "2", "--no-python", "true")
+C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "job")
 STATIC = ("--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", "1")
 
 
 @pytest.mark.parametrize(
     "command, waiting_text, code",
     [
-        (("join", *ALONE, "--nnodes", "2"), "1 of at least 2", 128 + signal.SIGINT),
-        ((PAIR[0], *ALONE, *PAIR[1:]), "1 of at least 2", 128 + signal.SIGINT),
-        ((PAIR[0], *STATIC, *PAIR[1:]), "no answer yet", 128 + signal.SIGINT),
+        (("join", *C10D, "--nnodes", "2"), "1 of at least 2", 128 + signal.SIGINT),
+        (("run", *C10D, *TWO_NODES), "1 of at least 2", 128 + signal.SIGINT),
+        (("run", *STATIC, *TWO_NODES), "no reply yet", 128 + signal.SIGINT),
         (("store", "--endpoint", "127.0.0.1:1", "ping"), "connecting to", -signal.SIGINT),
     ],
     ids=["join", "run", "run-static", "store"],

@@ -49,23 +49,18 @@ def test_concurrent_adds_lose_no_update(harness):
 def test_concurrent_compare_sets_lose_no_update(harness):
     stores = [harness.client() for _ in range(4)]
     stores[0].set("n", "0")
-    assert stores[0].get("n") == b"0"
 
-    def work(number):
-        known = b"0"
+    def increment(number):
+        known, wanted = "0", None
         for _ in range(50):
-            while True:
-                wanted = str(int(known) + 1).encode()
-                current = stores[number].compare_set("n", known.decode(), wanted.decode())
-                # `current` also equals `wanted` if another client wrote the same number, which counts as a success, too.
-                if current == wanted and known != wanted:
-                    known = current
-                    break
-                known = current
-            stores[number].add("writes", 1)
+            while known != wanted:
+                # The number of the client makes its value different from all values that other clients write.
+                wanted = f"{int(known.split()[0]) + 1} by {number}"
+                known = stores[number].compare_set("n", known, wanted).decode()
+            wanted = None
 
-    run_concurrently(4, work)
-    harness.call(stores[0].get, "writes")
+    run_concurrently(4, increment)
+    harness.record("updates", stores[0].get("n").split()[0])
 
 
 @on_both_servers

@@ -1,5 +1,4 @@
-"""A worker sets a timer with torch's FileTimerClient (`TORCHELASTIC_ENABLE_FILE_TIMER`), which expires, under both
-launchers."""
+"""Timers of torch's FileTimerClient (`TORCHELASTIC_ENABLE_FILE_TIMER`) that expire in a worker, under both launchers."""
 
 import os
 import signal
@@ -22,7 +21,7 @@ print("done", flush=True)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ours"])
-def test_a_worker_whose_timer_expires_is_killed_and_only_our_agent_survives(launcher, tmp_path):
+def test_a_worker_whose_timer_expires_is_killed_and_only_our_agent_restarts_it(launcher, tmp_path):
     (tmp_path / "worker.py").write_text(SCRIPT)
     environment = {**os.environ, "TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TMPDIR": str(tmp_path), "PYTHON_EXEC": os.sys.executable}
     with Launcher(launcher, "--standalone", "--max-restarts", 1, tmp_path / "worker.py", environment=environment) as agent:

@@ -136,7 +136,7 @@ def test_torchrun_signaled_while_waiting_stays_listed_or_closes_the_rendezvous(n
     server.stop()
 
 
-def test_our_spare_exits_with_success_and_torchruns_fails():
+def test_our_spare_exits_with_success_and_a_torchrun_spare_fails():
     """Defect T12 in docs/compatibility.md: a torchrun spare that was not needed fails with an AttributeError."""
     server = OurServer()
     endpoint = f"{server.host}:{server.port}"
@@ -177,7 +177,7 @@ def test_torchruns_failing_node_closes_the_rendezvous_and_ours_does_not():
     server.stop()
 
 
-def test_torchrun_restarts_its_workers_without_our_node_whose_command_ends(tmp_path):
+def test_our_node_stops_its_command_and_leaves_when_torchrun_restarts_its_workers(tmp_path):
     """If our node did not leave, torchrun would wait for it, while our node would wait for its command to exit."""
     server = OurServer()
     once = f"[ -e {tmp_path}/failed ] || {{ touch {tmp_path}/failed; exit 1; }}"
@@ -194,7 +194,7 @@ def test_torchrun_restarts_its_workers_without_our_node_whose_command_ends(tmp_p
     server.stop()
 
 
-def test_torchrun_that_waits_for_the_exit_barrier_is_not_reported_as_dead(tmp_path):
+def test_torchrun_that_waits_at_the_exit_barrier_is_removed_without_a_warning(tmp_path):
     """Torchrun sends no heartbeats while it waits at the exit barrier, because its only connection to the store is in use."""
     server = OurServer()
     options = {"is_host": 0, "keep_alive_interval": 1}

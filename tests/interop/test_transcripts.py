@@ -6,9 +6,9 @@ from raw import RawConnection
 from harness import Harness
 
 RECORDED = record_transcripts.read(record_transcripts.TARGET.read_text())
-# Conversations that cannot be replayed on one connection. They need a second client, or depend on the key of a barrier,
-# which torch stores and our server does not.
-NOT_ALONE = {
+# Conversations that cannot be replayed on one connection to our server: they need a second client, or depend on the key in
+# which torch counts the arrivals at a barrier. Our server has no such key.
+NOT_REPLAYABLE = {
     "a_clone_has_a_connection_of_its_own_2",
     "a_wait_that_another_client_ends",
     "a_wake_up_that_crosses_the_cancel",
@@ -19,8 +19,8 @@ NOT_ALONE = {
 }
 
 
-def without_nonce(runs):
-    """Returns the conversation without VALIDATE, PING and its reply. PING's nonce is a process id."""
+def without_handshake(runs):
+    """Returns the conversation without the handshake, whose nonce is a process id and differs in each recording."""
     (_, hello), (_, echo), *rest = runs
     assert hello[6:10] == echo
     return rest
@@ -31,10 +31,10 @@ def test_torch_still_produces_the_recorded_bytes():
     assert [name for name, _, _ in today] == [name for name, _, _ in RECORDED]
     for (name, ops, runs), (_, recorded_ops, recorded_runs) in zip(today, RECORDED, strict=True):
         assert ops == recorded_ops, name
-        assert without_nonce(runs) == without_nonce(recorded_runs), name
+        assert without_handshake(runs) == without_handshake(recorded_runs), name
 
 
-@pytest.mark.parametrize("name", [name for name, _, _ in RECORDED if name not in NOT_ALONE])
+@pytest.mark.parametrize("name", [name for name, _, _ in RECORDED if name not in NOT_REPLAYABLE])
 def test_our_server_sends_the_recorded_replies(ours: Harness, name):
     [runs] = [runs for known, _, runs in RECORDED if known == name]
     with RawConnection(ours.server, validate=False) as raw:
@@ -43,7 +43,7 @@ def test_our_server_sends_the_recorded_replies(ours: Harness, name):
                 raw.send(data)
             elif direction == "<":
                 answer = raw.receive(len(data))
-                if name == "list_keys" and len(data) > 20:  # the keys are in any order
+                if name == "list_keys" and len(data) > 20:  # the order of the keys is not defined
                     answer, data = sorted(answer), sorted(data)
                 assert answer == data
             else:

@@ -123,14 +123,14 @@ def test_a_wait_for_a_deleted_key_times_out(harness):
 
 @on_both_servers
 def test_a_client_that_disconnects_during_a_wait_does_not_disturb_other_clients(harness):
-    others = harness.client()
+    other = harness.client()
     for _ in range(5):
-        with harness.raw() as leaver:
-            leaver.send_request("wait", ["/k", "/zz"])
-            leaver.settle()
+        with harness.raw() as raw:
+            raw.send_request("wait", ["/k", "/zz"])
+            raw.settle()
     store, wait_for_request = harness.watched_client()
     waiting = Background(store.get, "k")
     wait_for_request()
-    harness.call(others.set, "k", "v")
+    harness.call(other.set, "k", "v")
     harness.record("woken", waiting.result())
-    harness.call(others.num_keys)
+    harness.call(other.num_keys)

@@ -26,12 +26,12 @@ def test_a_client_with_a_world_size_is_counted_as_a_worker(harness):
     workers.append(harness.client(wait_for_workers=True))
     with harness.raw() as raw:
         raw.send_request("get", "init/")
-        harness.record("init/ counts only clients that wait", raw.receive_text())
+        harness.record("init/ counts only clients with a world size that wait for workers", raw.receive_text())
     harness.call(plain.num_keys)
 
 
 @pytest.fixture
-def master_on_ours():
+def torch_master_on_our_server():
     """A harness for our server, and a function that creates a torch master whose own client connects to our server.
 
     A master's client connects to the given host, on the port that the master's server listens on. So our server listens
@@ -66,23 +66,23 @@ def master_on_ours():
         yield Harness(server), create
 
 
-def test_a_master_waits_on_our_server_until_all_workers_have_joined(master_on_ours):
-    harness, create = master_on_ours
+def test_a_torch_master_waits_on_our_server_until_all_workers_have_joined(torch_master_on_our_server):
+    harness, create = torch_master_on_our_server
     master = Background(create, 3, seconds(WAIT_TIMEOUT))
     workers = [harness.client(world_size=3) for _ in range(2)]
     assert isinstance(master.result(), dist.TCPStore)
     assert workers[0].num_keys() == 1
 
 
-def test_a_master_reports_how_many_workers_joined_as_on_its_own_server(master_on_ours):
-    _, create = master_on_ours
+def test_a_torch_master_reports_how_many_workers_joined_as_on_its_own_server(torch_master_on_our_server):
+    _, create = torch_master_on_our_server
     ours = Background(create, 2, seconds(1))
     theirs = outcome(dist.TCPStore, "127.0.0.1", 0, world_size=2, is_master=True, timeout=seconds(1))
     assert ours.result() == theirs
     assert "1/2 clients joined" in theirs
 
 
-def test_a_master_whose_port_is_ours_becomes_our_client_in_an_elastic_job(ours, monkeypatch):
+def test_a_torch_master_at_the_port_of_our_server_becomes_a_client_in_an_elastic_job(ours, monkeypatch):
     arguments = ("127.0.0.1", ours.server.port, 1, True, seconds(WAIT_TIMEOUT))
     assert "name: EADDRINUSE" in outcome(dist.TCPStore, *arguments)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")

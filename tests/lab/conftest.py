@@ -44,14 +44,14 @@ class Tries:
         self._item = item
         self._durations = {}
 
-    def __call__(self, attempt, quick=1, allowed_to_fail=0):
-        """Calls `attempt(seed, record)` `quick` times, or RALLYPOINT_LAB_TRIES times if that is set.
+    def __call__(self, attempt, default_count=1, allowed_to_fail=0):
+        """Calls `attempt(seed, record)` `default_count` times, or RALLYPOINT_LAB_TRIES times if that variable is set.
 
         `record(name, seconds)` records a duration for the table at the end. A failed try does not end the case. At most
         the fraction `allowed_to_fail` of the tries may fail.
         """
         __tracebackhide__ = True
-        count = int(os.environ.get("RALLYPOINT_LAB_TRIES", quick))
+        count = int(os.environ.get("RALLYPOINT_LAB_TRIES", default_count))
         first = int(os.environ.get("RALLYPOINT_LAB_SEED", random.randrange(1_000_000)))
         failed = []
         for seed in range(first, first + count):
@@ -74,18 +74,18 @@ def tries(request):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Prints the figures of all cases, including those that ran in other processes.
+    """Prints the durations of all cases, including cases that ran in other processes.
 
-    A try that fails before it records a figure does not count in that figure's n. A try that was too slow counts in n
-    and as failed.
+    `n` is the number of tries that recorded the duration. A try that fails before it records one is not in `n`. A try
+    that was too slow is in `n` and also counts as failed.
     """
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     rows = []
     for report in reports:
         if getattr(report, "when", None) == "call":
-            rows += [(report.nodeid.rpartition("::")[2], *figure) for name, figure in report.user_properties if name == "lab"]
+            rows += [(report.nodeid.rpartition("::")[2], *values) for name, values in report.user_properties if name == "lab"]
     if rows:
-        terminalreporter.section("lab figures, in seconds")
+        terminalreporter.section("durations in the lab, in seconds")
     for case, name, count, failed, durations in sorted(rows):
         spread = f"median {statistics.median(durations):.2f}, {min(durations):.2f}–{max(durations):.2f}"
         terminalreporter.write_line(f"{case}: {failed} of {count} tries failed; {name}, n={len(durations)}: {spread}")

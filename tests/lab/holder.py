@@ -1,7 +1,7 @@
 """The first process of a lab host: configures the host's network, passes its TAP to the lab, and keeps the namespaces
 open.
 
-    python holder.py HOST NUMBER_OF_HOSTS SOCKET_FD HOSTS_FILE NEIGHBORS
+    python holder.py HOST_NUMBER NUMBER_OF_HOSTS SOCKET_FD HOSTS_FILE NEIGHBORS
 
 It runs as PID 1 of the host's PID namespace. It exits when the other end of the socket is closed, which also happens
 when the lab's process dies. The kernel then kills every other process of the host.

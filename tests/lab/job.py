@@ -25,7 +25,7 @@ class Start:
 
     when: float
     group_rank: int
-    world: int
+    group_world_size: int
     restart: int
     pid: int
 
@@ -43,19 +43,19 @@ class Agent:
         found = ((when, pattern.search(line)) for when, line in list(self.process.lines))
         return [Start(when, *map(int, match.groups())) for when, match in found if match]
 
-    def worker(self):
+    def worker_pid(self):
         """Returns the process id of the running worker in the PID namespace of this machine."""
         pid = self.starts()[-1].pid
         [found] = [candidate for candidate in descendants(self.process.pid()) if pid_in_host(candidate) == pid]
         return found
 
-    def agent_processes(self):
-        """Returns the node's processes other than the worker, from the outer process to the agent."""
+    def agent_pids(self):
+        """Returns the process ids of the node's processes other than the worker, from the outer process to the agent."""
         parent_of = parents()
-        agent_processes = [parent_of[self.worker()]]
-        while agent_processes[0] != self.process.pid():
-            agent_processes.insert(0, parent_of[agent_processes[0]])
-        return agent_processes
+        pids = [parent_of[self.worker_pid()]]
+        while pids[0] != self.process.pid():
+            pids.insert(0, parent_of[pids[0]])
+        return pids
 
 
 def assert_running(agents):
@@ -110,30 +110,30 @@ class Job:
     def wait_for_nodes(self, agents, within):
         """Waits until the state contains the addresses of these nodes."""
 
-        def complete():
+        def are_in_the_state():
             assert_running(agents)
             state = self.state()
             return all(agent.host.address.encode() in state for agent in agents)
 
-        wait_until("the nodes in the state", complete, within)
+        wait_until("the nodes in the state", are_in_the_state, within)
 
-    def wait_for_workers(self, world, within, agents=None, since=0.0):
-        """Waits until the worker of each agent has started in a round of `world` nodes, after the time `since`.
+    def wait_for_workers(self, nodes, within, agents=None, since=0.0):
+        """Waits until the worker of each agent has started in a round of `nodes` nodes, after the time `since`.
 
         Returns the time of the last start. Fails immediately if an agent has exited, and otherwise after `within`
         seconds.
         """
         agents = self.agents if agents is None else agents
 
-        def running():
+        def matching_starts():
             assert_running(agents)
             last = [starts[-1] for agent in agents if (starts := agent.starts())]
-            matching = [candidate for candidate in last if candidate.world == world and candidate.when > since]
+            matching = [candidate for candidate in last if candidate.group_world_size == nodes and candidate.when > since]
             return len(matching) == len(agents) and matching
 
-        starts = wait_until(f"{len(agents)} workers in a world of {world}", running, within)
+        starts = wait_until(f"{len(agents)} workers in a round of {nodes} nodes", matching_starts, within)
         ranks = sorted(start.group_rank for start in starts)
-        assert len(agents) < world or ranks == list(range(world)), f"ranks of a world of {world}: {ranks}"
+        assert len(agents) < nodes or ranks == list(range(nodes)), f"group ranks in a round of {nodes} nodes: {ranks}"
         return max(start.when for start in starts)
 
     def finish(self, agents=None, within=60):

@@ -47,7 +47,7 @@ def missing_requirement():
         return f"the lab needs {', '.join(missing)} on the PATH (Debian: apt-get install iproute2 util-linux mount)"
     probe = subprocess.run([*unshare(), "sh", "-c", ": <>/dev/net/tun"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
-        return f"network namespaces are not permitted here: {probe.stderr.strip()}"
+        return f"this machine does not permit network namespaces or access to /dev/net/tun: {probe.stderr.strip()}"
     return None
 
 
@@ -151,7 +151,7 @@ class Host:
             pass_fds=[peer_end.fileno()],
         )
         peer_end.close()
-        # The first process of the PID namespace is a child of `unshare`, which itself is in all the other namespaces.
+        # The first process of the PID namespace is a child of `unshare`. `unshare` itself is in all the other namespaces.
         target = ["--target", str(self._holder.pid), f"--pid=/proc/{self._holder.pid}/ns/pid_for_children"]
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         self._enter = ["nsenter", *target, *user, "--net", "--uts", "--mount", "--"]
@@ -244,7 +244,7 @@ class Process:
     def pid(self):
         """Returns the process id in the PID namespace of this machine."""
         # `nsenter` stays as the parent process, because only a child can be in another PID namespace.
-        return wait_until("the process behind nsenter", lambda: children(self._popen.pid))[0]
+        return wait_until("the child process of nsenter", lambda: children(self._popen.pid))[0]
 
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
@@ -252,7 +252,7 @@ class Process:
 
 
 def parents():
-    """Returns the parent of every process on this machine."""
+    """Returns the parent's process id of every process on this machine, by process id."""
     found = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -41,21 +41,21 @@ class Link:
     delay: float = 0.0
     """Average delay of a frame, in seconds."""
     jitter: float = 0.0
-    """Each frame takes between `delay - jitter` and `delay + jitter` seconds, so jitter reorders frames."""
+    """Each frame takes between `delay - jitter` (at least 0) and `delay + jitter` seconds, so jitter reorders frames."""
     loss: float = 0.0
     """Fraction of frames that are lost."""
     reorder: float = 0.0
     """Fraction of frames that are delayed by another `reorder_by` seconds, so that later frames overtake them."""
     reorder_by: float = 0.05
 
-    def transit(self, chance):
-        """Draws the delay of a frame, or None if the frame is lost."""
-        if self.loss and chance.random() < self.loss:
+    def transit(self, rng):
+        """Returns a random delay for a frame, in seconds, or None if the frame is lost."""
+        if self.loss and rng.random() < self.loss:
             return None
         seconds = self.delay
         if self.jitter:
-            seconds = max(0.0, seconds + chance.uniform(-self.jitter, self.jitter))
-        if self.reorder and chance.random() < self.reorder:
+            seconds = max(0.0, seconds + rng.uniform(-self.jitter, self.jitter))
+        if self.reorder and rng.random() < self.reorder:
             seconds += self.reorder_by
         return seconds
 
@@ -72,7 +72,7 @@ class Port:
 
 class Switch:
     def __init__(self, seed, control, taps):
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._control = control
         self._ports = {number: Port(tap) for number, tap in enumerate(taps, 1)}
         self._due = []
@@ -128,9 +128,9 @@ class Switch:
                     self._forward(source, target, frame)
 
     def _forward(self, source, target, frame):
-        if self._is_cut(source, target):
+        if self._count_if_cut(source, target):
             return
-        transits = [self._ports[source].outgoing.transit(self._chance), self._ports[target].incoming.transit(self._chance)]
+        transits = [self._ports[source].outgoing.transit(self._rng), self._ports[target].incoming.transit(self._rng)]
         if None in transits:
             self._counters["lost"] += 1
             return
@@ -138,7 +138,8 @@ class Switch:
         self._sequence += 1
         heapq.heappush(self._due, (time.monotonic() + sum(transits), self._sequence, source, target, frame))
 
-    def _is_cut(self, source, target):
+    def _count_if_cut(self, source, target):
+        """Returns whether the link of either host is cut, and counts the frame if so."""
         cut = self._ports[source].cut or self._ports[target].cut
         self._counters["cut"] += cut
         return cut
@@ -146,7 +147,7 @@ class Switch:
     def _deliver(self):
         while self._due and self._due[0][0] <= (now := time.monotonic()):
             due, _, source, target, frame = heapq.heappop(self._due)
-            if self._is_cut(source, target):
+            if self._count_if_cut(source, target):
                 continue
             try:
                 os.write(self._ports[target].tap, frame)

@@ -16,12 +16,12 @@ CONFIGURATIONS = {"default": [], "last_call=1": ["--rdzv-conf", "last_call_timeo
 
 def kill_process(position):
     """Returns a function that kills one process of a node: 0 is the outer process, and 1 is the agent."""
-    return lambda agent: kill(agent.agent_processes()[position])
+    return lambda agent: kill(agent.agent_pids()[position])
 
 
 def kill_all(agent):
     """Kills all processes of the node, including its worker. Its host keeps running."""
-    return kill(*agent.agent_processes(), agent.worker())
+    return kill(*agent.agent_pids(), agent.worker_pid())
 
 
 def cut(agent):
@@ -35,6 +35,7 @@ LOSSES = {
     "all": (kill_all, 20),
     "cut": (cut, 20),
 }
+"""How a node is lost, and the maximum number of seconds until the workers of the survivors have restarted."""
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
@@ -48,12 +49,12 @@ def test_the_survivors_of_a_lost_node_restart_in_time_and_use_no_restart_budget(
             for host in lab.hosts:
                 job.start(host)
             job.wait_for_workers(NODES, within=60)
-            chance = random.Random(seed)
+            rng = random.Random(seed)
             # The node on the first host hosts the store, so it is not a victim here.
-            victim = chance.choice(job.agents[1:])
+            victim = rng.choice(job.agents[1:])
             survivors = [agent for agent in job.agents if agent is not victim]
             # The node is lost at a random moment between two heartbeats, which are 5 s apart.
-            time.sleep(chance.uniform(0, 5))
+            time.sleep(rng.uniform(0, 5))
             begin = lose(victim)
             # The wait is longer than `max_seconds`, so that a slow restart is reported with its actual duration.
             seconds = job.wait_for_workers(NODES - 1, within=60, agents=survivors, since=begin) - begin

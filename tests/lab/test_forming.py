@@ -29,12 +29,13 @@ def form(job, hosts, within):
     return job.wait_for_workers(NODES, within) - begin
 
 
-def re_form(job, chance, within):
+def re_form(job, rng, within):
     """Kills the worker of one node. Returns the seconds until all workers have restarted."""
-    victim = chance.choice(job.agents)
+    victim = rng.choice(job.agents)
     begin = time.monotonic()
     victim.host.run(["kill", "-KILL", victim.starts()[-1].pid])
-    # The test does not check whether the restart counts: if heartbeats are lost, all nodes may rejoin for that reason.
+    # The test does not check whether the restart uses the restart budget. If heartbeats are lost, all nodes may rejoin for that
+    # reason, which does not use the budget.
     return job.wait_for_workers(NODES, within, since=begin) - begin
 
 
@@ -67,14 +68,14 @@ def test_a_cut_of_3_s_at_any_moment_while_a_round_forms_ends_no_agent(tries, vic
     """The nodes start within 2 s of each other, and the cut starts within these 2 s."""
 
     def attempt(seed, record):
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         with Lab(hosts=NODES, seed=seed, neighbors=neighbors) as lab, Job(lab, nnodes=NODES) as job:
             # The delay makes it likely that requests are in flight when the cut starts.
             lab.link(delay=0.05, jitter=0.02)
-            host = lab.hosts[0] if victim == "store" else chance.choice(lab.hosts[1:])
-            cut = chance.uniform(0, 2)
+            host = lab.hosts[0] if victim == "store" else rng.choice(lab.hosts[1:])
+            cut = rng.uniform(0, 2)
             events = [(cut, host.cut), (cut + 3, host.heal)]
-            events += [(chance.uniform(0, 2), functools.partial(job.start, each)) for each in lab.hosts]
+            events += [(rng.uniform(0, 2), functools.partial(job.start, each)) for each in lab.hosts]
             begin = time.monotonic()
             for when, event in sorted(events, key=lambda each: each[0]):
                 time.sleep(max(0.0, begin + when - time.monotonic()))
@@ -84,7 +85,7 @@ def test_a_cut_of_3_s_at_any_moment_while_a_round_forms_ends_no_agent(tries, vic
             # An agent that failed because of the cut would exit within this time.
             assert_stays("all agents run", lambda: all(agent.process.poll() is None for agent in job.agents), 3)
 
-    tries(attempt, quick=2)
+    tries(attempt, default_count=2)
 
 
 @pytest.mark.parametrize("name", BAD_LINKS)

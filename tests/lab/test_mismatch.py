@@ -8,12 +8,12 @@ from job import Job, assert_running
 from lab import Lab
 
 
-def names(message, host):
+def names_host(message, host):
     return re.search(rf"{re.escape(host.address)}(?!\d)", message)
 
 
 @pytest.mark.parametrize("phase", ["forming", "running"])
-def test_a_node_with_another_maximum_is_refused_with_both_values_and_nodes(tries, phase):
+def test_a_node_with_another_nnodes_is_refused_and_the_message_names_both_values_and_nodes(tries, phase):
     """The first two nodes have `--nnodes` 3 ("forming") or 2:3 ("running"). The third node has 4 or 2:4."""
 
     def attempt(seed, record):
@@ -31,8 +31,8 @@ def test_a_node_with_another_maximum_is_refused_with_both_values_and_nodes(tries
             record("refused", time.monotonic() - begin)
             assert code != 0
             message = refused.process.text().partition("rallypoint run:")[2]
-            assert names(message, third), "the message doesn't name the node that is refused"
-            assert names(message, first) or names(message, second), "the message doesn't name a member of the round"
+            assert names_host(message, third), "the message doesn't name the node that is refused"
+            assert names_host(message, first) or names_host(message, second), "the message doesn't name a member of the round"
             values = re.sub(r"\d+\.\d+\.\d+\.\d+[\d_]*", "", message)
             assert re.search(r"\b3\b", values) and re.search(r"\b4\b", values), "the message doesn't name both values"
             assert not refused.starts()

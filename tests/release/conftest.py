@@ -13,10 +13,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def release():
     """The directory with the artifacts."""
-    named = os.environ.get("RALLYPOINT_RELEASE")
-    if not named:
-        pytest.skip("RALLYPOINT_RELEASE does not name a folder; scripts/test release sets it")
-    return pathlib.Path(named).resolve()
+    folder = os.environ.get("RALLYPOINT_RELEASE")
+    if not folder:
+        pytest.skip("RALLYPOINT_RELEASE is not set; `scripts/test release` sets it")
+    return pathlib.Path(folder).resolve()
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-STORE = """
+STORE_SCRIPT = """
 import rallypoint, sys, threading
 server = rallypoint.TCPStore("localhost", 0, is_master=True)
 client = rallypoint.TCPStore("localhost", server.port)
@@ -62,7 +62,7 @@ def test_the_package_depends_on_the_command_of_its_version(release, version):
         assert f"Requires-Dist: rallypoint-cli=={version}" in sdist.extractfile(f"rallypoint-{version}/PKG-INFO").read().decode()
 
 
-def test_a_machine_without_rust_installs_offline_and_runs_the_quick_start_within_a_minute(release, version, environment):
+def test_a_machine_without_rust_installs_offline_and_runs_a_job_within_a_minute(release, version, environment):
     start = time.monotonic()
     new = environment()
     new.install(release, "rallypoint")
@@ -77,10 +77,10 @@ def test_a_machine_without_rust_installs_offline_and_runs_the_quick_start_within
         "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
     )
     worker.chmod(0o755)
-    for how in ["--no-python", str(worker)], [str(worker)]:
-        told = new.run("rallypoint", "run", "--standalone", "--nproc-per-node", "2", *how).stdout
-        assert sorted(re.findall(r"rank \d of 2", told)) == ["rank 0 of 2", "rank 1 of 2"]
-    assert new.run("python", "-c", STORE).stdout == f"{version} True\n"
+    for program in ["--no-python", str(worker)], [str(worker)]:
+        output = new.run("rallypoint", "run", "--standalone", "--nproc-per-node", "2", *program).stdout
+        assert sorted(re.findall(r"rank \d of 2", output)) == ["rank 0 of 2", "rank 1 of 2"]
+    assert new.run("python", "-c", STORE_SCRIPT).stdout == f"{version} True\n"
     assert time.monotonic() - start < 60
 
 
@@ -102,11 +102,11 @@ def test_the_package_works_on_every_supported_python(release, version, environme
     new = environment(python)
     new.install(release, "rallypoint")
     # Importing the package on a free-threaded Python doesn't enable the GIL.
-    assert new.run("python", "-c", STORE).stdout == f"{version} {not python.endswith('t')}\n"
+    assert new.run("python", "-c", STORE_SCRIPT).stdout == f"{version} {not python.endswith('t')}\n"
     assert new.run("python", "-m", "rallypoint", "--version").stdout == f"rallypoint {version}\n"
 
 
-def test_a_python_without_an_extension_module_gets_the_command_and_an_error_that_says_why(release, version, environment, tmp_path):
+def test_a_python_without_an_extension_module_gets_the_command_and_an_error_that_names_the_python(release, version, environment, tmp_path):
     new = environment("3.13t")
     new.install(release, "rallypoint-cli")
     assert new.run("rallypoint", "--version").stdout == f"rallypoint {version}\n"
@@ -114,11 +114,11 @@ def test_a_python_without_an_extension_module_gets_the_command_and_an_error_that
     [wheel] = release.glob(f"rallypoint-{version}-cp310-abi3-*_{os.uname().machine}.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "unpacked")
     script = f"import sys; sys.path.insert(0, {str(tmp_path / 'unpacked')!r}); import rallypoint; rallypoint.TCPStore"
-    told = new.run("python", "-c", script, check=False).stderr
-    assert "ImportError: rallypoint has no extension module for free-threaded cpython 3.13" in told
+    errors = new.run("python", "-c", script, check=False).stderr
+    assert "ImportError: rallypoint has no extension module for free-threaded cpython 3.13" in errors
 
 
-def test_the_sbom_lists_every_crate_that_is_linked(release, version):
+def test_the_sbom_lists_linked_crates_and_no_development_crates(release, version):
     for name, part in ("rallypoint", "pyo3"), ("rallypoint-cli", "clap"):
         bom = json.loads((release / f"{name}-{version}.cdx.json").read_text())
         assert bom["bomFormat"] == "CycloneDX"

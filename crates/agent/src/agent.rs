@@ -57,8 +57,8 @@ pub trait LaunchObserver: Send + Sync {
         Ok(())
     }
 
-    /// Called before the workers of the node start. `world` describes the round in one line.
-    fn formed(&self, world: &str);
+    /// Called before the workers of the node start. `description` describes the round in one line.
+    fn formed(&self, description: &str);
 
     /// Called when the agent ends.
     fn ended(&self);
@@ -91,29 +91,32 @@ struct Agent {
     sender: Sender<Message>,
     receiver: Receiver<Message>,
     joiner: Arc<Joiner>,
-    /// When the agent stops waiting for the thread that joins. Set after that thread was ordered to give up.
-    give_up: Option<Instant>,
+    /// When the agent stops waiting for the thread that joins. Set when that thread is told to give up.
+    give_up_deadline: Option<Instant>,
     observer: Arc<dyn LaunchObserver>,
     logs: Logs,
     /// Whether a signal was received.
     signaled: bool,
-    /// The round of the last start.
+    /// The round that this node joined last.
     formation: Option<Arc<Formation>>,
     /// The number of earlier starts in this round.
     epoch: u64,
-    watching: Option<RoundWatch>,
-    /// The last membership of this round, if it has changed since the round started.
+    round_watch: Option<RoundWatch>,
+    /// The membership that `round_watch` delivered last. `None` until the membership of this round first changes.
     membership: Option<Membership>,
-    /// Set while this node is counted as finished. The value is whether the node still waits for the other nodes.
+    /// Set while this node is counted as finished at the exit barrier. The thread that waits there stops waiting when
+    /// the value is false.
     finishing: Option<Arc<AtomicBool>>,
     /// Threads whose calls to the store must be complete before this node joins the next round or ends.
     calls: Vec<JoinHandle<()>>,
-    /// The process ids, error files and failures of the workers of the last start.
+    /// The process ids of the workers of the last start, by local rank.
     pids: Vec<u32>,
+    /// The error files of the workers of the last start, by local rank.
     error_files: Vec<Option<PathBuf>>,
+    /// The failures of the workers of the last start.
     failures: Vec<Failure>,
     last_exit: Option<Exit>,
-    /// The failure that another node has announced.
+    /// The failure that ended the job, if another node has announced it.
     peer_failure: Option<Failure>,
     error: Option<AgentError>,
     events: Events,
@@ -158,13 +161,13 @@ impl Agent {
             sender,
             receiver,
             joiner: Arc::new(Joiner::new(Arc::clone(&config), Arc::clone(&observer))),
-            give_up: None,
+            give_up_deadline: None,
             observer,
             logs: Logs::create(&config)?,
             signaled: false,
             formation: None,
             epoch: 0,
-            watching: None,
+            round_watch: None,
             membership: None,
             finishing: None,
             calls: Vec::new(),
@@ -223,7 +226,7 @@ impl Agent {
                     true if !is_static => LEAVE_GRACE,
                     _ => NOTHING_TO_LEAVE_GRACE,
                 };
-                self.give_up = Some(Instant::now() + grace);
+                self.give_up_deadline = Some(Instant::now() + grace);
             }
             Order::Start { restarts } => self.start_workers(restarts),
             Order::Send(target, signal) => self.processes.send(target, signal),
@@ -235,7 +238,7 @@ impl Agent {
             ),
             Order::ReportLost => self.report_lost(),
             Order::ReportWaiting(nodes) => self.report_waiting(nodes),
-            Order::PublishNodeFailed => self.report_failed(),
+            Order::PublishNodeFailed => self.publish_node_failed(),
             Order::Leave => self.leave(),
             Order::CheckPeers(worker) => self.check_peers(worker),
             Order::Finish => self.finish(),
@@ -248,10 +251,10 @@ impl Agent {
         let ticks = self.stuck.is_some() && self.supervisor.is_running();
         let tick = ticks.then_some(self.config.monitor_interval);
         let next = self.supervisor.timeout().map(|at| at.since(self.now()));
-        let give_up = self.give_up.map(|at| at.saturating_duration_since(Instant::now()));
+        let give_up = self.give_up_deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let disk_check = self.logs.time_to_disk_check();
         let timeout = [next, tick, give_up, disk_check].into_iter().flatten().min();
-        // The timeout is rounded up, so that the loop does not wake up before it.
+        // Wait 100 µs longer, so that the timeout has certainly passed when `poll` returns.
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let streams = self.signals.streams().chain([&self.child_ended, &self.receiver.wakeup]);
@@ -260,7 +263,7 @@ impl Agent {
         if let Err(error) = poll(&mut watched, timeout.as_ref())
             && error != rustix::io::Errno::INTR
         {
-            tracing::debug!("cannot wait: {error}");
+            tracing::debug!("cannot poll for events: {error}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -278,8 +281,8 @@ impl Agent {
             }
             self.supervisor.handle_event(Event::Signaled(Signal(signal)));
         }
-        if self.give_up.is_some_and(|at| at <= Instant::now()) {
-            self.give_up = None;
+        if self.give_up_deadline.is_some_and(|at| at <= Instant::now()) {
+            self.give_up_deadline = None;
             self.supervisor.handle_event(Event::JoinFailed { is_spare: false });
         }
         if drain(&self.child_ended) > 0 || self.starts > 0 {
@@ -310,7 +313,7 @@ impl Agent {
                 let nodes = formation.round.participants.clone();
                 let (restarts, are_all_ours) = (formation.restarts, formation.torch_nodes.is_empty());
                 // A node that gives up does not start workers in the round that it has joined.
-                if self.give_up.is_none() {
+                if self.give_up_deadline.is_none() {
                     self.handle_formation(formation);
                 }
                 Event::Joined { restarts, nodes, are_all_ours }
@@ -369,7 +372,8 @@ impl Agent {
                     Event::PeerFailed
                 }
             },
-            // The host of the store stays until all nodes have read that all nodes have finished, so the host was lost.
+            // The host of the store waits up to 10 s until all nodes have read that all nodes have finished. A node
+            // that loses the store before it has read that can't know whether all nodes have finished.
             Message::Finished(_, RoundEnd::StoreLost) => {
                 self.error = Some(AgentError::Unfinished);
                 Event::StoreLost
@@ -401,8 +405,8 @@ impl Agent {
     /// Announces a failure to the other nodes in the background.
     fn announce(&mut self, worker: LocalRank, is_final: bool) {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
-        if let (Some(watching), Some(failure)) = (&self.watching, failure) {
-            let announcements_store = Arc::clone(&watching.announcements_store);
+        if let (Some(round_watch), Some(failure)) = (&self.round_watch, failure) {
+            let announcements_store = Arc::clone(&round_watch.announcements_store);
             self.calls.push(std::thread::spawn(move || {
                 if let Err(error) = crate::announcements::announce(&*announcements_store, &failure, is_final)
                 {
@@ -426,13 +430,13 @@ impl Agent {
 
     fn report_waiting(&self, nodes: u64) {
         let then = match self.config.nproc_per_node {
-            0 => "it begins when the nodes with a command exit or rejoin",
+            0 => "the next round begins when the nodes with a command exit or rejoin",
             _ => "this node stays until its command has exited",
         };
         tracing::info!("nodes wait for the next round ({nodes} now); {then}");
     }
 
-    fn report_failed(&mut self) {
+    fn publish_node_failed(&mut self) {
         if let Some(formation) = &self.formation {
             let round = formation.round.clone();
             self.calls.push(std::thread::spawn(move || crate::exit_barrier::fail(&round)));
@@ -450,18 +454,19 @@ impl Agent {
         self.calls.push(std::thread::spawn(move || drop(handler.leave())));
     }
 
-    /// Checks whether a node was lost, because that may be the reason why this worker failed.
+    /// Checks whether a node was lost, because a lost node may be the reason why this worker failed. Sends
+    /// `Message::PeersAlive` when the other nodes have reported that they are alive, or after a timeout.
     fn check_peers(&self, worker: LocalRank) {
         let (sender, start) = (self.sender.clone(), self.starts);
-        let (Some(watching), Some(formation)) = (&self.watching, &self.formation) else {
+        let (Some(round_watch), Some(formation)) = (&self.round_watch, &self.formation) else {
             return sender.send(Message::PeersAlive(start));
         };
         tracing::warn!(
-            "worker {} failed and no restart is left; asking the other nodes whether one was lost",
+            "worker {} failed and no restart is left; checking whether another node was lost",
             worker.0
         );
         let (announcements_store, nodes) =
-            (Arc::clone(&watching.announcements_store), formation.round.world_size);
+            (Arc::clone(&round_watch.announcements_store), formation.round.world_size);
         let are_all_ours = formation.torch_nodes.is_empty();
         std::thread::spawn(move || {
             crate::announcements::await_alive(&*announcements_store, nodes, are_all_ours);

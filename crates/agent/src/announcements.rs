@@ -3,10 +3,10 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `rallypoint.agent/news` | set with every announcement |
+//! | `rallypoint.agent/news` | set with every announcement, or alone to request that all nodes report in `alive` |
 //! | `rallypoint.agent/restart` | the failure for which all nodes restart their workers |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
-//! | `rallypoint.agent/alive` | the number of nodes that replied that they are alive, after `news` was set alone |
+//! | `rallypoint.agent/alive` | the number of nodes that have reported that they are alive |
 //! | `rallypoint.agent/heard` | the number of nodes that have read the failure |
 //! | `rallypoint.agent/restarts/RANK` | the number of restarts that the node with this group rank has counted |
 
@@ -30,12 +30,12 @@ const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The same timeout in a round with torch's nodes, which never report.
 const MIXED_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 const ALIVE_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the host of the store waits until all nodes have read its failure.
+/// How long the host of the store waits until the other nodes have read the failure that ended the job.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval for checking whether announcements are still wanted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An announcement of another node.
+/// An announcement. The failure is `None` if it can't be parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Announcement {
     /// All nodes restart their workers because of this failure.
@@ -55,12 +55,12 @@ pub(crate) fn announce(store: &dyn Store, failure: &Failure, is_final: bool) -> 
 }
 
 /// Requests that all nodes of the round report that they are alive, and waits until they have or the timeout has
-/// passed. That is long enough to notice that a lost node of ours sends no heartbeats.
+/// passed. In a round without torch's nodes, the timeout is long enough to notice that a lost node sends no heartbeats.
 pub(crate) fn await_alive(store: &dyn Store, nodes: u64, are_all_ours: bool) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));
     if let Err(error) = store.set(ANNOUNCED, b"1") {
-        return tracing::debug!("the other nodes could not be asked whether they are alive: {error}");
+        return tracing::debug!("could not request that the other nodes report that they are alive: {error}");
     }
     let timeout = if are_all_ours { ALIVE_TIMEOUT } else { MIXED_ALIVE_TIMEOUT };
     while start.elapsed() < timeout && !store.add(ALIVE, 0).is_ok_and(|alive| alive >= nodes as i64) {
@@ -70,37 +70,39 @@ pub(crate) fn await_alive(store: &dyn Store, nodes: u64, are_all_ours: bool) {
 
 /// Publishes the number of restarts that this node has counted. Call it before this node publishes its workers, so that
 /// every node that has read all ranks also finds this number.
-pub(crate) fn publish_restarts(store: &dyn Store, rank: u64, restarts: u32) -> Result<()> {
-    store.set(&restarts_of(rank), restarts.to_string().as_bytes())
+pub(crate) fn publish_restarts(store: &dyn Store, group_rank: u64, restarts: u32) -> Result<()> {
+    store.set(&restarts_key(group_rank), restarts.to_string().as_bytes())
 }
 
 /// Returns the highest number of restarts that one of our nodes has counted, and the group ranks of torch's nodes,
 /// which publish none.
 pub(crate) fn read_restarts(store: &dyn Store, nodes: u64) -> Result<(u32, Vec<u64>)> {
     let (mut max_restarts, mut torch_nodes) = (0, Vec::new());
-    for rank in 0..nodes {
-        let key = restarts_of(rank);
+    for group_rank in 0..nodes {
+        let key = restarts_key(group_rank);
         if store.check(&[&key])? {
             let count = String::from_utf8_lossy(&store.get(&key)?).parse().unwrap_or(0);
             max_restarts = max_restarts.max(count);
         } else {
-            torch_nodes.push(rank);
+            torch_nodes.push(group_rank);
         }
     }
     Ok((max_restarts, torch_nodes))
 }
 
-fn restarts_of(rank: u64) -> String {
-    format!("rallypoint.agent/restarts/{rank}")
+fn restarts_key(group_rank: u64) -> String {
+    format!("rallypoint.agent/restarts/{group_rank}")
 }
 
-/// Passes announcements of a round to `deliver` until the job has failed or `is_wanted` returns false.
+/// Passes announcements of a round to `deliver` until the job has failed or `is_wanted` returns false. Reports that
+/// this node is alive when another node requests that.
 pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, deliver: impl Fn(Announcement)) {
     let mut key = ANNOUNCED;
     while is_wanted() {
         let start = Instant::now();
         match KeyWait::new(store, &[key], CHECK_INTERVAL).poll(CHECK_INTERVAL) {
             Ok(true) => match read(store) {
+                // A node has set `ANNOUNCED` alone.
                 Ok(None) => {
                     if let Err(error) = store.with_timeout(Some(CALL_TIMEOUT)).add(ALIVE, 1) {
                         tracing::debug!("could not report that this node is alive: {error}");
@@ -129,7 +131,7 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, deliver: i
     }
 }
 
-/// Reads the announcement. Returns `None` if nodes are only asked to report that they are alive.
+/// Reads the announcement. Returns `None` if no node has announced a restart or a failure.
 fn read(store: &dyn Store) -> Result<Option<Announcement>> {
     let store = store.with_timeout(Some(CALL_TIMEOUT));
     let failure = |key| store.get(key).map(|json| serde_json::from_slice(&json).ok().flatten());
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_restart_count_is_read_and_silent_nodes_are_torchs() {
+    fn the_highest_restart_count_is_returned_and_nodes_without_one_are_torch_nodes() {
         let store = HashStore::new();
         assert_eq!(read_restarts(&store, 3).unwrap(), (0, vec![0, 1, 2]));
         publish_restarts(&store, 0, 1).unwrap();

@@ -18,8 +18,8 @@ pub struct LaunchConfig {
     /// The parameters of the rendezvous: backend, endpoint, run id, numbers of nodes, and the address of this node.
     pub rendezvous: RendezvousParameters,
     /// Whether the workers run in one round only, like the command of `rallypoint join`. Such workers are never
-    /// restarted and get signals directly, and their exit does not end the job of the other nodes. There may be no
-    /// workers.
+    /// restarted, and their exit does not end the job of the other nodes. The agent forwards its signals to them and
+    /// sends no SIGKILL after a grace. `nproc_per_node` may be 0.
     pub runs_once: bool,
     /// The restart budget: how often the workers may be restarted after a failure.
     pub max_restarts: u32,
@@ -108,9 +108,9 @@ pub struct LogsConfig {
     pub redirects: PerRank<Streams>,
     /// The streams that go to files and are shown, for each local rank.
     pub tee: PerRank<Streams>,
-    /// The prefix of each shown line of a tee'd stream. If it is `None`, torch's `[role0]:`.
+    /// The prefix of each shown line of a tee'd stream. `None` stands for torch's prefix, such as `[default0]:`.
     pub prefix_template: Option<String>,
-    /// The local ranks whose output is shown. If it is `None`, all of them.
+    /// The local ranks whose output is shown. `None` stands for all of them.
     pub shown_ranks: Option<Vec<u32>>,
     /// Lines of tee'd standard output that contain one of these strings also go to another file.
     pub stdout_filters: Vec<String>,

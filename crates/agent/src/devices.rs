@@ -26,7 +26,8 @@ pub(crate) struct Machine<'a> {
 ///
 /// # Errors
 ///
-/// Fails with [`AgentError::Config`] if the name is unknown, or if it is `gpu` and there is no visible GPU.
+/// Fails with [`AgentError::Config`] if `name` is another name, or if it is `gpu` and there is no visible GPU. Fails
+/// with [`AgentError::System`] if the processors that this process may use can't be read.
 pub fn count_devices(name: &str) -> Result<u32> {
     Machine::this().count(name)
 }
@@ -52,7 +53,7 @@ impl Machine<'_> {
                 count => Ok(count as u32),
             },
             "xpu" => Err(AgentError::Config(
-                "--nproc-per-node xpu: such devices can't be counted without torch; pass their number".into(),
+                "--nproc-per-node xpu: XPU devices can't be counted without torch; pass their number".into(),
             )),
             _ => Err(AgentError::Config(format!(
                 "Unsupported nproc_per_node value: {name} (a number, or one of auto, cpu, gpu)"
@@ -67,7 +68,7 @@ impl Machine<'_> {
                 let set = |name: &&str| (self.environment)(name).is_some();
                 let names = ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
                 let names: Vec<_> = names.into_iter().filter(set).collect();
-                format!("There are {all}, but {} leaves none of them", names.join(" and "))
+                format!("All GPUs ({all}) are hidden by {}", names.join(" and "))
             }
         }
     }
@@ -273,7 +274,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_machine_without_devices_is_an_error_for_gpu_and_counts_processors_for_auto() {
+    fn without_gpus_the_name_gpu_fails_and_auto_counts_processors() {
         let root = tempfile::tempdir().unwrap();
         let none = |_: &str| None;
         let machine = Machine { root: root.path().into(), environment: &none };
@@ -287,6 +288,6 @@ pub(crate) mod tests {
         assert_eq!((machine.count("gpu").unwrap(), machine.count("auto").unwrap()), (2, 2));
         let hidden = |name: &str| (name == "CUDA_VISIBLE_DEVICES").then(|| "".into());
         let error = Machine { root: root.path().into(), environment: &hidden }.count("gpu").unwrap_err();
-        assert!(error.to_string().contains("CUDA_VISIBLE_DEVICES leaves none"), "{error}");
+        assert!(error.to_string().contains("hidden by CUDA_VISIBLE_DEVICES"), "{error}");
     }
 }

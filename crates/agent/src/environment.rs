@@ -167,7 +167,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_virtual_local_rank_is_0_with_one_device() {
+    fn with_a_virtual_local_rank_each_worker_has_local_rank_0_and_one_device() {
         let config = LaunchConfig { virtual_local_rank: true, ..config(2) };
         let seen = |agent: &[(&str, &str)]| {
             let made = variables(&config, 1, agent).unwrap();

@@ -17,14 +17,14 @@ pub enum AgentError {
     /// The store of the round failed.
     #[error("the store of the round failed while {doing}: {source}")]
     Store {
-        /// What the agent did with the store.
+        /// What happened when the store failed, as a clause that follows "while": `workers got their ranks`.
         doing: String,
         /// The error of the store.
         source: StoreError,
     },
-    /// The nodes of the round have not published their workers in time.
+    /// The workers of this node did not get their ranks in time. A node of the round probably failed after it joined.
     #[error(
-        "the nodes of the round have not reported how many workers they run within {} s (read_timeout): one of them \
+        "the workers of this node did not get their ranks within {} s (read_timeout): a node of the round probably \
          failed after it joined",
         .waited.as_secs()
     )]
@@ -34,8 +34,9 @@ pub enum AgentError {
     },
     /// The store was lost after the workers of this node had finished, while the node waited for the other nodes.
     #[error(
-        "the store of the rendezvous was lost after the workers of this node had finished, before all nodes reported that \
-         theirs had\nhint: the output of the other nodes shows whether their workers have finished"
+        "the workers of this node have finished, but the store of the rendezvous was lost before all other nodes \
+         reported that their workers have finished\n\
+         hint: the output of the other nodes shows whether their workers have finished"
     )]
     Unfinished,
     /// A worker could not be started.
@@ -43,7 +44,7 @@ pub enum AgentError {
     Start {
         /// The local rank of the worker.
         local_rank: u32,
-        /// The program that was executed.
+        /// The program that the agent tried to execute.
         program: OsString,
         /// The error of the system.
         source: io::Error,
@@ -72,8 +73,8 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// Returns whether running the agent again can succeed without a change. Only errors of the rendezvous and the
-    /// store can allow that.
+    /// Returns whether the agent may be run again with the same configuration. Returns [`Retry::Never`] for all errors
+    /// that did not occur in the rendezvous or in the store.
     pub fn retry(&self) -> Retry {
         match self {
             AgentError::Rendezvous(error) => error.retry(),

@@ -23,7 +23,7 @@ pub(crate) struct Cause {
 }
 
 impl Cause {
-    /// Reads a worker's error file. Returns `None` if there is none.
+    /// Reads a worker's error file. Returns `None` if the path is not a regular file or can't be read.
     pub(crate) fn read(path: &Path) -> Option<Cause> {
         // A device or a pipe is not read, because that could block.
         let text = path.is_file().then(|| read_text(path))??;
@@ -66,8 +66,8 @@ fn read_text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes a worker's failure and its exit code to the agent's error file `to`. The failure is what the worker has
-/// recorded, if its error file is on this machine.
+/// Writes a worker's failure and its exit code to the agent's error file `to`. Copies the worker's own error file if it
+/// is on this machine and has a message. Otherwise, the content follows from `failure`.
 pub fn write_failure_file(failure: &Failure, to: &Path) {
     let recorded = failure.error_file.as_deref().and_then(|path| read_text(Path::new(path)));
     let recorded = recorded.and_then(|text| serde_json::from_str::<Map<String, Value>>(&text).ok());

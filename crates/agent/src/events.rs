@@ -151,7 +151,8 @@ impl Events {
             None => Ok(()),
         };
         if let Err((target, error)) = written {
-            self.error.report(format!("cannot write the event log {target}: {error}; the workers run on"));
+            let text = format!("cannot write the event log {target}: {error}; the workers keep running");
+            self.error.report(text);
         }
     }
 

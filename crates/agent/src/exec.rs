@@ -22,15 +22,15 @@ const WORKER_IN_SESSION_PREFIX: &str = "rallypoint-command:";
 /// The exit code of a process that could not execute the worker's program.
 pub(crate) const EXEC_FAILED_CODE: i32 = 127;
 
-/// Puts this process into the role that it was started for, and returns the command line that the user typed.
+/// Determines from `argv[0]` what this process was started for, and returns the command line that the user typed.
 ///
 /// A process that was started as a worker executes the worker's program and does not return. Every program that runs an
-/// agent calls this first in `main`.
+/// agent must call this function first in `main`.
 ///
 /// # Errors
 ///
-/// Returns an exit code if the program of a worker can't be executed, or after cleaning up for an agent whose outer
-/// process was killed. The caller must exit with it.
+/// Returns an exit code if the program of a worker can't be executed, or if this process was started to clean up after
+/// an outer process that was killed. The caller must exit with that code.
 pub fn enter() -> Result<Vec<OsString>, ExitCode> {
     let line: Vec<OsString> = std::env::args_os().collect();
     let name = line.first().map(OsString::as_os_str).unwrap_or_default();

@@ -7,7 +7,7 @@ use rallypoint_store::Store;
 
 /// How long a node that has finished waits for the other nodes. Torch's agents wait as long.
 pub(crate) const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
-/// The timeout of the call that retracts that this node has finished.
+/// The timeout of the call that removes this node from the count of finished nodes.
 const RETRACT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The timeout of each call that reports a failure.
 const FAIL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,16 +35,19 @@ pub(crate) fn fail(round: &RendezvousInfo) {
     let reported = report_ended(&*round.store.with_timeout(Some(FAIL_TIMEOUT)), round.rank);
     let barrier = ExitBarrier::of(round).with_timeout(FAIL_TIMEOUT);
     if let Err(error) = reported.and_then(|()| barrier.fail()) {
-        tracing::debug!("could not report to the other nodes that the work of this node has failed: {error}");
+        tracing::debug!(
+            "could not report to the other nodes that the workers of this node have failed: {error}"
+        );
     }
 }
 
-/// Retracts that this node has finished. A thread does that, because the store may not reply any more.
+/// Removes this node from the count of finished nodes, because it starts its workers again. A thread does that, because
+/// the store may not reply any more.
 pub(crate) fn retract(round: &RendezvousInfo) {
     let barrier = ExitBarrier::of(round);
     std::thread::spawn(move || {
         if let Err(error) = barrier.with_timeout(RETRACT_TIMEOUT).retract() {
-            tracing::debug!("could not take back that this node has finished: {error}");
+            tracing::debug!("could not remove this node from the count of finished nodes: {error}");
         }
     });
 }

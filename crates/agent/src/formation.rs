@@ -13,7 +13,7 @@ pub(crate) struct Formation {
     pub(crate) round: RendezvousInfo,
     /// The ranks of this node's workers.
     pub(crate) ranks: AssignedRanks,
-    /// The number of restarts after a failure that the nodes of this round have counted.
+    /// The highest number of restarts after failures that a node of this round has counted.
     pub(crate) restarts: u32,
     /// The group ranks of the nodes that run, or may run, torch's agent.
     pub(crate) torch_nodes: Vec<u64>,
@@ -95,7 +95,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_world_is_described_in_one_line() {
+    fn a_round_is_described_in_one_line() {
         let mut formation = formation();
         let mut config = config(2);
         assert_eq!(

@@ -7,7 +7,7 @@
 //!
 //! Both processes are child subreapers (`PR_SET_CHILD_SUBREAPER`), so every process that a worker starts stays below
 //! them, whatever sessions and parents it has. If one of the two processes is killed, the other one kills all of its
-//! descendants and removes the node from its rendezvous. The other nodes then re-form without waiting for missing
+//! own descendants and removes the node from its rendezvous. The other nodes then re-form without waiting for missing
 //! heartbeats.
 //!
 //! Users end jobs with `pkill -9 rallypoint` or `pkill -9 -f train.py`. The agent survives that: its command line is
@@ -88,11 +88,11 @@ pub(crate) fn enter(line: Vec<OsString>) -> Result<Vec<OsString>, ExitCode> {
     Ok(line)
 }
 
-/// Returns a command that starts this program again. Its `argv[0]` consists of `name`, the id of this process and
+/// Returns a command that starts this program again. Its `argv[0]` consists of `prefix`, the id of this process and
 /// `letters`.
-fn this_program(name: &str, letters: &str) -> Command {
+fn this_program(prefix: &str, letters: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(format!("{name}{}:{letters}", getpid().as_raw_nonzero()));
+    command.arg0(format!("{prefix}{}:{letters}", getpid().as_raw_nonzero()));
     command
 }
 
@@ -118,8 +118,8 @@ fn watch_outer(pid: Pid, letters: String) {
     let opened = pidfd_open(pid, PidfdFlags::empty());
     // While the outer process is the parent, its id can't have been reused, so the handle belongs to the outer process.
     let (Ok(outer), true) = (opened, getppid() == Some(pid)) else { std::process::exit(1) };
-    // If this call fails, processes that detach themselves from their parents are left behind. All others are still
-    // found.
+    // If this call fails, processes that detach themselves from their parents are left behind. All other
+    // descendants are still found and killed.
     let _ = set_child_subreaper(Some(getpid()));
     let watch = std::thread::Builder::new().name("guard".into());
     if watch.spawn(move || clean_up_after(&outer, &letters)).is_err() {
@@ -217,12 +217,13 @@ fn kill_all(excluded: &[Process]) -> bool {
             }
         };
         let found = descendants_except(getpid(), excluded);
-        // If children are excluded, `wait` can't report that no other child is left. Then two searches must find
-        // nothing.
+        // If children are excluded, `wait` can't report that no other child is left. Then two consecutive searches
+        // must find nothing.
         let is_empty = found.is_empty() && !excluded.is_empty();
-        if has_no_child || is_empty && std::mem::replace(&mut was_empty, is_empty) {
+        if has_no_child || (was_empty && is_empty) {
             return true;
         }
+        was_empty = is_empty;
         if start.elapsed() > KILL_GRACE {
             return false;
         }

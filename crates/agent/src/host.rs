@@ -1,14 +1,14 @@
 //! The names of this machine.
 
-/// Returns the host name.
-pub(crate) fn short_name() -> String {
+/// Returns the host name, which may or may not contain a domain.
+pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Returns the full name that Python's `socket.getfqdn()` finds in `/etc/hosts`. This function queries no name server,
 /// because a slow one would delay the failure report.
 pub(crate) fn full_name() -> String {
-    full_name_in(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), &short_name())
+    full_name_in(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), &hostname())
 }
 
 /// Returns a name from the first line with the address of `name`: the first name with a dot, or else the first name.

@@ -55,8 +55,8 @@ impl Joiner {
     ///
     /// # Errors
     ///
-    /// Fails if the rendezvous fails, or if [`give_up`](Joiner::give_up) was called. If the node was in a round, it has
-    /// left it.
+    /// Fails if the rendezvous fails, or if [`give_up`](Joiner::give_up) was called. The node has then left the
+    /// rendezvous, except during an outage of the store.
     pub(crate) fn join(&self, restarts: u32) -> Result<Formation> {
         let handler = match self.handler.get() {
             Some(handler) => handler,
@@ -72,6 +72,8 @@ impl Joiner {
         };
         loop {
             if self.is_giving_up.load(Ordering::SeqCst) {
+                // The node may still be in its last round.
+                leave();
                 return Err(self.interrupted());
             }
             let start = Instant::now();
@@ -96,7 +98,7 @@ impl Joiner {
                 let handler = DynamicRendezvousHandler::create(
                     parameters,
                     Some(self.observer.rendezvous()),
-                    (!self.config.runs_once).then(|| launch(&self.config)),
+                    (!self.config.runs_once).then(|| describe_launch(&self.config)),
                 )?;
                 // With port 0, this process hosts the store at a port that no other node knows. If the process is
                 // killed, no node is left in that rendezvous.
@@ -143,7 +145,7 @@ impl Joiner {
         let store = &*round.store;
         let failed = |source| AgentError::Store { doing: "workers got their ranks".into(), source };
         announcements::publish_restarts(store, rank, restarts).map_err(failed)?;
-        // Publish before waiting, so that no other node waits for this one.
+        // Publish before waiting, because the node with group rank 0 waits for this key of every node.
         store.set(&format!("torchelastic/role_info/{rank}"), own.to_json().as_bytes()).map_err(failed)?;
         let awaited: Vec<String> = match rank {
             0 => (0..nodes).map(|rank| format!("torchelastic/role_info/{rank}")).collect(),
@@ -156,7 +158,7 @@ impl Joiner {
             match wait.poll(Duration::MAX) {
                 Ok(true) => break,
                 Ok(false) => {}
-                // The call to `membership` below fails if the outage lasts too long.
+                // An outage restarts the timeout. If the outage lasts too long, the call to `membership` below fails.
                 Err(error) if error.is_outage() => start = Instant::now(),
                 Err(error) => return Err(failed(error)),
             }
@@ -197,8 +199,76 @@ pub(crate) fn take_part_without_workers(round: &RendezvousInfo) -> rallypoint_st
 }
 
 /// Returns a description of what this node runs, for other nodes to compare with theirs.
-fn launch(config: &LaunchConfig) -> Launch {
+fn describe_launch(config: &LaunchConfig) -> Launch {
     let mut hasher = DefaultHasher::new();
     (&config.command.target, &config.command.args).hash(&mut hasher);
     Launch { max_restarts: config.max_restarts, command: hasher.finish() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rallypoint_rendezvous::{Membership, Observer, Waiting};
+
+    use super::*;
+    use crate::environment::tests::config;
+
+    /// The handler of a node in a round. Its `leave` is recorded.
+    #[derive(Default)]
+    struct Handler {
+        has_left: AtomicBool,
+    }
+
+    impl RendezvousHandler for Handler {
+        fn backend(&self) -> &str {
+            "test"
+        }
+
+        fn run_id(&self) -> &str {
+            "test"
+        }
+
+        fn next_rendezvous(&self) -> rallypoint_rendezvous::Result<RendezvousInfo> {
+            unreachable!("the node gives up")
+        }
+
+        fn membership(&self) -> rallypoint_rendezvous::Result<Membership> {
+            unreachable!("the node gives up")
+        }
+
+        fn set_closed(&self) -> rallypoint_rendezvous::Result<()> {
+            unreachable!("the node leaves")
+        }
+
+        fn leave(&self) -> rallypoint_rendezvous::Result<()> {
+            self.has_left.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    struct Silent;
+
+    impl Observer for Silent {
+        fn waiting(&self, _: &Waiting<'_>) {}
+    }
+
+    impl LaunchObserver for Silent {
+        fn rendezvous(&self) -> Arc<dyn Observer> {
+            Arc::new(Silent)
+        }
+
+        fn formed(&self, _: &str) {}
+
+        fn ended(&self) {}
+    }
+
+    #[test]
+    fn a_node_that_gives_up_between_two_rounds_leaves_the_rendezvous() {
+        let joiner = Joiner::new(Arc::new(config(1)), Arc::new(Silent));
+        let handler = Arc::new(Handler::default());
+        joiner.handler.get_or_init(|| handler.clone());
+        assert!(joiner.give_up());
+        let result = joiner.join(0);
+        assert!(matches!(result, Err(AgentError::Rendezvous(RendezvousError::Interrupted { .. }))));
+        assert!(handler.has_left.load(Ordering::SeqCst));
+    }
 }

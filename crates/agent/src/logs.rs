@@ -33,7 +33,7 @@ use tail::{Console, Show, Source, Tail};
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The end of a message about output that can't be written to files.
-const PASSED_THROUGH: &str = "the workers run on, and their output is passed through instead of stored";
+const PASSED_THROUGH: &str = "the workers keep running, and their output is passed through instead of stored";
 
 /// The logs of a run, from its first start to its last.
 pub(crate) struct Logs {
@@ -163,8 +163,8 @@ impl Logs {
         self.folder.path().filter(|dir| self.stores_output() && is_full(dir))
     }
 
-    /// Creates directories and files for a start of all workers. If no files can be created, all output is passed
-    /// through.
+    /// Creates directories and files for a start of all workers. If one of them can't be created, all output of this
+    /// start is passed through.
     pub(crate) fn start(&mut self, formation: &Formation) {
         self.start = self.create_files(formation).unwrap_or_else(|error| {
             self.error.report(format!("{error}; {PASSED_THROUGH}"));
@@ -206,7 +206,7 @@ impl Logs {
                     ("role_name", &self.role),
                     ("rank", &formation.rank(local_rank).to_string()),
                     ("local_rank", &local_rank.to_string()),
-                    ("hostname", &host::short_name()),
+                    ("hostname", &host::hostname()),
                 ],
             ),
         }

@@ -66,12 +66,13 @@ impl Topology {
         fs::read_to_string(&path).map_err(AgentError::file("read", &path))
     }
 
-    /// Returns the NUMA node of a device. A machine with one node may report -1, which counts as 0.
+    /// Returns the NUMA node of a device. A machine with a single NUMA node may report -1, which
+    /// counts as 0.
     fn node_of(&self, device: usize) -> Result<u32> {
         let address = self.devices.get(device).ok_or_else(|| {
             let all = self.devices.len();
             config_error(&format!(
-                "NUMA binding: there is no device for local rank {device}; there are {all}"
+                "NUMA binding: there is no device for local rank {device}; visible devices: {all}"
             ))
         })?;
         let address = address.as_ref().ok_or_else(|| {
@@ -136,12 +137,12 @@ impl Topology {
         Ok(cores.into_values().skip(start).take(count).flatten().collect())
     }
 
-    /// Returns the group of processors for `device`. The processors of a group share their largest cache. The first
-    /// devices of the node get the larger groups.
+    /// Returns the group of processors for `device`. The processors of a group share their highest-level cache. The
+    /// first devices of the node get the larger groups.
     fn core_complex(&self, node: u32, device: usize) -> Result<Processors> {
         let mut groups: BTreeMap<u32, Processors> = BTreeMap::new();
         for processor in self.processors_of_node(node)? {
-            let first = self.largest_cache(processor)?.first().copied().unwrap_or(processor);
+            let first = self.cache_siblings(processor)?.first().copied().unwrap_or(processor);
             groups.entry(first).or_default().insert(processor);
         }
         let mut groups: Vec<_> = groups.into_values().collect();
@@ -151,7 +152,7 @@ impl Topology {
     }
 
     /// Returns the processors that share the highest-level cache of this processor.
-    fn largest_cache(&self, processor: u32) -> Result<Processors> {
+    fn cache_siblings(&self, processor: u32) -> Result<Processors> {
         let folder = format!("sys/devices/system/cpu/cpu{processor}/cache");
         let mut highest = (-1, Processors::new());
         for index in cache_indices(&self.root.join(&folder)) {

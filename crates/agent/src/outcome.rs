@@ -56,7 +56,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the exit code: 0 after a success and 1 after a failure, as with torchrun.
+    /// Returns the exit code: 0 after a success or on a node that was a spare when the job ended, else 1, as with
+    /// torchrun.
     ///
     /// A signal before the first start of the workers would have killed torchrun. After such a signal, the exit code is
     /// 128 plus the number of the signal, as in a shell.

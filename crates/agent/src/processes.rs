@@ -21,7 +21,7 @@ use crate::worker::WorkerPlan;
 pub(crate) struct Processes {
     /// The socket for errors of processes that could not execute their program.
     errors: ExecErrors,
-    /// Whether this process is a child subreaper and each worker has its own session.
+    /// Whether this process has an outer process. It is then a child subreaper, and each worker has its own session.
     is_guarded: bool,
     running: Vec<Running>,
 }
@@ -79,14 +79,15 @@ impl Processes {
         Ok(pid)
     }
 
-    /// Returns the workers that have exited since the last call, and whether no process is left.
+    /// Returns the workers that have exited since the last call, and whether no process is left. Without an outer
+    /// process, only workers count, because this process does not adopt the processes that workers leave behind.
     pub(crate) fn reap(&mut self) -> (Vec<Ended>, bool) {
         let mut ended = Vec::new();
         if !self.is_guarded {
             for index in (0..self.running.len()).rev() {
                 let pid = Pid::from_child(&self.running[index].child);
                 if let Ok(Some((pid, status))) = waitpid(Some(pid), WaitOptions::NOHANG) {
-                    ended.extend(self.ended(pid, status));
+                    ended.extend(self.take_ended(pid, status));
                 }
             }
             ended.sort_by_key(|worker| worker.local_rank);
@@ -94,7 +95,7 @@ impl Processes {
         }
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) => ended.extend(self.ended(pid, status)),
+                Ok(Some((pid, status))) => ended.extend(self.take_ended(pid, status)),
                 Ok(None) => return (ended, false),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return (ended, true),
@@ -104,7 +105,7 @@ impl Processes {
 
     /// Removes the worker with this process id, which has exited, and returns it. Returns `None` if the process was not
     /// a worker.
-    fn ended(&mut self, pid: Pid, status: WaitStatus) -> Option<Ended> {
+    fn take_ended(&mut self, pid: Pid, status: WaitStatus) -> Option<Ended> {
         let pid = pid.as_raw_nonzero().get() as u32;
         let index = self.running.iter().position(|worker| worker.child.id() == pid)?;
         let worker = self.running.remove(index);
@@ -141,7 +142,7 @@ impl Processes {
                     let pid = Pid::from_child(&worker.child);
                     worker.stopped = true;
                     log_signal(pid, number);
-                    // The process may not have its own process group yet.
+                    // The worker may have no process group of its own, or not yet.
                     if kill_process_group(pid, signal).is_err() {
                         let _ = kill_process(pid, signal);
                     }

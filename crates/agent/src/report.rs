@@ -72,7 +72,7 @@ pub struct Failure {
     /// How the worker exited.
     pub exit: Exit,
     /// When the worker failed, in seconds since the epoch: the time in its error file, or else the time when the agent
-    /// noticed it.
+    /// noticed the failure.
     pub timestamp: i64,
     /// How long the worker ran, in seconds.
     pub ran: f64,
@@ -205,7 +205,7 @@ pub fn failure_report(
 /// Returns the end report of this node as JSON.
 pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
     let (result, cause) = match outcome.verdict {
-        Verdict::Succeeded => ("succeeded", "all workers of this node ended with 0".to_owned()),
+        Verdict::Succeeded => ("succeeded", "all workers of this node exited with code 0".to_owned()),
         Verdict::Failed => ("failed", first_cause(outcome)),
         Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
             ("failed_elsewhere", ended_elsewhere(&outcome.suspects))
@@ -213,7 +213,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         Verdict::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
         Verdict::Unhealthy => ("unhealthy", "a worker was in uninterruptible sleep for too long".into()),
         Verdict::Signaled(signal) => {
-            ("signalled", format!("the agent got {}", signal_name(signal.0).unwrap_or("a signal")))
+            ("signalled", format!("the agent received {}", signal_name(signal.0).unwrap_or("a signal")))
         }
         Verdict::RoundOver => ("round_over", "the other nodes left the round".into()),
         Verdict::Spare => ("spare", "the job ended while this node was a spare".into()),
@@ -270,9 +270,9 @@ fn first_cause(outcome: &Outcome) -> String {
         None => "a worker failed".into(),
         Some(failure) => {
             let how = match failure.exit {
-                Exit::Code(code) => format!("ended with {code}"),
+                Exit::Code(code) => format!("exited with code {code}"),
                 Exit::Signal(signal) => {
-                    format!("was ended by {}", signal_name(signal).unwrap_or("a signal"))
+                    format!("was killed by {}", signal_name(signal).unwrap_or("a signal"))
                 }
             };
             format!("rank {} on {} {how}", failure.rank, failure.host)

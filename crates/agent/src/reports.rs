@@ -1,4 +1,4 @@
-//! Reads from the store of a round which of its nodes have finished.
+//! Reads from the store of a round how many of its nodes have finished.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use rallypoint_rendezvous::{
 use rallypoint_store::{Result, Store};
 
 /// The timeout of each call to the store.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads the reports of the nodes of this round. `seen` contains the lost nodes.
 pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<Reports> {
-    let store = &*round.store.with_timeout(Some(ANSWER_TIMEOUT));
+    let store = &*round.store.with_timeout(Some(CALL_TIMEOUT));
     let lost = seen.lost.as_ref().map_or(&[][..], |lost| &lost.nodes);
     let mut lost_finished = 0;
     for (node, rank) in round.participants.iter().zip(0..) {
@@ -21,11 +21,12 @@ pub(crate) fn read_reports(round: &RendezvousInfo, seen: &Membership) -> Result<
             lost_finished += 1;
         }
     }
-    // The two reads are not atomic. One of our nodes that finishes between them is only in `finished`, so it looks like
-    // a torch node until the next poll. One of our nodes that has reported and is not counted yet makes a finished
-    // torch node look lost. The supervisor therefore acts only after two polls with the same result.
+    // The two counts are not read atomically, and a node of ours increments `ours_finished` before `finished`. A node
+    // that increments both between the two reads looks like a finished torch node. A node that has incremented only
+    // `ours_finished` makes a finished torch node look lost. The supervisor therefore acts only if two consecutive
+    // polls show lost nodes.
     let ours_finished = count_reported_ended(store)?.max(0) as u64;
-    let finished = ExitBarrier::of(round).with_timeout(ANSWER_TIMEOUT).count_ended()?.max(0) as u64;
+    let finished = ExitBarrier::of(round).with_timeout(CALL_TIMEOUT).count_ended()?.max(0) as u64;
     Ok(Reports { finished, ours_finished, lost_finished })
 }
 

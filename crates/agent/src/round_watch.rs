@@ -12,12 +12,12 @@ use rallypoint_store::{PrefixStore, Store};
 use crate::announcements::{Announcement, listen};
 use crate::reports::read_reports;
 
-/// The bounds of the interval for polling the membership. A handler reads the state at most once per second, so a value
-/// may be 1 s old.
+/// The bounds of the interval for polling the membership. A handler reads the state at most once per second, so a
+/// membership may be 1 s old.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A change on the other nodes.
+/// A message of the threads that watch the other nodes.
 #[derive(Debug)]
 pub(crate) enum Observation {
     /// The membership of the rendezvous, and the reports of the nodes if the store replied.
@@ -31,7 +31,8 @@ pub(crate) enum Observation {
 /// A handle to the two threads. After it is dropped, they end within 1 s. During an outage of the store they end when
 /// their call times out, which takes up to 10 s.
 pub(crate) struct RoundWatch {
-    wanted: Arc<AtomicBool>,
+    /// Whether announcements are still delivered.
+    is_listening: Arc<AtomicBool>,
     /// Whether the membership is still polled.
     is_polling: Arc<AtomicBool>,
     /// The store for announcements about this start of the workers.
@@ -48,28 +49,28 @@ impl RoundWatch {
         interval: Duration,
         deliver: impl Fn(Observation) + Clone + Send + 'static,
     ) -> RoundWatch {
-        let wanted = Arc::new(AtomicBool::new(true));
+        let is_listening = Arc::new(AtomicBool::new(true));
         let announcements_store: Arc<dyn Store> = match epoch {
             0 => round.store.clone(),
             epoch => Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), round.store.clone())),
         };
-        let (deliver_announcement, is_wanted, announcements) =
-            (deliver.clone(), Arc::clone(&wanted), Arc::clone(&announcements_store));
+        let (deliver_announcement, keep_listening, announcements) =
+            (deliver.clone(), Arc::clone(&is_listening), Arc::clone(&announcements_store));
         spawn("announcements", move || {
             listen(
                 &*announcements,
-                || is_wanted.load(Ordering::SeqCst),
+                || keep_listening.load(Ordering::SeqCst),
                 |announcement| deliver_announcement(Observation::Announced(announcement)),
             );
         });
         let is_polling = Arc::new(AtomicBool::new(true));
-        let (is_wanted, handler, round) = (Arc::clone(&is_polling), Arc::clone(handler), round.clone());
+        let (keep_polling, handler, round) = (Arc::clone(&is_polling), Arc::clone(handler), round.clone());
         let interval = interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
         spawn("membership", move || {
             let mut was_unchanged = true;
-            while is_wanted.load(Ordering::SeqCst) {
+            while keep_polling.load(Ordering::SeqCst) {
                 handler.wait_for_change(interval);
-                if !is_wanted.load(Ordering::SeqCst) {
+                if !keep_polling.load(Ordering::SeqCst) {
                     return;
                 }
                 let membership = match handler.membership() {
@@ -85,7 +86,7 @@ impl RoundWatch {
                 was_unchanged = is_unchanged;
             }
         });
-        RoundWatch { wanted, is_polling, announcements_store }
+        RoundWatch { is_listening, is_polling, announcements_store }
     }
 
     /// Stops polling the membership, because this node leaves the round. Announcements are still delivered.
@@ -97,7 +98,7 @@ impl RoundWatch {
 impl Drop for RoundWatch {
     fn drop(&mut self) {
         self.stop_polling();
-        self.wanted.store(false, Ordering::SeqCst);
+        self.is_listening.store(false, Ordering::SeqCst);
     }
 }
 

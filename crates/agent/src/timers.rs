@@ -118,7 +118,7 @@ fn send_signal(request: &Request) {
     if let Some(process) = processes.iter().find(|process| process.pid.as_raw_nonzero().get() == request.pid)
     {
         tracing::error!(
-            "the timer {:?} of process {} has expired; it gets signal {}",
+            "the timer {:?} of process {} has expired; the process gets signal {}",
             request.scope_id,
             request.pid,
             request.signal

@@ -19,11 +19,9 @@ const RUN_PATH: &str = include_str!("worker/run_path.py");
 /// Everything that is needed to start one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerPlan {
-    /// The local rank.
     pub(crate) local_rank: u32,
     /// The program. Searched in `PATH` if it contains no slash.
     pub(crate) program: OsString,
-    /// The arguments.
     pub(crate) args: Vec<OsString>,
     /// Environment variables in addition to the inherited ones. If a name occurs twice, the last value counts.
     pub(crate) environment: Vec<(OsString, OsString)>,
@@ -85,12 +83,13 @@ pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(Os
     }
 }
 
-/// Checks before any process starts whether all workers can be started: their devices, processors and arguments.
-/// Returns the target of each worker by local rank.
+/// Checks whether the devices and processors of all workers are available, without starting a process. Returns the
+/// target of each worker, with `${local_rank}` substituted, in the order of local ranks.
 ///
 /// # Errors
 ///
-/// Fails with [`AgentError::Config`](crate::AgentError::Config) if a device or `numactl` is missing.
+/// Fails with [`AgentError::Config`](crate::AgentError::Config) if a device or `numactl` is missing, and with `File` if
+/// the topology of the machine can't be read.
 pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
     let agent_variable = |name: &str| std::env::var_os(name);
     let check = |local_rank: u32| {
@@ -101,13 +100,13 @@ pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
     (0..config.nproc_per_node).map(check).collect()
 }
 
-/// Returns the name of the job in the failure report, as torch names it.
+/// Returns the name of the job in the failure report.
 pub fn entry_point_name(config: &LaunchConfig) -> String {
     let command = &config.command;
     if matches!(command.mode, CommandMode::RunPath { .. }) {
         return "run_script_path".into();
     }
-    // If the user sets an interpreter, torch names only the interpreter. The script is more useful.
+    // Torch uses the same name, except that it names the interpreter if the user sets one. The script is more useful.
     command.target.to_string_lossy().into_owned()
 }
 

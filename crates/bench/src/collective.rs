@@ -89,14 +89,14 @@ impl Collective {
         let awaited = [last.as_slice()];
         let wait = Request::Wait { keys: KeyList::new(&awaited) };
         let set = Request::Set { key: &last, value: b"1".as_slice().into() };
-        let waiting_clients = Rc::new(Exchange::new("wait").with_reply(wait, &Reply::Stop));
-        let last = Rc::new(Exchange::new("set").without_reply(set).with_reply(wait, &Reply::Stop));
+        let wait_only = Rc::new(Exchange::new("wait").with_reply(wait, &Reply::Stop));
+        let set_and_wait = Rc::new(Exchange::new("set").without_reply(set).with_reply(wait, &Reply::Stop));
         Collective::new(
             clients,
             Box::new(move |_, step, number| match step {
                 0 => Some(Rc::clone(&add)),
-                1 if number == clients as i64 => Some(Rc::clone(&last)),
-                1 => Some(Rc::clone(&waiting_clients)),
+                1 if number == clients as i64 => Some(Rc::clone(&set_and_wait)),
+                1 => Some(Rc::clone(&wait_only)),
                 _ => None,
             }),
         )

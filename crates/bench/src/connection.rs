@@ -109,7 +109,8 @@ impl Connection {
         }
     }
 
-    /// Checks that received bytes are equal to the expected bytes.
+    /// Counts received bytes. Compares them with the expected bytes, or stores the last number of a reply that consists
+    /// of numbers.
     fn check(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let during = self.exchange.name;
         let left = if self.is_busy { self.exchange.reply.len() - self.received } else { 0 };

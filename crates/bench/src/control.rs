@@ -42,10 +42,10 @@ impl Control {
         started: Instant,
     ) -> Result<Control, BenchError> {
         let (mut tried, mut not_a_store) = (Vec::new(), None);
-        for (address, more) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        for (address, remaining) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
             // Each address gets an equal share of the remaining timeout, so that an address that does not answer leaves
             // time for the others.
-            let share = timeout.saturating_sub(started.elapsed()) / more;
+            let share = timeout.saturating_sub(started.elapsed()) / remaining;
             let share = share.max(Duration::from_millis(1));
             match TcpStream::connect_timeout(address, share) {
                 Err(error) => tried.push(format!("{address}: {error}")),
@@ -98,8 +98,9 @@ impl Control {
         Ok(())
     }
 
-    /// Waits until the server is idle, which means that it has processed the requests of all connections. Returns
-    /// without an error if the timeout passes before that.
+    /// Waits until the server seems idle: it replies to `IDLE_PINGS` PINGs in a row within [`IDLE_PING_INTERVAL`] each,
+    /// so it has probably processed the requests of all connections. Returns without an error if the timeout passes
+    /// before that.
     pub(crate) fn await_idle(&mut self) -> Result<(), ConnectionError> {
         let ping = Exchange::new("ping").ping();
         let started = Instant::now();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     /// Returns the addresses of a closed port, of a listener that sends nothing, and of another kind of server. The
-    /// first result keeps the listener open.
+    /// caller keeps that listener, because dropping it closes its port.
     fn non_stores() -> (TcpListener, [SocketAddr; 3]) {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_found_behind_addresses_without_one_within_the_timeout() {
+    fn connect_skips_addresses_without_a_store_and_stays_within_the_timeout() {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let store = server.addresses()[0];
         let (_silent, addresses) = non_stores();

@@ -19,7 +19,7 @@ pub enum BenchError {
     Unreachable { endpoint: String, tried: Vec<String> },
     #[error("{peer} does not answer as a TCPStore server does: {error}")]
     NotAStore { peer: String, error: ConnectionError },
-    #[error("{during}: {error} ({lost} of {})", counted(*.connections, "connection"))]
+    #[error("{during}: {error} ({lost} of {} lost)", counted(*.connections, "connection"))]
     Lost { during: String, error: ConnectionError, lost: u64, connections: usize },
     #[error("{during}: timed out after {} s with {done} of {total} {unit}", .waited.as_secs_f32())]
     TimedOut { during: String, waited: Duration, done: u64, total: u64, unit: &'static str },
@@ -47,7 +47,7 @@ pub enum ConnectionError {
     WrongReply { during: &'static str, at: usize, found: u8, expected: u8 },
     #[error("{} more than expected after {after}", counted(*.bytes, "byte"))]
     UnexpectedBytes { after: &'static str, bytes: usize },
-    #[error("no answer to {during} within {} s", .waited.as_secs_f32())]
+    #[error("no reply to {during} within {} s", .waited.as_secs_f32())]
     Timeout { during: &'static str, waited: Duration },
 }
 

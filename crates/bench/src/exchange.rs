@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_matches_an_expected_number() {
+    fn number_replies_have_8_bytes_each() {
         let add = Request::Add { key: b"/n", delta: 1 };
         let exchange = Exchange::new("add").with_number_reply(add).with_number_reply(add);
         assert!(matches!(exchange.reply, Expected::Numbers(2)));

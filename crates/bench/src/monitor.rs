@@ -55,9 +55,9 @@ impl Monitor {
         self.timeout.saturating_sub(self.started.elapsed())
     }
 
-    /// Fails if the user has interrupted the workload or if it has timed out. Otherwise updates the progress bar. Calls
-    /// `done` at most once per `CHECK_INTERVAL`.
-    pub(crate) fn check(&mut self, done: impl FnOnce() -> Progress) -> Result<(), BenchError> {
+    /// Fails if the user has interrupted the workload or if it has timed out. Otherwise updates the progress bar. Does
+    /// nothing if the last check was less than `CHECK_INTERVAL` ago and the workload has not timed out.
+    pub(crate) fn check(&mut self, progress: impl FnOnce() -> Progress) -> Result<(), BenchError> {
         let now = Instant::now();
         if now.duration_since(self.last_check) < CHECK_INTERVAL
             && now.duration_since(self.started) < self.timeout
@@ -68,7 +68,7 @@ impl Monitor {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted { leaves_keys: false });
         }
-        let Progress { done, total, unit } = done();
+        let Progress { done, total, unit } = progress();
         if now.duration_since(self.started) >= self.timeout {
             let during = self.name.clone();
             return Err(BenchError::TimedOut { during, waited: self.timeout, done, total, unit });

@@ -29,16 +29,17 @@ pub struct Bench {
     control: Control,
     keys: Keys,
     interrupted: Arc<AtomicBool>,
-    files: usize,
+    /// The number of files that this process may open.
+    file_limit: usize,
 }
 
 impl Bench {
-    /// Connects to the server. A workload ends within 100 ms after `interrupted` becomes true, and then deletes its
-    /// keys.
+    /// Connects to the server. A load ends within 100 ms after `interrupted` becomes true, and the keys of its workload
+    /// are deleted.
     ///
     /// # Errors
     ///
-    /// Fails if the server can't be reached, or if the peer is not a TCPStore server.
+    /// Fails if the port is 0, if the server can't be reached, or if the peer is not a TCPStore server.
     pub fn connect(options: Options, interrupted: Arc<AtomicBool>) -> Result<Bench, BenchError> {
         if options.endpoint.port == 0 {
             return Err(BenchError::Usage(format!(
@@ -46,11 +47,11 @@ impl Bench {
                 options.endpoint
             )));
         }
-        let files = raise_file_limit();
+        let file_limit = raise_file_limit();
         let control = Control::connect(&options.endpoint, options.timeout)?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let run = std::process::id().rotate_left(16) ^ now.subsec_nanos() ^ now.as_secs() as u32;
-        Ok(Bench { options, control, keys: Keys::of_run(run), interrupted, files })
+        Ok(Bench { options, control, keys: Keys::of_run(run), interrupted, file_limit })
     }
 
     /// Returns an outcome without measurements.
@@ -90,8 +91,8 @@ impl Bench {
         outcome: &mut Outcome,
     ) -> Result<(), BenchError> {
         let needed = outcome.connections + OTHER_FILES;
-        if needed > self.files {
-            return Err(BenchError::TooFewFiles { needed, limit: self.files });
+        if needed > self.file_limit {
+            return Err(BenchError::TooFewFiles { needed, limit: self.file_limit });
         }
         let mut created_keys = 0;
         let result = match workload.kind {

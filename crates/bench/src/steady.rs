@@ -34,8 +34,9 @@ pub(crate) struct Batches {
     pub(crate) preset: Option<Vec<u8>>,
 }
 
-/// The maximum length of all batches together, in bytes. To stay below it, workloads with large values use fewer keys.
-const MAX_BATCH_BYTES: usize = 32 << 20;
+/// The approximate limit on the length of all batches together, in bytes. Workloads with large values use fewer keys to
+/// stay below it. One batch of `in_flight` requests is always encoded, even if it is longer.
+const MAX_ENCODED_BYTES: usize = 32 << 20;
 
 impl Batches {
     /// Encodes batches of `in_flight` requests each.
@@ -52,10 +53,10 @@ impl Batches {
             _ => (1, value_bytes),
         };
         let value = vec![b'v'; value_bytes];
-        let max = (MAX_BATCH_BYTES / (per_request * (value_bytes + 64))).max(1);
+        let max = (MAX_ENCODED_BYTES / (per_request * (value_bytes + 64))).max(1);
         let requests = (keys / per_request).clamp(1, max).max(in_flight.min(max));
-        let key_groups = names.names(0, requests * per_request);
-        let key_groups: Vec<&[Vec<u8>]> = key_groups.chunks(per_request).collect();
+        let key_names = names.names(0, requests * per_request);
+        let key_groups: Vec<&[Vec<u8>]> = key_names.chunks(per_request).collect();
         let batches = (0..requests.div_ceil(in_flight))
             .map(|batch| {
                 let mut exchange = Exchange::new(workload.name());
@@ -114,8 +115,8 @@ pub(crate) struct SteadyLoad {
 }
 
 impl SteadyLoad {
-    /// Starts a workload. Each connection starts with a different batch, so that the connections do not all use the
-    /// same key.
+    /// Starts a workload. Connection `n` starts with batch `n` modulo the number of batches, so that the connections do
+    /// not all use the same keys.
     pub(crate) fn new(batches: &Batches, connections: usize, until: Until) -> SteadyLoad {
         let now = Instant::now();
         SteadyLoad {

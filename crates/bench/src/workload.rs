@@ -65,13 +65,14 @@ pub const DEFAULT_WORKLOADS: &str = "add,get,set,check,wait,compare_set";
 const ALL: &str = "add,get,set,check,wait,compare_set,multi_get-10000,wait-10000,check-10000,multi_set-10000,cancel-2000,\
                    connect-10000,bootstrap-1024,barrier-10000,get-8MiB,set-8MiB";
 
-/// The maximum number of keys in one request, and the maximum length of a value, that torch's libuv server accepts.
+/// The maximum number of keys in one request that torch's libuv server accepts.
 const MAX_KEYS: usize = 131_072;
+/// The maximum length of a value that torch's libuv server accepts, in bytes.
 const MAX_VALUE_BYTES: usize = 8 << 20;
 
 impl Workload {
     /// Returns whether the workload has a size. A connection sends the requests of such a workload one at a time.
-    pub fn is_large(self) -> bool {
+    pub fn has_size(self) -> bool {
         self.size.is_some()
     }
 

@@ -4,8 +4,8 @@
 //! still the same one. It does no IO and reads no clock itself. An [`Io`] provides both.
 //!
 //! The functions are `async`, so the client does not depend on whether its `Io` blocks. Both existing implementations
-//! do: the sockets of the crate `rallypoint-store`, and the simulated network of the tests, which has virtual time. A
-//! call with a blocking `Io` is complete when it is first polled, which is what [`ready`] does.
+//! block: the sockets of the crate `rallypoint-store`, and the simulated network of the tests, which has virtual time.
+//! With a blocking `Io`, the first poll completes a call. [`ready`] polls a call once and returns its result.
 
 mod call;
 mod connection;
@@ -98,7 +98,7 @@ impl<I: Io> Client<I> {
     }
 }
 
-/// Returns a key as the user wrote it, without the slash that torch's clients prepend.
-pub fn user_key(key: &[u8]) -> String {
+/// Returns a key as text for messages, without the slash that torch's clients prepend.
+pub fn printable_key(key: &[u8]) -> String {
     crate::error::printable(key.strip_prefix(b"/").unwrap_or(key))
 }

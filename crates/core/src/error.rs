@@ -1,7 +1,8 @@
 //! Protocol violations of a peer, and requests that the engine refuses.
 //!
-//! After either error, the server closes the connection, and the request has not changed any stored data. The message
-//! names the cause, and the limit if a limit was exceeded.
+//! A request that causes either error has not changed any stored data, and the server closes the connection. If a reply
+//! violates the protocol, the client closes the connection. The message names the cause, and the limit if a limit was
+//! exceeded.
 
 use crate::wire::Op;
 
@@ -58,8 +59,9 @@ pub enum WireError {
         /// The size of the buffer in bytes.
         len: u64,
     },
-    /// A reply with an undefined value: a status byte other than 0 and 1, or a negative count.
-    #[error("undefined reply {found} to {op}")]
+    /// A reply with an invalid value: a status byte other than 0 and 1, a negative count, a canceled wait that the
+    /// client did not cancel, or a wrong reply to CANCEL_WAIT.
+    #[error("invalid reply {found} to {op}")]
     BadReply {
         /// The operation of the request.
         op: Op,

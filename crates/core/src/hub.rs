@@ -44,11 +44,11 @@ mod connection;
 mod deadlines;
 mod guard;
 mod jobs;
-mod offences;
 mod outbox;
 mod session;
 mod stats;
 mod uploads;
+mod violations;
 
 use core::net::SocketAddr;
 use std::collections::{BTreeSet, VecDeque};
@@ -67,14 +67,14 @@ use crate::value::Value;
 use crate::wire::{Reply, Request};
 use connection::Connection;
 use jobs::Jobs;
-use offences::Offences;
 use uploads::{Upload, Uploads};
+use violations::Violations;
 
 /// The size of a read from a connection without an upload. It bounds the work of a turn. An incomplete request is an
 /// upload once this number of bytes has arrived.
 const READ_BYTES: usize = 32 * 1024;
 /// The size of a read from a connection with an upload. The driver's read buffer has this size.
-pub const UPLOAD_READ_BYTES: usize = 256 * 1024;
+pub const UPLOAD_READ_BYTES: usize = 512 * 1024;
 /// The number of reads after which the hub sends replies before it reads again.
 const BATCH_READS: usize = 64;
 /// The number of bytes read after which the hub sends replies before it reads again.
@@ -179,7 +179,7 @@ pub struct Hub<L = ()> {
     input_bytes: usize,
     output_bytes: usize,
     jobs: Option<Jobs>,
-    offences: Offences,
+    violations: Violations,
     events: VecDeque<Event>,
     /// The start of the current one-second window of the log, and the number of lines in the window.
     log_window: (Duration, u32),
@@ -217,7 +217,7 @@ impl<L: EffectLog> Hub<L> {
             input_bytes: 0,
             output_bytes: 0,
             jobs: options.expire_idle_jobs.map(Jobs::new),
-            offences: Offences::default(),
+            violations: Violations::default(),
             events: VecDeque::new(),
             log_window: (Duration::ZERO, 0),
             suppressed: 0,
@@ -238,7 +238,7 @@ impl<L: EffectLog> Hub<L> {
             self.report(peer, CloseReason::TooManyConnections { open: self.connections.len() });
             return None;
         }
-        if self.offences.is_refused(peer.ip(), now, &self.limits) {
+        if self.violations.is_refused(peer.ip(), now, &self.limits) {
             self.stats.refused += 1;
             return None;
         }
@@ -511,7 +511,8 @@ impl<L: EffectLog> Hub<L> {
         Some(Action::Read { id: connection.id, len: if is_upload { UPLOAD_READ_BYTES } else { READ_BYTES } })
     }
 
-    /// Handles the requests in `input`, which are the next bytes of a connection.
+    /// Handles the deferred requests of a connection, and then the requests in `input`, its next bytes. While a request
+    /// is blocked, the session defers the requests after it.
     fn process_input(&mut self, index: usize, mut input: &[u8]) {
         loop {
             let connection = &mut self.connections[index];
@@ -537,7 +538,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Handles the next request of a connection, which may be incomplete, deferred or invalid. Returns the bytes after
-    /// the request, or `None` if the request is incomplete.
+    /// the request, or `None` if the session has consumed all of `input` and has no request for the engine.
     ///
     /// The method is never inlined, so that the loop over complete requests stays small.
     #[inline(never)]
@@ -596,7 +597,8 @@ impl<L: EffectLog> Hub<L> {
     // ---- totals of input and output ----
 
     /// Counts the buffered bytes of a connection's requests. Starts an upload if the incomplete request is large, and
-    /// admits uploads if the budget suffices.
+    /// admits uploads if the budget suffices. Closes the connection with the most buffered bytes if the total exceeds
+    /// `input_total`.
     fn count_input(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let input_bytes = connection.session.buffered_bytes();
@@ -648,8 +650,8 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Closes the connection that has read none of its replies for the longest time. A connection with less than
-    /// [`READ_BYTES`] of unsent replies is closed only if no connection has more than that.
+    /// Closes the connection that has read none of its replies for the longest time. Connections with at least
+    /// [`READ_BYTES`] of unsent replies are closed before all others.
     fn close_oldest_output(&mut self) {
         let open = self.connections.iter().filter(|(_, c)| !c.closing && c.output_bytes > 0);
         let oldest = open.min_by_key(|(_, c)| (c.output_bytes < READ_BYTES, c.stalled));
@@ -668,10 +670,10 @@ impl<L: EffectLog> Hub<L> {
         }
     }
 
-    /// Closes a connection for an offence of its peer.
+    /// Closes a connection for a violation of its peer.
     fn close_for(&mut self, index: usize, reason: CloseReason) {
         let peer = self.connections[index].peer;
-        self.offences.count(peer.ip(), self.now, &self.limits);
+        self.violations.count(peer.ip(), self.now, &self.limits);
         self.report(peer, reason);
         self.close(index);
     }

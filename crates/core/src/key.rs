@@ -35,8 +35,8 @@ impl From<&[u8]> for Key {
 impl Key {
     /// Returns whether the bytes of this key are `key`.
     ///
-    /// Keys of 16 to 46 bytes are compared in chunks of 16 bytes, because a call of the generic slice comparison would
-    /// take longer than the comparison itself.
+    /// Keys of 16 to 46 bytes are compared in chunks of 16 bytes. For such short keys, calling the generic slice
+    /// comparison costs more than comparing the bytes.
     #[inline]
     pub(crate) fn equals(&self, key: &[u8]) -> bool {
         let own = &**self;

@@ -13,6 +13,7 @@
 //! | [`rendezvous`] | The state that the nodes of a rendezvous share, and its codec. |
 //! | [`supervise`] | The supervisor: worker exits and cluster membership → orders for the agent. |
 //! | [`record`] | The records of a FileStore's file. |
+//! | [`number`] | The parser of decimal numbers in stored values. |
 //!
 //! The modules share [`Key`], [`Value`], [`Limits`], [`WireError`] and [`Refusal`].
 //!

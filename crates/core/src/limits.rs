@@ -78,7 +78,7 @@ limits! {
 /// Limits on requests, on stored data, and on connections.
 ///
 /// A server uses `Limits::default()`, lowered by [`Limits::fit_memory`] to the memory available to its process. The
-/// `--limit` flag of `rallypoint serve` overrides each server limit.
+/// `--limit` flag of `rallypoint serve` overrides any server limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits;
@@ -127,8 +127,8 @@ server {
     /// Maximum number of connections. The server lowers it to the file limit of its process minus
     /// [`Limits::spare_files`]. Torch: unlimited, and the legacy server aborts at the file limit.
     pub connections: usize = 65_536, count;
-    /// Number of files that connections leave free: this number, or a quarter of the file limit of the process if that
-    /// is less.
+    /// Number of file descriptors that the server reserves for uses other than connections, but at most a quarter of
+    /// the file limit of its process.
     pub spare_files: usize = 64, count;
     /// Period over which the rate of an incomplete request is measured. Torch: none.
     pub partial_grace: Duration = Duration::from_secs(30), with_unit;
@@ -142,7 +142,8 @@ server {
     /// Maximum time between two bytes of a large request while other large requests wait for their share. Torch:
     /// unlimited.
     pub input_stall: Duration = Duration::from_secs(3), with_unit;
-    /// Number of bytes of requests behind a blocked one above which a connection is no longer read.
+    /// Number of bytes of deferred requests above which a connection is no longer read. A request is deferred while an
+    /// earlier request of its connection is blocked.
     pub deferred_bytes: usize = MIB, with_unit;
     /// Number of bytes of unsent replies above which a connection is no longer read. Torch: unlimited.
     pub output_pause: usize = MIB, with_unit;
@@ -158,12 +159,12 @@ server {
     pub socket_bytes: usize = 4 * MIB, with_unit;
     /// Maximum time for which a connection may read none of its replies. Torch: unlimited.
     pub output_stall: Duration = Duration::from_secs(30), with_unit;
-    /// Number of offences per second above which new connections of an address are refused. An offence is a connection
-    /// that was closed for a protocol violation or a limit. Loopback is exempt, because all programs of the machine
-    /// share it.
-    pub offences_per_second: u32 = 20, count;
-    /// Time for which connections of such an address are refused.
-    pub offence_penalty: Duration = Duration::from_secs(10), with_unit;
+    /// Number of violations per second above which new connections of an address are refused. A violation is a
+    /// connection that was closed because its peer broke the protocol or exceeded a limit. Loopback is exempt, because
+    /// all programs of the machine share it.
+    pub violations_per_second: u32 = 20, count;
+    /// Time for which new connections of an address are refused after it exceeded [`Limits::violations_per_second`].
+    pub violation_penalty: Duration = Duration::from_secs(10), with_unit;
     /// Maximum number of log lines per second about closed connections.
     pub log_lines_per_second: u32 = 10, count;
     /// TCP keep-alive: idle time before the first probe. Torch: no keep-alive.
@@ -191,15 +192,16 @@ unlisted {
     /// Length of the longest request that uses [`Limits::client_user_timeout`]. A longer request may exceed the socket
     /// buffers of a server that is busy with other clients, and then stays unacknowledged although the server is alive.
     pub client_user_timeout_len: usize = 64 * KIB;
-    /// TCP keep-alive of the client: idle time before the first probe. With this time and the next one, a waiting
-    /// client detects a dead connection after 11 s. Torch: no keep-alive.
+    /// TCP keep-alive of the client: idle time before the first probe. With this default and those of
+    /// [`Limits::client_keepalive_interval`] and [`Limits::client_user_timeout`], a waiting client detects a dead
+    /// connection after 11 s. Torch: no keep-alive.
     pub client_keepalive_idle: Duration = Duration::from_secs(5);
     /// TCP keep-alive of the client: time between two probes.
     pub client_keepalive_interval: Duration = Duration::from_secs(2);
 
     // ---- the file of a FileStore: enforced by its reader, which treats longer records as damage ----
-    /// Maximum length of a key in the file. A low limit distinguishes more kinds of damage from an incomplete record.
-    /// Torch: unlimited.
+    /// Maximum length of a key in the file. A longer announced length is reported as damage. With a higher limit, more
+    /// damaged records would look like records that are not completely written yet. Torch: unlimited.
     pub record_key_len: usize = 64 * KIB;
     /// Maximum length of a value in the file. Torch: unlimited, it allocates the announced length.
     pub record_value_len: usize = 64 * MIB;
@@ -211,8 +213,8 @@ unlisted {
     /// Maximum number of nodes in each list of a state. The memory for decoding is proportional to it. Torch:
     /// unlimited.
     pub state_nodes: usize = 10_000;
-    /// Maximum number of bytes in the names and texts of unknown attributes of a state. A reference of 2 bytes may
-    /// stand for a text of any length, so the length of the state does not bound them. Torch: unlimited.
+    /// Maximum number of bytes in the names and texts of unknown attributes of a state. A memo reference of 2 bytes
+    /// may stand for a text of any length, so the length of the state does not bound them. Torch: unlimited.
     pub state_extra: usize = 64 * KIB;
     /// Maximum length of a node's address. DNS names have at most 253 bytes. Torch: unlimited.
     pub host_len: usize = 255;
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_accept_every_request_that_torch_accepts() {
+    fn the_defaults_accept_the_longest_keys_and_values_of_torchs_libuv_server() {
         let limits = Limits::default();
         assert_eq!((limits.key_len, limits.value_len, limits.keys_per_request), (8192, 8 << 20, 131_072));
         assert!(limits.frame_len > limits.value_len * 2 + limits.key_len, "a compare_set of two such values");

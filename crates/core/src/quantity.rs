@@ -10,7 +10,7 @@ pub trait Quantity: Sized {
     ///
     /// Fails with a description of the expected form, such as `a time such as 250ms, 10s or 2min`.
     fn parse(text: &str) -> Result<Self, &'static str>;
-    /// Formats the value so that [`Quantity::parse`] returns it again.
+    /// Formats the value so that [`Quantity::parse`] returns it again. Durations are truncated to milliseconds.
     fn format(&self) -> String;
 }
 
@@ -27,14 +27,14 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// The units of sizes, with their factors in bytes.
-const BYTES: [(&str, u64); 8] =
+const SIZE_UNITS: [(&str, u64); 8] =
     [("", 1), ("KiB", KIB), ("K", KIB), ("k", KIB), ("MiB", MIB), ("M", MIB), ("GiB", GIB), ("G", GIB)];
 /// The units of durations, with their factors in milliseconds. A number without a unit is in seconds.
-const MILLISECONDS: [(&str, u64); 4] = [("ms", 1), ("", 1000), ("s", 1000), ("min", 60_000)];
+const TIME_UNITS: [(&str, u64); 4] = [("ms", 1), ("", 1000), ("s", 1000), ("min", 60_000)];
 
 impl Quantity for usize {
     fn parse(text: &str) -> Result<usize, &'static str> {
-        let bytes = parse_unit(text, &BYTES).and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes = parse_unit(text, &SIZE_UNITS).and_then(|bytes| usize::try_from(bytes).ok());
         bytes.ok_or("a number, or a size such as 512KiB, 8MiB or 4GiB")
     }
 
@@ -60,7 +60,7 @@ impl Quantity for u32 {
 
 impl Quantity for Duration {
     fn parse(text: &str) -> Result<Duration, &'static str> {
-        parse_unit(text, &MILLISECONDS).map(Duration::from_millis).ok_or("a time such as 250ms, 10s or 2min")
+        parse_unit(text, &TIME_UNITS).map(Duration::from_millis).ok_or("a time such as 250ms, 10s or 2min")
     }
 
     fn format(&self) -> String {

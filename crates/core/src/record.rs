@@ -1,9 +1,9 @@
 //! The codec of FileStore's file, which is a sequence of records.
 //!
-//! A record is a `u32` length and the key, then a `u32` length and the value, all little-endian. The last record of a
-//! key determines its value. A key of the user has the prefix `/`. A key with the prefix `-/` records the deletion of a
-//! user's key. A key that starts with a letter and ends with `/` is an internal key of the stores ([`REFCOUNT`],
-//! [`CLEANUP`], [`RUN_ID`]).
+//! A record consists of the length of the key, the key, the length of the value, and the value. Both lengths are
+//! little-endian `u32` numbers. The last record of a key determines its value. A key of the user has the prefix `/`. A
+//! key with the prefix `-/` records the deletion of a user's key. A key that starts with a letter and ends with `/` is
+//! an internal key of the stores ([`REFCOUNT`], [`CLEANUP`], [`RUN_ID`]).
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 //!
 //! - [`State`], [`NodeDesc`], [`WallTime`]: the shared state and its parts
 //! - [`pickle`]: converts between a state and a pickle that torch can read. The codec executes nothing that it reads
-//! - [`cell`]: converts between those bytes and the value in the store
+//! - [`cell`]: converts between that pickle and the value in the store, which is its base64
 //! - [`keys`]: the keys of a rendezvous in the store
 //! - `decide`, `apply`: `(state, node, now) → decision + reason`, and the state that follows from the decision
 //! - [`Terms`]: `--nnodes`, which all nodes of a job must agree on, and the launch options

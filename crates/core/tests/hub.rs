@@ -119,7 +119,7 @@ fn a_multi_set_is_applied_once_when_its_last_byte_arrives() {
 // ---- end of a connection ----
 
 #[test]
-fn a_peer_that_ends_its_stream_gets_its_replies_first() {
+fn a_peer_that_ends_its_stream_gets_its_replies_before_the_connection_is_closed() {
     let mut net = server(Limits::default());
     let id = client(&mut net);
     net.set_window(id, 0);
@@ -141,14 +141,14 @@ fn a_waiting_peer_that_ends_its_stream_is_closed() {
 }
 
 #[test]
-fn a_refused_request_closes_its_connection_after_the_replies_before_it() {
+fn a_refused_request_closes_its_connection_even_if_the_peer_reads_no_replies() {
     let mut net = server(Limits::default());
     let id = client(&mut net);
     net.set_window(id, 0);
     let requests =
         [Request::Ping { nonce: 7 }, Request::Barrier { key: b"/b", world_size: 0 }, set(b"/k", b"")];
     net.send(id, &encoded(&requests));
-    assert!(!net.is_open(id), "a peer that reads nothing is closed immediately");
+    assert!(!net.is_open(id), "the hub does not wait until the peer reads the reply to the PING");
     assert_eq!(net.hub.snapshot().keys, 0);
     let reason = Refusal::BadWorldSize { key: "/b".into(), world_size: 0 };
     assert_eq!(closed(&mut net), [CloseReason::Refused(reason)]);
@@ -156,7 +156,7 @@ fn a_refused_request_closes_its_connection_after_the_replies_before_it() {
 }
 
 #[test]
-fn events_of_a_closed_connection_do_not_reach_its_successor() {
+fn events_of_a_closed_connection_do_not_affect_the_connection_that_reuses_its_index() {
     let mut net = server(Limits::default());
     let old = client(&mut net);
     net.fail(old);
@@ -181,16 +181,16 @@ fn a_connection_past_the_limit_is_refused() {
 }
 
 /// Opens a connection that violates the protocol.
-fn offend(net: &mut Loopback) {
+fn violate_protocol(net: &mut Loopback) {
     let id = net.open().unwrap();
     net.send(id, b"GET / HTTP/1.1\r\n");
     assert!(!net.is_open(id));
 }
 
 #[test]
-fn an_address_with_21_offences_in_1_s_is_refused_for_10_s() {
+fn an_address_with_21_violations_in_1_s_is_refused_for_10_s() {
     let mut net = server(Limits::default());
-    (0..21).for_each(|_| offend(&mut net));
+    (0..21).for_each(|_| violate_protocol(&mut net));
     assert_eq!(net.open(), None);
     net.advance(10 * SECOND);
     assert!(net.open().is_some());
@@ -198,17 +198,17 @@ fn an_address_with_21_offences_in_1_s_is_refused_for_10_s() {
 
 #[test]
 fn the_log_gets_10_lines_per_second_and_a_count_of_the_rest() {
-    let mut net = server(limits(|limits| limits.offences_per_second = 1_000));
-    (0..100).for_each(|_| offend(&mut net));
+    let mut net = server(limits(|limits| limits.violations_per_second = 1_000));
+    (0..100).for_each(|_| violate_protocol(&mut net));
     assert_eq!(closed(&mut net).len(), 10);
     net.advance(SECOND);
-    offend(&mut net);
+    violate_protocol(&mut net);
     assert!(matches!(net.events[..], [Event::Closed { suppressed: 90, .. }]), "{:?}", net.events);
     assert_eq!(net.hub.stats().protocol_errors, 101);
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_no_longer_read() {
+fn the_hub_stops_reading_from_a_peer_that_reads_no_replies() {
     let mut net = server(limits(|limits| {
         limits.output_pause = 10;
         limits.deferred_bytes = 1_000;
@@ -220,7 +220,7 @@ fn a_peer_that_does_not_read_is_no_longer_read() {
     net.hub.check_invariants();
     assert_eq!(net.take_received(id), b"");
     net.set_window(id, usize::MAX);
-    assert_eq!(net.take_received(id), b"\x07\0\0\0".repeat(10_000), "nothing is lost");
+    assert_eq!(net.take_received(id), b"\x07\0\0\0".repeat(10_000), "the hub handles every request");
 }
 
 #[test]
@@ -498,7 +498,7 @@ fn only_the_keys_of_idle_jobs_are_deleted() {
 }
 
 #[test]
-fn a_job_is_in_use_while_a_connection_names_its_keys() {
+fn a_job_does_not_expire_while_a_client_that_used_its_keys_is_connected() {
     let key = &b"/torch.rendezvous.job.0/k"[..];
     let (single, pair) = ([key], [&b"/other"[..], key]);
     let check = Request::Check { keys: KeyList::new(&pair) };
@@ -520,7 +520,7 @@ fn a_job_is_in_use_while_a_connection_names_its_keys() {
 }
 
 #[test]
-fn a_connection_counts_for_the_job_it_named_last() {
+fn a_connection_keeps_only_the_job_whose_keys_it_used_last() {
     let mut net = expiring();
     let id = client(&mut net);
     exchange(&mut net, id, &[set(b"/torch.rendezvous.a.0/k", b""), set(b"/torch.rendezvous.b.0/k", b"")]);
@@ -531,7 +531,7 @@ fn a_connection_counts_for_the_job_it_named_last() {
 }
 
 #[test]
-fn a_job_that_returns_expires_again() {
+fn a_job_that_sets_keys_again_expires_again() {
     let mut net = expiring();
     for _ in 0..2 {
         exchange_once(&mut net, &[set(b"/torch.rendezvous.job.0/k", b"")]);

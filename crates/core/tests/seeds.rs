@@ -96,7 +96,7 @@ fn request_seeds() -> Seeds {
         .map(|request| (format!("op_{}", request.op()), encoded(&[VALIDATE, *request])))
         .collect();
     let mut add = |name: &str, bytes: Vec<u8>| {
-        assert!(seeds.insert(name.to_owned(), bytes).is_none(), "two seeds {name}");
+        assert!(seeds.insert(name.to_owned(), bytes).is_none(), "two seeds have the name {name}");
     };
     add("all_operations", [encoded(&[VALIDATE]), encoded(&operations)].concat());
     add(
@@ -187,14 +187,15 @@ fn reply_seeds() -> Seeds {
     .into()
 }
 
-/// Returns command sequences for the `hub` target. A command is an action of one of several connections.
+/// Returns command sequences for the `hub` target. A command makes one of several connections act, or it advances
+/// the time.
 fn hub_seeds() -> Seeds {
     let send = |slot: u8, requests: &[Request<'_>]| {
         let bytes = encoded(requests);
         [&[slot, bytes.len() as u8][..], &bytes].concat()
     };
     let (end, fail) = (|slot: u8| [slot + 16, 0], |slot: u8| [slot + 20, 0]);
-    let (window, pass) = (|slot: u8, bytes: u8| [slot + 24, bytes], |tenths: u8| [28, tenths]);
+    let (window, advance) = (|slot: u8, bytes: u8| [slot + 24, bytes], |tenths: u8| [28, tenths]);
     let key: [&[u8]; 1] = [b"/k"];
     let wait = Request::Wait { keys: KeyList::new(&key) };
     let get = Request::Get { key: b"/k" };
@@ -210,11 +211,14 @@ fn hub_seeds() -> Seeds {
         ),
         (
             "unread",
-            [window(0, 0).to_vec(), send(0, &[set, get, get]), pass(255).to_vec(), pass(60).to_vec()]
+            [window(0, 0).to_vec(), send(0, &[set, get, get]), advance(255).to_vec(), advance(60).to_vec()]
                 .concat(),
         ),
-        ("incomplete", [send(0, &[set])[..12].to_vec(), pass(200).to_vec(), pass(200).to_vec()].concat()),
-        ("no_handshake", [vec![0x80, 2, 0, 0xce], pass(110).to_vec()].concat()),
+        (
+            "incomplete",
+            [send(0, &[set])[..12].to_vec(), advance(200).to_vec(), advance(200).to_vec()].concat(),
+        ),
+        ("no_handshake", [vec![0x80, 2, 0, 0xce], advance(110).to_vec()].concat()),
         ("canceled", [send(0, &[wait, get, Request::CancelWait]), send(1, &[Request::NumKeys])].concat()),
     ]
     .map(|(name, bytes)| (name.to_owned(), bytes))

@@ -1,8 +1,8 @@
 //! Runs the supervisor with simulated processes and random sequences of events.
 //!
 //! In every sequence, the workers start together, and all have exited before they are restarted or the run ends. A
-//! worker gets its grace before SIGKILL, unless the agent received two signals. The number of restarts stays within the
-//! restart budget.
+//! worker gets its grace before SIGKILL, unless the agent received two signals. A failed worker causes a restart only
+//! while the restart budget allows it. Restarts that other nodes request are not limited.
 
 use std::time::Duration;
 
@@ -69,13 +69,14 @@ fn random_event() -> impl Strategy<Value = RandomEvent> {
     ]
 }
 
-/// Generates the membership of a round of three nodes. This node is the first of them.
+/// Generates the membership of a round of three nodes. This node is the first of them. Each of the other two is a
+/// member (place 0), rejoins (place 1), or is lost (place 2).
 fn membership() -> impl Strategy<Value = RandomEvent> {
     let node = |number: i64| NodeDesc::new("host", number, 0);
     let place = 0..3usize;
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (place.clone(), place, flags, 0..3u64).prop_map(move |(second, third, flags, finished)| {
-        let (is_closed, have_left, is_answered, is_dropped) = flags;
+        let (is_closed, have_left, has_reports, is_dropped) = flags;
         let cause = if have_left { LossCause::Left } else { LossCause::NoHeartbeat(Duration::from_secs(15)) };
         let at = |place| [(1, second), (2, third)].into_iter().filter(move |(_, is)| *is == place);
         let nodes = |place| at(place).map(|(number, _)| node(number)).collect::<Vec<_>>();
@@ -92,7 +93,7 @@ fn membership() -> impl Strategy<Value = RandomEvent> {
             ..Membership::default()
         };
         let reports = Reports { finished, ..Reports::default() };
-        RandomEvent::Membership(seen.into(), is_answered.then_some(reports))
+        RandomEvent::Membership(seen.into(), has_reports.then_some(reports))
     })
 }
 
@@ -118,7 +119,7 @@ struct World {
     signals: u32,
     restarts: u32,
     /// Whether a restart was counted since the last round was joined.
-    failed: bool,
+    has_new_restart: bool,
     /// The number of restarts after which the next round had lost a node. They do not count towards the restart budget.
     excused: u32,
     checks_peers: bool,
@@ -142,7 +143,7 @@ impl World {
             finishing: false,
             signals: 0,
             restarts: 0,
-            failed: false,
+            has_new_restart: false,
             excused: 0,
             checks_peers: false,
             first: 3,
@@ -161,7 +162,7 @@ impl World {
             RandomEvent::Joined { first, are_all_ours } if self.joining => {
                 self.joining = false;
                 let has_lost = self.first < *first;
-                self.excused += u32::from(std::mem::take(&mut self.failed) && has_lost);
+                self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && has_lost);
                 self.first = *first;
                 let nodes = (*first..3).map(|number| NodeDesc::new("host", number, 0)).collect();
                 Event::Joined { restarts: self.restarts, nodes, are_all_ours: *are_all_ours }
@@ -243,11 +244,11 @@ impl World {
             self.supervisor.handle_event(Event::AllProcessesExited);
         }
         while let Some(order) = self.supervisor.poll_order(self.now) {
-            assert_eq!(self.verdict, None, "{order:?} after the end");
+            assert_eq!(self.verdict, None, "{order:?} after the verdict");
             self.carry_out(order);
         }
         if let Some(next) = self.supervisor.timeout() {
-            assert!(next > self.now, "everything that is due was ordered");
+            assert!(next > self.now, "an order that is due was not issued");
         }
     }
 
@@ -260,11 +261,11 @@ impl World {
                 assert!(self.all_exited(), "a join while a process is left");
                 match reason {
                     Reason::WorkerFailed { worker, left, .. } => {
-                        assert_eq!(self.published, Some((worker, false)), "the failure was published first");
-                        (self.restarts, self.failed) = (self.restarts + 1, true);
+                        assert_eq!(self.published, Some((worker, false)), "the failure is not published");
+                        (self.restarts, self.has_new_restart) = (self.restarts + 1, true);
                         assert_eq!(self.restarts + left, self.policy.max_restarts + self.excused);
                     }
-                    Reason::PeerRestarts => (self.restarts, self.failed) = (self.restarts + 1, true),
+                    Reason::PeerRestarts => (self.restarts, self.has_new_restart) = (self.restarts + 1, true),
                     _ => {}
                 }
                 (self.joining, self.finishing, self.signals) = (true, false, 0);
@@ -279,7 +280,7 @@ impl World {
             Order::Send(Target::Worker(LocalRank(rank)), signal) => self.signal(rank as usize, signal),
             Order::Send(Target::Orphans, signal) => {
                 assert!(self.workers.iter().all(|worker| !worker.alive || worker.killed));
-                assert!(!self.orphans_killed, "killed twice");
+                assert!(!self.orphans_killed, "a signal to orphans that were killed");
                 if signal == Signal::KILL {
                     (self.orphans, self.orphans_killed) = (false, true);
                 }
@@ -311,7 +312,7 @@ impl World {
         let had_grace = worker
             .signaled_at
             .is_some_and(|signaled_at| self.now.since(signaled_at) >= self.policy.shutdown_grace);
-        assert!(had_grace || self.signals >= 2, "killed without its grace");
+        assert!(had_grace || self.signals >= 2, "SIGKILL before the grace has passed");
         worker.killed = true;
         let event = self.exit(rank, Exit::Signal(Signal::KILL)).expect("the worker was alive");
         self.supervisor.handle_event(event);

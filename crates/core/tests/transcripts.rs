@@ -99,7 +99,7 @@ fn replies<'a>(
             kinds.next();
             if reply == Reply::Canceled && kind != ReplyKind::Waited(Op::CancelWait) {
                 // The CANCEL_WAIT arrived before the wake-up, so one byte is the reply to both requests.
-                assert_eq!(kinds.next(), Some(ReplyKind::Waited(Op::CancelWait)), "{name}: not canceled");
+                assert_eq!(kinds.next(), Some(ReplyKind::Waited(Op::CancelWait)), "{name}: no CANCEL_WAIT");
             }
             replies.push(reply);
         }
@@ -175,7 +175,7 @@ fn recorded_replies_reencode_to_the_same_bytes_for_every_cut() {
 }
 
 #[test]
-fn a_canceled_wait_gets_one_reply_and_a_crossed_cancel_two() {
+fn a_canceled_wait_gets_one_reply_and_two_if_its_wake_up_crosses_the_cancel() {
     let waits = |name: &str| {
         let recorded = conversations();
         let conversation = recorded

@@ -111,7 +111,7 @@ fn decoding_a_wait_byte_by_byte_is_linear() {
 }
 
 #[test]
-fn decoding_byte_by_byte_takes_less_than_1000_times_as_long_as_at_once() {
+fn decoding_byte_by_byte_takes_less_than_1000_times_as_long_as_in_one_piece() {
     let _guard = MEASUREMENT.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = wait_of(KEYS_PER_REQUEST);
     let whole = shortest(3, || decode(&bytes, bytes.len()));
@@ -161,17 +161,14 @@ fn the_cost_of_a_cancel_does_not_depend_on_other_waiters() {
         timer.elapsed()
     };
     let mut alone = engine();
-    let mut crowded = engine();
+    let mut shared = engine();
     for (at, other) in others.iter().enumerate() {
-        send(&mut crowded, client(at), Request::Wait { keys: KeyList::new(&slices(other)) });
+        send(&mut shared, client(at), Request::Wait { keys: KeyList::new(&slices(other)) });
     }
-    assert_eq!(crowded.snapshot().awaited, 400_000);
+    assert_eq!(shared.snapshot().awaited, 400_000);
     let alone = shortest(3, || cancels(&mut alone));
-    let crowded = shortest(3, || cancels(&mut crowded));
-    assert!(
-        crowded < alone * 10,
-        "alone: {alone:?}, with 400,000 awaited keys of other clients: {crowded:?}"
-    );
+    let shared = shortest(3, || cancels(&mut shared));
+    assert!(shared < alone * 10, "alone: {alone:?}, with 400,000 awaited keys of other clients: {shared:?}");
 }
 
 /// Returns an engine with `n` clients that wait for the same key.

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_alone_means_loopback_and_with_a_colon_all_addresses() {
+    fn port_is_on_loopback_and_colon_port_on_all_addresses() {
         for (text, address) in [
             ("8080", "127.0.0.1:8080"),
             (" 8080 ", "127.0.0.1:8080"),

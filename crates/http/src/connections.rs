@@ -46,7 +46,8 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router) -> Infallible {
     }
 }
 
-/// Answers one request. A client that sends no request or a malformed one gets status 400 or no response.
+/// Answers one request. A client that sends no request, or one that is malformed or too long, gets a 4xx status or no
+/// response.
 async fn serve_connection(stream: TcpStream, routes: Router) -> Option<()> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);

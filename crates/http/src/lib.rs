@@ -1,8 +1,8 @@
 //! Health checks over HTTP for `rallypoint serve` and `rallypoint run`.
 //!
 //! One thread serves all connections. For each request, it gets a snapshot from the event loop of the server or the
-//! agent, and never blocks that loop. The response has status 503 if the event loop does not return a snapshot within 5
-//! s.
+//! agent, and never blocks that loop. The response has status 503 if the event loop does not return a snapshot within
+//! 5 s.
 
 mod address;
 mod connections;
@@ -58,7 +58,7 @@ impl HealthServer {
             let _context = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        let source = Arc::new(Source { snapshot, turn: Mutex::new(()) });
+        let source = Arc::new(Source { snapshot, lock: Mutex::new(()) });
         let routes = Router::new().fallback_service(get(move || respond(Arc::clone(&source))));
         let (stop, stopped) = oneshot::channel();
         std::thread::Builder::new().name("health".into()).spawn(move || {
@@ -80,7 +80,7 @@ impl HealthServer {
 /// The source of snapshots. The lock ensures that only one request at a time takes a snapshot.
 struct Source<F> {
     snapshot: F,
-    turn: Mutex<()>,
+    lock: Mutex<()>,
 }
 
 async fn respond<S, F>(source: Arc<Source<F>>) -> Response
@@ -89,7 +89,7 @@ where
     F: Fn(Duration) -> Option<S> + Send + Sync + 'static,
 {
     let taken = tokio::time::timeout(SNAPSHOT_TIMEOUT, async {
-        let _turn = source.turn.lock().await;
+        let _guard = source.lock.lock().await;
         let source = Arc::clone(&source);
         let taken = tokio::task::spawn_blocking(move || (source.snapshot)(SNAPSHOT_TIMEOUT));
         taken.await.ok().flatten()

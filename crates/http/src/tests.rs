@@ -54,13 +54,13 @@ fn other_methods_are_refused() {
 }
 
 #[test]
-fn a_malformed_or_endless_request_is_refused() {
+fn a_malformed_or_incomplete_request_is_refused() {
     let server = start(running);
     let text = request(server.address(), b"\x16\x03\x01\r\n\r\n");
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 400 "), "{text}");
-    let endless = [b"GET / HTTP/1.1\r\nx: ".to_vec(), vec![b'x'; 7_000]].concat();
+    let incomplete = [b"GET / HTTP/1.1\r\nx: ".to_vec(), vec![b'x'; 7_000]].concat();
     let start = Instant::now();
-    let text = request(server.address(), &endless);
+    let text = request(server.address(), &incomplete);
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 4"), "{text}");
     assert!(start.elapsed() < 2 * REQUEST_TIMEOUT, "{:?}", start.elapsed());
 }

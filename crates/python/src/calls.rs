@@ -20,8 +20,8 @@ thread_local! {
     static RUNS_HANDLERS: Cell<bool> = const { Cell::new(false) };
     /// The exception that cancels the current call.
     static PENDING_EXCEPTION: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// The number of a process (see `process::current`), and whether this thread is the main thread of that process. The
-    /// thread that forks becomes the main thread of the child, so the answer is cached per process.
+    /// The number of a process (see `process::current`), and whether this thread is the main thread of that process.
+    /// The thread that forks becomes the main thread of the child, so the answer is cached per process.
     static MAIN_THREAD: Cell<(u32, bool)> = const { Cell::new((u32::MAX, false)) };
 }
 
@@ -80,10 +80,10 @@ pub(crate) fn sleep(duration: Duration) -> bool {
     rallypoint_store::sleep(duration, signal_cancellation().as_ref())
 }
 
-/// Cancels the current call if `error` is not a subclass of `Exception`, as with `KeyboardInterrupt` and `SystemExit`.
+/// Cancels the current call if `error` is not an `Exception`, as with `KeyboardInterrupt` and `SystemExit`.
 ///
-/// Python code that the call runs raised `error`. Without this, the Rust code in between would treat it as a failure of
-/// a store.
+/// `error` comes from Python code that the call runs, such as a store written in Python. Without this function, the
+/// Rust code in between would treat it as a failure of that store.
 pub(crate) fn cancel_if_fatal(py: Python<'_>, error: &PyErr) {
     if RUNS_HANDLERS.get() && !error.is_instance_of::<PyException>(py) {
         PENDING_EXCEPTION.set(Some(error.clone_ref(py)));

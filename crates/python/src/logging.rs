@@ -57,7 +57,7 @@ pub(crate) fn forward(py: Python<'_>) -> PyResult<()> {
     lines.into_iter().try_for_each(|(level, text)| logger.call_method1("log", (level, "%s", text)).map(drop))
 }
 
-/// Appends each event of our crates to the buffer.
+/// Appends each event of our crates with level INFO or above to the buffer.
 struct LineCollector;
 
 impl Subscriber for LineCollector {

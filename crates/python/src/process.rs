@@ -2,8 +2,8 @@
 //!
 //! A forked child has a copy of its parent's store, but not the store's threads. It shares the store's connections with
 //! the parent, and locks of the store may be held by threads that do not exist in the child. So the child opens a
-//! connection of its own, or fails with an error that says why it cannot. It reads only the timeout and the address
-//! from the copy, and never drops the copy.
+//! store of its own, or fails with an error that says why it cannot. Of the copy, it uses only the settings (timeout,
+//! address, path), and it never drops the copy.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,10 +20,11 @@ use crate::logging::{self, PendingLines};
 
 /// The number of forks between the process that imported this module and the current one.
 ///
-/// It identifies the process. Reading the process id from the system would take longer than the rest of a call.
+/// It distinguishes the process from its ancestors, whose objects it has copies of. Reading the process id from the
+/// system would take longer than the rest of a call.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns a number that identifies the current process. It changes at each fork.
+/// Returns a number that differs between the current process and each of its ancestors.
 pub(crate) fn current() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
@@ -45,7 +46,7 @@ fn before_fork(py: Python<'_>) {
     let servers = loop {
         match SharedServers::try_lock() {
             Some(servers) => break servers,
-            // Release the GIL while waiting, because the thread that has `SharedServers` may need the GIL.
+            // Release the GIL while waiting, because the thread that holds the lock may need the GIL.
             None => py.detach(|| std::thread::sleep(Duration::from_millis(1))),
         }
     };
@@ -109,8 +110,8 @@ impl Native {
         self.original.as_ref().expect("only `drop` takes the store")
     }
 
-    /// Returns the store as it was created. A child may read its settings, but must not call its operations.
-    pub(crate) fn settings(&self) -> Arc<dyn Store> {
+    /// Returns the store as it was created. A child may use its settings, but must not call its operations.
+    pub(crate) fn original_store(&self) -> Arc<dyn Store> {
         match self.original().clone() {
             Original::Tcp(store) => store,
             Original::File(store) => store,
@@ -135,10 +136,10 @@ impl Native {
         }
     }
 
-    /// Returns the store of this process. In a child, the first call connects to the server.
+    /// Returns the store of this process. In a child, the first call opens it.
     pub(crate) fn store(&self) -> Result<Arc<dyn Store>> {
         if self.owner.is_current() {
-            return Ok(self.settings());
+            return Ok(self.original_store());
         }
         if let Some(store) = self.opened_in_child() {
             return Ok(store);
@@ -161,11 +162,11 @@ impl Native {
     }
 
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.opened_in_child().unwrap_or_else(|| self.settings()).timeout()
+        self.opened_in_child().unwrap_or_else(|| self.original_store()).timeout()
     }
 
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
-        self.settings().set_timeout(timeout);
+        self.original_store().set_timeout(timeout);
         if let Some(store) = self.opened_in_child() {
             store.set_timeout(timeout);
         }

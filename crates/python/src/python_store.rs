@@ -29,7 +29,8 @@ pub(crate) struct PythonStore {
 
 impl PythonStore {
     pub(crate) fn new(object: Py<PyAny>) -> PythonStore {
-        // An error is ignored. Without the hook, the exiting interpreter does not wait for calls in flight.
+        // An error is ignored, because the store works without the hook. The exiting interpreter then does not wait for
+        // calls in flight.
         let _ = Python::attach(register_exit_hook);
         PythonStore { object, timeout: None, fallbacks_only: false }
     }
@@ -94,9 +95,9 @@ fn to_bytes(returned: Bound<'_, PyAny>, method: &str) -> PyResult<Vec<u8>> {
     match returned.extract::<PyBackedBytes>() {
         Ok(bytes) => Ok(bytes.to_vec()),
         Err(_) => Err(PyTypeError::new_err(format!(
-            "{method}() of a {} returned {}, it must return bytes",
-            returned.get_type().name()?,
-            returned.repr()?
+            "{method}() returned {} of type {}, it must return bytes",
+            returned.repr()?,
+            returned.get_type().name()?
         ))),
     }
 }
@@ -167,8 +168,8 @@ impl Store for PythonStore {
                 store.call_method1("append", (key, PyBytes::new(store.py(), value))).map(drop)
             });
         }
-        // As in torch, `compare_set` is repeated with the value that it returned. The first call expects the empty
-        // value of an absent key.
+        // As in torch, `compare_set` is repeated with the value that it returned. The first call expects an empty
+        // value, which stands for an absent key.
         let mut current = Vec::new();
         loop {
             let grown = [current.as_slice(), value].concat();

@@ -1,4 +1,4 @@
-//! The rendezvous for Python: nodes, the cell with their shared state, and functions around a store.
+//! The rendezvous for Python: nodes, the cell (a key of a store) with their shared state, and functions around a store.
 //!
 //! The public API is written in Python, in `python/rallypoint/elastic`, and calls this module.
 

@@ -18,7 +18,7 @@ use crate::log::LogArgs;
 use crate::{exit_code, log, output};
 
 /// The timeout that `--timeout 0` stands for: 31 years, which is no timeout in practice.
-const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
+const UNLIMITED_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 
 const EXAMPLES: &str = "  \
   rallypoint bench --endpoint 127.0.0.1:29400
@@ -29,15 +29,15 @@ const EXAMPLES: &str = "  \
 
 /// Measure the throughput and latencies of a TCPStore server, torch's or ours
 ///
-/// Steady workloads send requests over --connections, --in-flight requests at a time: add, get, set, check, wait (for keys that
-/// are present) and compare_set. get-8MiB and set-8MiB have another value size. wait-10000, check-10000, multi_get-10000 and
-/// multi_set-10000 have that number of keys in one request.
+/// Steady workloads keep --connections connections busy, with batches of --in-flight requests on each: add, get, set,
+/// check, wait (for keys that are present) and compare_set. get-8MiB and set-8MiB use values of that size. wait-10000,
+/// check-10000, multi_get-10000 and multi_set-10000 have that number of keys in one request.
 ///
 /// Collective workloads run many clients once: cancel-2000 (each client waits for 64 absent keys, then all cancel), connect-10000
 /// (all connect together), bootstrap-1024 (each client sets its key and gets the keys of all) and barrier-10000 (all clients add
 /// to a counter, and the last one releases them). `all` runs all workloads.
 ///
-/// The latency of a batch is the time from sending its requests to the last reply. Requests without a reply (set, multi_set) are
+/// The latency of a batch is the time from sending it to its last reply. Requests without a reply (set, multi_set) are
 /// complete when the server has answered a PING that follows them.
 ///
 /// The keys of a run start with /rallypoint-bench/ and are deleted at its end.
@@ -69,7 +69,8 @@ pub(crate) struct BenchArgs {
         help_heading = "Load"
     )]
     connections: u32,
-    /// Requests that a connection sends together; each workload runs once per number
+    /// Requests that a connection sends together, as a batch; each workload without a size in its name runs once per
+    /// number
     #[arg(
         long,
         value_name = "N,…",
@@ -140,8 +141,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     });
     if args.json {
         let report = Report { endpoint: &args.endpoint.to_string(), results: &outcomes, error };
-        let report = serde_json::to_string_pretty(&report)
-            .expect("the report has no maps with other keys than strings");
+        let report = serde_json::to_string_pretty(&report).expect("all map keys of the report are strings");
         if let Err(failed) = output::write_stdout(report + "\n") {
             return failed;
         }
@@ -151,8 +151,8 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
 
 /// Runs the workloads one by one, adds their results to `outcomes`, and returns the exit code.
 ///
-/// Fails if a workload name is unknown or if no connection to the server can be made. A workload that fails later is
-/// reported, and its exit code is returned.
+/// Fails if a workload name is unknown or if no connection to the server can be made. Each workload that fails is
+/// reported, and the exit code of the first one is returned.
 fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, BenchError> {
     let mut workloads = Vec::new();
     for names in &args.workload {
@@ -170,7 +170,7 @@ fn measure_all(args: &BenchArgs, outcomes: &mut Vec<Outcome>) -> Result<u8, Benc
     }
     let mut code = 0;
     for workload in workloads {
-        let in_flight_counts = if workload.is_large() { &[1][..] } else { &args.in_flight };
+        let in_flight_counts = if workload.has_size() { &[1][..] } else { &args.in_flight };
         for &in_flight in in_flight_counts {
             let (outcome, ended) = bench.measure(workload, in_flight as usize);
             if !args.json && output::write_stdout(format!("{}\n", outcome.row())).is_err() {
@@ -219,7 +219,7 @@ impl BenchArgs {
             until: self.requests.map_or(Until::After(self.seconds), Until::Requests),
             value_bytes: self.value_bytes as usize,
             keys: self.keys as usize,
-            timeout: if self.timeout.is_zero() { MAX_TIMEOUT } else { self.timeout },
+            timeout: if self.timeout.is_zero() { UNLIMITED_TIMEOUT } else { self.timeout },
         }
     }
 }

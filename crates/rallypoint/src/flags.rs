@@ -8,7 +8,7 @@ use std::fmt;
 use crate::python::int;
 use crate::refusal::Refusal;
 
-/// The value of a flag, and whether the user set the flag or its environment variable.
+/// The value of a flag, and whether it comes from the command line.
 #[derive(Debug, Clone)]
 pub(crate) struct FlagValue<T> {
     pub(crate) value: T,
@@ -70,20 +70,19 @@ impl FlagEnvironment<'_> {
         self.flag(typed, flag).map(|flag| flag.value)
     }
 
-    /// Returns the number of a flag, or else of its environment variable, which `read` parses. Fails if the variable
-    /// is not a number.
+    /// Returns the number of a flag, or else of its environment variable. Fails if `parse` can't parse the variable.
     pub(crate) fn number_value<T: Copy>(
         &self,
         typed: Option<T>,
         flag: &'static str,
-        read: fn(&str) -> Result<T, String>,
+        parse: fn(&str) -> Result<T, String>,
     ) -> Result<Option<FlagValue<T>>, Refusal> {
         let variable = variable_name(flag);
         let value = match (typed, self.variable(&variable)) {
             (Some(typed), _) => typed,
             (None, None) => return Ok(None),
             (None, Some(text)) => {
-                read(&text).map_err(|why| Refusal::usage(format!("{variable} ({flag}): {why}")))?
+                parse(&text).map_err(|why| Refusal::usage(format!("{variable} ({flag}): {why}")))?
             }
         };
         Ok(Some(FlagValue { value, flag, is_typed: typed.is_some() }))
@@ -93,9 +92,9 @@ impl FlagEnvironment<'_> {
         &self,
         typed: Option<T>,
         flag: &'static str,
-        read: fn(&str) -> Result<T, String>,
+        parse: fn(&str) -> Result<T, String>,
     ) -> Result<Option<T>, Refusal> {
-        Ok(self.number_value(typed, flag, read)?.map(|flag| flag.value))
+        Ok(self.number_value(typed, flag, parse)?.map(|flag| flag.value))
     }
 
     /// Returns a flag that takes no value, if the flag is on the command line or its environment variable is a number
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins_over_the_variable_and_no_switch_is_taken_back() {
+    fn a_flag_wins_over_its_variable_and_a_variable_of_0_does_not_unset_a_switch() {
         let lookup = |name: &str| match name {
             "PET_NNODES" => Some("2:4".into()),
             "PET_NODE_RANK" => Some("x".into()),

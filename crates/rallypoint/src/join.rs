@@ -37,9 +37,9 @@ pub(crate) fn run(args: JoinArgs) -> ExitCode {
     let run_id = parameters.run_id.clone();
     let has_command = !args.command.is_empty();
     let progress = Arc::new(Progress::new(&run_id));
-    let observer = Arc::new(JoinObserver { progress, run_id, is_printed: AtomicBool::new(false) });
+    let observer = Arc::new(JoinObserver { progress, run_id, has_joined: AtomicBool::new(false) });
     let outcome = rallypoint_agent::run(config(args, parameters), Arc::clone(&observer) as _);
-    let stays = !has_command && observer.is_printed.load(Ordering::SeqCst);
+    let stays = !has_command && observer.has_joined.load(Ordering::SeqCst);
     ExitCode::from(code_of(&outcome, stays))
 }
 
@@ -82,7 +82,8 @@ fn code_of(outcome: &Outcome, stays: bool) -> u8 {
 struct JoinObserver {
     progress: Arc<Progress>,
     run_id: String,
-    is_printed: AtomicBool,
+    /// Whether the node has joined a round.
+    has_joined: AtomicBool,
 }
 
 impl LaunchObserver for JoinObserver {
@@ -106,7 +107,7 @@ impl LaunchObserver for JoinObserver {
             "master_port": store_info.master_port,
             "participants": participants,
         });
-        self.is_printed.store(true, Ordering::SeqCst);
+        self.has_joined.store(true, Ordering::SeqCst);
         let mut out = std::io::stdout().lock();
         match writeln!(out, "{line}").and_then(|()| out.flush()) {
             // A closed pipe is no failure: its reader needs no further lines.

@@ -26,8 +26,8 @@ use crate::output;
 const MAX_QUEUED_LINES: usize = 1024;
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// Whether the subscriber reports its own write errors. It must not: it would print a failed write to standard error
-/// on standard error, and panic if that fails, too, for example on a full disk.
+/// Whether the subscriber reports its own write errors. This must be off: the report would go to standard error, where
+/// the write has just failed, for example because the disk is full. If the report fails, too, the subscriber panics.
 const LOG_INTERNAL_ERRORS: bool = false;
 
 /// The flag that sets the log level.

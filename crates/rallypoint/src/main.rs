@@ -1,4 +1,4 @@
-//! The `rallypoint` command line. The commands themselves are implemented in the other crates.
+//! The `rallypoint` command line. The modules parse arguments and print results; the other crates do the work.
 
 mod bench;
 mod exit_code;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Elastic rendezvous for distributed training: a drop-in launcher for torchrun, and a store server for torch
+/// Elastic rendezvous for distributed training: a drop-in replacement for torchrun, and a store server for torch
 #[derive(Debug, Parser)]
 #[command(name = "rallypoint", version, max_term_width = HELP_WIDTH, propagate_version = true)]
 #[command(after_help = NOTES, after_long_help = format!("{NOTES}\n\n{}", exit_code::help()))]
@@ -61,8 +61,8 @@ const HELP_WIDTH: usize = 110;
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // `rallypoint run` starts this program again as the agent and for each worker. In such a process, `enter` takes
-    // over that role.
+    // `rallypoint run` starts this program again as the agent, and the agent starts it for each worker. In a worker,
+    // `enter` executes the worker's program. In the agent, it returns the command line of the outer process.
     let line = match rallypoint_agent::enter() {
         Ok(line) => line,
         Err(code) => return code,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_listed_in_the_order_of_use() {
+    fn help_lists_the_commands_in_a_fixed_order() {
         let cli = Cli::command();
         let visible = cli.get_subcommands().filter(|command| !command.is_hide_set());
         let names: Vec<_> = visible.map(clap::Command::get_name).collect();

@@ -60,10 +60,10 @@ impl Progress {
 impl Observer for Progress {
     fn connecting(&self, connecting: &Connecting<'_>) {
         let Connecting { peer, endpoint, fault, .. } = connecting;
-        let wait_end = connecting.until();
+        let wait_end = connecting.timeout_suffix();
         if self.is_terminal {
             let details = format!("  {fault}\n  hint: {}", fault.hint());
-            let line = format!("no answer yet from {peer} at {endpoint}{wait_end}");
+            let line = format!("no reply yet from {peer} at {endpoint}{wait_end}");
             self.show(line, Some(escape_control(details.as_bytes(), &['\n'])));
         } else if connecting.waited >= Connecting::LOG_GRACE {
             let wait_end = format!("{wait_end}; hint: {}", fault.hint());
@@ -73,7 +73,7 @@ impl Observer for Progress {
 
     fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
         let StaticWaiting { joined, world_size, left, .. } = waiting;
-        let summary = format!("{joined} of {world_size} nodes are here");
+        let summary = format!("{joined} of {world_size} nodes have joined");
         let wait_end = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
         self.report("static rendezvous", summary.clone(), format!("{summary}{wait_end}"), &wait_end);
     }
@@ -106,7 +106,7 @@ fn summary(waiting: &Waiting<'_>) -> String {
 fn reason(waiting: &Waiting<'_>) -> String {
     match waiting.reason {
         Reason::LastCall { have, max_nodes, .. } => {
-            format!("{have} of at most {max_nodes} nodes are here, last call for more")
+            format!("{have} of at most {max_nodes} nodes have joined, last call for more")
         }
         reason => reason.to_string(),
     }
@@ -124,7 +124,7 @@ fn participants(waiting: &Waiting<'_>) -> String {
     if participants.len() > MAX_NAMED_NODES {
         names.push(format!("and {} more", participants.len() - MAX_NAMED_NODES));
     }
-    let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+    let names = if names.is_empty() { String::new() } else { format!("; joined: {}", names.join(", ")) };
     format!("{names}{}", waiting.missing.describe(MAX_NAMED_NODES))
 }
 

@@ -149,10 +149,9 @@ impl ErrorWriter {
         }
     }
 
-    /// Writes an error with the name of the command before each line.
+    /// Writes an error after the name of the command.
     fn error(self, text: &str) {
-        let lines: Vec<_> = text.lines().map(|line| format!("{}: {line}", self.name)).collect();
-        self.write(&lines.join("\n"));
+        self.write(&format!("{}: {text}", self.name));
     }
 }
 
@@ -166,7 +165,7 @@ fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter)
     }
     match outcome.verdict {
         Verdict::Unhealthy if outcome.failures.is_empty() => {
-            errors.error("a worker that could not be interrupted was given up after its timeout");
+            errors.error("a worker was in uninterruptible sleep for too long, so the agent gave up");
         }
         Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
             errors.error(&ended_elsewhere(&outcome.suspects));

@@ -49,8 +49,9 @@ pub(crate) struct ServeArgs {
     listen: Vec<Endpoint>,
     /// Delete the keys of jobs that have no connection and were not used for this time (30min, 3600s)
     ///
-    /// A job is a run id: its state, the keys of its rounds, and the keys under rallypoint.rendezvous/. A connection belongs to
-    /// the job whose key it named last. Live agents name a key every 5 s. Keys outside of a rendezvous never expire.
+    /// A job has one run id. Its keys are the key of its state, the keys of its rounds, and its keys under
+    /// rallypoint.rendezvous/. A connection belongs to the job whose key it named last. Live agents name a key every 5 s.
+    /// Keys outside of a rendezvous never expire.
     #[arg(long, value_name = "TIME", value_parser = parse_idle_time, help_heading = "Server")]
     expire_idle_jobs: Option<Duration>,
     /// Change a limit; can be repeated
@@ -166,12 +167,12 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     if connections < MIN_EXPECTED_CONNECTIONS.min(limits.connections as u64) {
         tracing::warn!(
             "the file limit allows only {connections} connections\n\
-             hint: raise `ulimit -n` (LimitNOFILE= in a systemd unit); each connection needs a file"
+             hint: raise `ulimit -n` (LimitNOFILE= in a systemd unit); each connection needs a file descriptor"
         );
     }
     if is_local_only {
         tracing::info!(
-            "reachable from this machine only; --listen 0.0.0.0:{} opens it to every machine that can reach this one",
+            "the server is reachable from this machine only; --listen 0.0.0.0:{} makes it reachable from other machines",
             server.port()
         );
     }
@@ -180,7 +181,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     match end {
         End::Signal(SIGINT) => tracing::info!("stopping on SIGINT"),
         End::Signal(_) => tracing::info!("stopping on SIGTERM"),
-        End::Stopped => tracing::error!("the server stopped by itself; the log has the reason"),
+        End::Stopped => tracing::error!("the server stopped by itself; the reason is logged above"),
     }
     log.finish(FLUSH_TIMEOUT);
     end.exit_code()
@@ -273,7 +274,7 @@ fn wait_for_end(mut signals: Signals, is_running: impl Fn() -> bool) -> End {
 ///
 /// - Allocations of 1 MiB and more are returned to the system when they are freed.
 /// - Up to 4 MiB of free memory at the end of the heap are kept, because returning and clearing pages for each batch
-///   of replies costs 5 % of a SET.
+///   of replies would take 5 % of the time of a SET.
 /// - Memory is allocated in huge pages where the system allows it.
 /// - Under `RLIMIT_AS`, all threads share one arena, because each further arena reserves 64 MiB of address space.
 ///

@@ -31,7 +31,7 @@ const EXAMPLES: &str = "  \
 
 /// Read and write a store: ours, or that of a running torch job
 ///
-/// Keys are those that programs use. The slash that torch puts before each key on the wire is added and removed.
+/// Write keys as programs do, without the slash that torch puts before each key on the wire.
 #[derive(Debug, Args)]
 #[command(after_help = exit_code::help_with_examples("store", EXAMPLES))]
 pub(crate) struct StoreArgs {
@@ -76,7 +76,7 @@ enum Operation {
         /// Wait until the key is present
         #[arg(long)]
         wait: bool,
-        /// Print the bytes without a line end
+        /// Print the bytes unchanged, without a newline at the end
         #[arg(long)]
         raw: bool,
     },
@@ -103,7 +103,7 @@ enum Operation {
         /// Expected value; an empty one also matches an absent key; `-` reads it from standard input
         #[arg(allow_hyphen_values = true)]
         expected: OsString,
-        /// New value; `-` reads it from standard input, which only one of the two values can come from
+        /// New value; `-` reads it from standard input; only one of EXPECTED and DESIRED can be `-`
         #[arg(allow_hyphen_values = true)]
         desired: OsString,
     },
@@ -135,7 +135,8 @@ enum Operation {
     },
     /// Delete all keys with a prefix and print how many there were
     ///
-    /// The keys of a rendezvous start with `torch.rendezvous.RUN_ID` and `rallypoint.rendezvous/RUN_ID/`. Queues are not deleted.
+    /// The keys of a c10d rendezvous start with `torch.rendezvous.RUN_ID` and `rallypoint.rendezvous/RUN_ID/`. Queues
+    /// are not deleted.
     Clear {
         /// Prefix of the keys; an empty prefix ('') deletes every key of the store
         #[arg(long, allow_hyphen_values = true)]
@@ -164,7 +165,7 @@ enum Operation {
         /// Wait until there is an item
         #[arg(long)]
         wait: bool,
-        /// Print the bytes without a line end
+        /// Print the bytes unchanged, without a newline at the end
         #[arg(long)]
         raw: bool,
     },
@@ -238,7 +239,7 @@ fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<TcpStore, StoreEr
     TcpStore::open_reporting(options, &mut |fault| {
         let text = format!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());
         let is_due = deadline.started.elapsed() >= Connecting::LOG_GRACE;
-        if !waiting.is_shown() && is_due && logged.as_ref() != Some(fault) {
+        if !waiting.is_on_terminal() && is_due && logged.as_ref() != Some(fault) {
             tracing::info!("{text}");
             logged = Some(fault.clone());
         }

@@ -16,6 +16,7 @@ const SHOW_GRACE: Duration = Duration::from_secs(1);
 const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl WaitIndicator {
+    /// Starts to show `text`. Does nothing if standard error is not a terminal.
     pub(crate) fn show(text: String) -> WaitIndicator {
         if !std::io::stderr().is_terminal() {
             return WaitIndicator(None);
@@ -41,8 +42,8 @@ impl WaitIndicator {
         WaitIndicator(Some((updates, thread)))
     }
 
-    /// Returns whether standard error is a terminal, so that the line is shown there.
-    pub(crate) fn is_shown(&self) -> bool {
+    /// Returns whether standard error is a terminal. If not, the live line never appears.
+    pub(crate) fn is_on_terminal(&self) -> bool {
         self.0.is_some()
     }
 

@@ -50,7 +50,8 @@ fn wait_until_under_load(server: &ServeProcess) {
     eventually("the load has started", || connections() >= 64 && num_keys(server) > 0);
 }
 
-const ALL: [&str; 16] = [
+/// The workloads that the help lists, with smaller sizes.
+const WORKLOADS: [&str; 16] = [
     "add",
     "get",
     "set",
@@ -72,14 +73,14 @@ const ALL: [&str; 16] = [
 #[test]
 fn every_workload_is_measured_without_errors_and_leaves_no_key() {
     let (server, endpoint) = serve();
-    let workloads = ALL.join(",");
+    let workloads = WORKLOADS.join(",");
     let args = ["--workload", &workloads, "--requests", "500", "--connections", "8", "--json"];
     let output = bench(&endpoint, &args);
     assert_eq!(output.status.code(), Some(0), "{}", error(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let results = report["results"].as_array().expect("a list");
     // Each of the first six workloads has two results: with 1 and with 32 requests in flight.
-    assert_eq!(results.len(), ALL.len() + 6);
+    assert_eq!(results.len(), WORKLOADS.len() + 6);
     for result in results {
         assert_eq!((&result["errors"], &result["error"]), (&0.into(), &serde_json::Value::Null), "{result}");
         assert!(result["operations"].as_u64() >= Some(20), "{result}");
@@ -189,7 +190,7 @@ fn a_server_that_dies_is_reported_as_lost_connections() {
     let (mut server, endpoint) = serve();
     let (mut running, _, stderr) = start(&endpoint, &["--workload", "add"]);
     wait_until_under_load(&server);
-    server.process.kill().expect("the child has ended");
+    server.process.kill().expect("the server can be killed");
     let error = stderr.all();
     assert_eq!(running.ended().code(), Some(5), "{error}");
     assert!(error.contains("64 of 64 connections"), "{error}");

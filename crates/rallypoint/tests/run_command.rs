@@ -87,7 +87,7 @@ fn workers_run_and_leave_no_temporary_files() {
 }
 
 #[test]
-fn a_failure_report_names_the_signal_the_node_and_the_last_lines_of_stderr_and_logs_stay() {
+fn a_failure_report_names_the_signal_the_node_and_the_last_lines_of_stderr_and_the_logs_are_kept() {
     let workspace = Workspace::new();
     let script = "if [ $RANK = 1 ]; then echo last words >&2; kill -SEGV $$; fi; sleep 100";
     let done = workspace.workers("2", &["-r", "3", "--log-dir", "logs", "--end-report", "end.json"], script);
@@ -246,8 +246,8 @@ fn log_format_and_log_level_control_the_log() {
     assert!(text(&wrong.stderr).contains("'loud' for '--log-level"), "{}", text(&wrong.stderr));
 }
 
-/// Creates a directory with a `python3` that prints its own path and arguments, and with a link to this program under
-/// `name`.
+/// Creates a directory with a `python3` that prints its own path and arguments, and with a symbolic link `name` to the
+/// `rallypoint` binary.
 fn create_programs(workspace: &Workspace, folder: &str, name: &str) -> PathBuf {
     let folder = workspace.path(folder);
     fs::create_dir_all(&folder).unwrap();
@@ -258,8 +258,8 @@ fn create_programs(workspace: &Workspace, folder: &str, name: &str) -> PathBuf {
     folder
 }
 
-/// Returns a command that starts this program through the link `program`. The `PATH` has the directories in `path`,
-/// `/usr/bin` and `/bin`.
+/// Returns a command that starts the `rallypoint` binary through the link `program`. The `PATH` has the directories in
+/// `path`, `/usr/bin` and `/bin`.
 fn command_named(workspace: &Workspace, program: &str, path: &[&Path], arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     let usual = workspace.command(&[]);
@@ -350,7 +350,7 @@ fn events_are_written_to_the_event_log() {
     for name in ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"] {
         assert!(names.iter().any(|found| found == &format!("torchelastic.worker.status.{name}")), "{events}");
     }
-    // A rendezvous that fails is an event, too, as with torch's agents.
+    // A failed rendezvous is written as an event, too, as by torch's agents.
     let late = ["--rdzv-conf", "join_timeout=1", "--nnodes", "2", "--rdzv-backend", "c10d"];
     let endpoint = ["--rdzv-endpoint", "127.0.0.1:0", "--event-log", "late"];
     assert_eq!(workspace.workers("1", &[&late[..], &endpoint].concat(), "true").status.code(), Some(1));
@@ -361,7 +361,7 @@ fn events_are_written_to_the_event_log() {
 }
 
 #[test]
-fn impossible_requests_are_refused_with_one_line_before_any_process_starts() {
+fn invalid_command_lines_are_refused_and_leave_no_temporary_files() {
     let workspace = Workspace::new();
     fs::write(workspace.path("file"), "").unwrap();
     for (arguments, code, expected) in [
@@ -413,7 +413,7 @@ fn contradictory_flags_are_refused_before_any_process_starts() {
         let mut command = Command::new("unshare");
         let run = command.args(isolated).arg(env!("CARGO_BIN_EXE_rallypoint")).args(arguments).output();
         let Some(done) = run.ok().filter(|done| done.status.success()) else {
-            return println!("skipped: no PID namespaces here");
+            return println!("skipped: this machine does not allow PID namespaces");
         };
         let out = text(&done.stdout);
         assert!(out.contains(expected_stdout) && out.ends_with("next: 3\n"), "{arguments:?}: {out}");
@@ -421,7 +421,7 @@ fn contradictory_flags_are_refused_before_any_process_starts() {
 }
 
 #[test]
-fn a_missing_module_is_refused_before_any_process_starts() {
+fn a_missing_module_is_refused_before_any_worker_starts() {
     let workspace = Workspace::new();
     let python =
         ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
@@ -521,9 +521,9 @@ fn the_last_lines_of_a_burst_are_not_lost_when_workers_end() {
     }
 }
 
-/// This is the first command in README.md.
+/// Runs the demo job of README.md.
 #[test]
-fn the_quick_start_shows_a_failure_and_a_restart_within_5_s() {
+fn the_demo_job_of_the_readme_restarts_after_a_failure_and_ends_within_5_s() {
     let workspace = Workspace::new();
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_rallypoint"));
     let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/recovery.sh");

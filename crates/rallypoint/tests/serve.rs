@@ -23,7 +23,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs `rallypoint serve` with arguments with which it exits by itself.
+/// Runs `rallypoint serve` and waits until it exits. With these arguments, it must exit without a signal.
 fn run(args: &[&str]) -> Output {
     command(args).output().expect("the binary starts")
 }
@@ -61,7 +61,7 @@ impl Serve {
         self.child
             .stderr
             .take()
-            .expect("stdout is a pipe")
+            .expect("stderr is a pipe")
             .read_to_string(&mut log)
             .expect("the log can be read");
         (status.code(), rest, log)
@@ -155,7 +155,7 @@ fn a_port_in_use_is_named_with_a_hint_and_exits_with_1() {
 }
 
 #[test]
-fn a_health_check_port_in_use_is_named_and_nothing_is_served() {
+fn a_health_check_port_in_use_is_named_and_the_server_does_not_start() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     for at in [address.to_string(), address.port().to_string()] {
@@ -167,7 +167,7 @@ fn a_health_check_port_in_use_is_named_and_nothing_is_served() {
 }
 
 #[test]
-fn one_address_in_use_of_several_is_refused() {
+fn the_server_does_not_start_if_one_of_several_addresses_is_in_use() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&["--listen", "127.0.0.1:0", "--listen", &address]);
@@ -289,7 +289,7 @@ fn wrong_usage_exits_with_2_and_names_valid_values() {
 }
 
 #[test]
-fn an_unresolvable_or_foreign_host_exits_with_1() {
+fn the_server_exits_with_1_if_its_host_does_not_resolve_or_is_another_machine() {
     for listen in ["no-such-host.invalid:0", "203.0.113.7:0"] {
         let output = run(&["--listen", listen]);
         let log = text(&output.stderr);
@@ -330,7 +330,7 @@ fn limits_are_listed_as_json_too() {
 }
 
 #[test]
-fn the_listed_limits_are_those_of_this_machine_in_plain_text() {
+fn the_listed_limits_have_the_defaults_of_this_machine_and_meanings_without_markup() {
     let listed = text(&run(&["--list-limits"]).stdout);
     let line = |name: &str| {
         let found = listed.lines().find(|line| line.split_whitespace().next() == Some(name));
@@ -375,7 +375,7 @@ fn a_log_without_a_reader_does_not_stop_the_server() {
     }
     assert!(is_served(address));
     // A late reader finds a line with the number of dropped lines in the log, and receives all later lines.
-    let log = Lines::read(serve.child.stderr.take().expect("stdout is a pipe"));
+    let log = Lines::read(serve.child.stderr.take().expect("stderr is a pipe"));
     let missed = log.find("were dropped");
     let missed: u32 =
         missed.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number of lines");

@@ -49,7 +49,7 @@ impl Server {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         // The write fails if the command exits without reading its standard input. The caller checks the exit code.
-        let _ = child.stdin.take().expect("stdout is a pipe").write_all(input);
+        let _ = child.stdin.take().expect("stdin is a pipe").write_all(input);
         child.wait_with_output().expect("the child has ended")
     }
 
@@ -102,7 +102,7 @@ fn compare_and_set_refuses_to_read_both_values_from_standard_input() {
 }
 
 #[test]
-fn negative_numbers_and_dashes_are_accepted_as_values() {
+fn values_that_start_with_a_dash_are_accepted() {
     let server = Server::start();
     assert_eq!(server.stdout_of(&["add", "n", "-5"]), "-5\n");
     assert_eq!(server.stdout_of(&["add", "n", "-2", "--timeout", "5s"]), "-7\n");
@@ -185,7 +185,7 @@ fn an_append_beyond_the_limit_is_refused_and_changes_nothing() {
     let output = server.run_with_input(&[b'x'; 100], &["append", "k", "-"]);
     assert_eq!(output.status.code(), Some(2), "{}", error(&output));
     let stderr = error(&output);
-    assert!(stderr.contains("cannot append 100 bytes to k: it holds 1000"), "{stderr}");
+    assert!(stderr.contains("cannot append 100 bytes to k: its value has 1000"), "{stderr}");
     assert!(stderr.contains("1024"), "{stderr}");
     let output = server.run_with_input(&[b'x'; 2000], &["append", "new", "-"]);
     let stderr = error(&output);
@@ -204,7 +204,7 @@ fn a_key_list_larger_than_output_pause_arrives_completely() {
     let client = server.client();
     let names: Vec<String> = (0..4000).map(|n| format!("{n:04}{}", "k".repeat(7000))).collect();
     let pairs: Vec<_> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
-    client.multi_set(&pairs).expect("the value fits");
+    client.multi_set(&pairs).expect("the values fit");
     let listed = server.stdout_of(&["list", "--timeout", "60s"]);
     assert!(listed.lines().eq(&names), "{} of {} names", listed.lines().count(), names.len());
 }
@@ -281,7 +281,10 @@ fn a_terminal_shows_the_decoded_state_of_a_rendezvous_and_a_pipe_gets_the_value(
     server.client().set(KEY, &value).expect("the server accepts a state");
     let shown = on_terminal(&server, &["get", KEY]);
     assert!(shown.starts_with("rendezvous job: round 2, complete\nparticipants: 1\n"), "{shown}");
-    assert!(shown.contains("  rank 0: node\\u{1b}[31m (pid 4242, local id 0), heartbeat 1970-"), "{shown}");
+    assert!(
+        shown.contains("  group rank 0: node\\u{1b}[31m (pid 4242, local id 0), heartbeat 1970-"),
+        "{shown}"
+    );
     assert!(shown.ends_with("wait list: 0\nredundancy list: 0\n"), "{shown}");
     let text = String::from_utf8(value.clone()).unwrap();
     assert_eq!(on_terminal(&server, &["get", "--raw", KEY]), text);
@@ -317,7 +320,7 @@ fn control_characters_are_escaped_on_a_terminal() {
 // ---- timeouts ----
 
 /// Starts a relay to the server at `to`, and returns its endpoint. The relay forwards each connection after `delay`.
-fn delayed(to: SocketAddr, delay: Duration) -> String {
+fn start_delayed_relay(to: SocketAddr, delay: Duration) -> String {
     let relay = serve_connections(move |near| {
         std::thread::sleep(delay);
         let far = TcpStream::connect(to)?;
@@ -331,7 +334,7 @@ fn delayed(to: SocketAddr, delay: Duration) -> String {
 #[test]
 fn the_timeout_covers_connecting_and_the_operation() {
     let server = Server::start();
-    let endpoint = delayed(server.process.address, Duration::from_millis(1200));
+    let endpoint = start_delayed_relay(server.process.address, Duration::from_millis(1200));
     for args in [&["wait", "absent"][..], &["get", "absent", "--wait"], &["pop", "q", "--wait"]] {
         let start = Instant::now();
         let output =
@@ -343,7 +346,7 @@ fn the_timeout_covers_connecting_and_the_operation() {
 }
 
 #[test]
-fn a_silent_server_is_given_up_after_the_timeout() {
+fn a_command_fails_at_its_timeout_if_the_server_is_silent() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = silent.local_addr().expect("an address").to_string();
     let start = Instant::now();
@@ -354,7 +357,7 @@ fn a_silent_server_is_given_up_after_the_timeout() {
 }
 
 #[test]
-fn a_malformed_unresolvable_or_refused_endpoint_is_reported_with_a_hint() {
+fn a_malformed_unresolvable_or_refused_endpoint_is_reported_with_the_reason() {
     let reserved = rallypoint_rendezvous::reserve_port().unwrap();
     let refused = format!("127.0.0.1:{}", reserved.port());
     for (endpoint, code, parts) in [

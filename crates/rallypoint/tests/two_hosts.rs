@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 const RALLYPOINT: &str = env!("CARGO_BIN_EXE_rallypoint");
-const SKIPPED: &str = "skipped: no networks of their own here (it takes root, iproute2 and util-linux)";
+const SKIPPED: &str = "skipped: cannot create network namespaces (needs root, iproute2 and util-linux)";
 
 /// A host, which is a network namespace. It exists as long as its process runs.
 struct Host(Child);
@@ -96,7 +96,7 @@ fn a_host_with_nonlocal_bind_serves_the_store_only_at_its_own_address() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
     // The setting belongs to the network namespace, so it changes for this host only.
     if !host.run("sysctl -w net.ipv4.ip_nonlocal_bind=1") {
-        return println!("skipped: it takes sysctl");
+        return println!("skipped: sysctl cannot set net.ipv4.ip_nonlocal_bind");
     }
     let join = |endpoint: &str| {
         let line = format!(
@@ -116,7 +116,7 @@ fn a_host_with_nonlocal_bind_serves_the_store_only_at_its_own_address() {
 fn nodes_with_a_file_store_use_a_network_address_even_without_a_default_route() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("meeting");
+    let path = folder.path().join("store");
     let line =
         format!("{RALLYPOINT} join --rdzv-endpoint {} --rdzv-conf store_type=file -- true", path.display());
     let output = host.command(&line).stdin(Stdio::null()).output().unwrap();

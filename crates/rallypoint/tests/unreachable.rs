@@ -1,5 +1,5 @@
-//! The reasons that `rallypoint run`, `join` and `store` log while they can't reach a store at the endpoint, and when
-//! they fail.
+//! Tests of the reasons that `rallypoint run`, `join` and `store` log if they can't reach a store at the endpoint, both
+//! while they retry and when they fail.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use rallypoint_testkit::{reserve_port, serve_connections};
 
-/// Timeout of the commands, in seconds.
-const TIMEOUT: u64 = 6;
+/// Timeout of the commands.
+const TIMEOUT_SECONDS: u64 = 6;
 
 /// A reason why a store can't be reached at an endpoint, with the texts that the log must contain.
 struct Cause {
@@ -101,8 +101,8 @@ fn start(arguments: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Starts a command for each cause and checks its log. `waiting` is a part of each line that it logs while it waits,
-/// and `arguments` returns its arguments for an endpoint.
+/// Starts a command for each cause and checks its log. `waiting` is a part of each line that the command logs while it
+/// retries, and `arguments` returns the arguments of the command for an endpoint.
 fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String>) {
     let started = causes().into_iter().map(|cause| {
         let arguments = arguments(&cause.endpoint);
@@ -117,7 +117,7 @@ fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String
         assert!(!output.status.success() && final_lines.contains(cause.fault), "{}: {log}", cause.fault);
         assert!(final_lines.contains(cause.hint), "{}: {log}", cause.fault);
         if !cause.is_transient {
-            assert!(progress_lines.is_empty(), "it fails at the first attempt: {log}");
+            assert!(progress_lines.is_empty(), "the command has retried after a final error: {log}");
             continue;
         }
         // Each reason is logged once. If the name server is slow, there are two reasons, one after the other.
@@ -126,14 +126,14 @@ fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String
         };
         let reasons: BTreeSet<_> = progress_lines.iter().filter_map(reason).collect();
         assert_eq!(reasons.len(), progress_lines.len(), "a reason is repeated: {log}");
-        let Some(line) = progress_lines.first() else { panic!("no reason while it waits: {log}") };
+        let Some(line) = progress_lines.first() else { panic!("no reason was logged before the end: {log}") };
         for part in [&cause.endpoint, cause.fault, cause.hint] {
             assert!(line.contains(part), "{part}: {log}");
         }
         // The line was logged less than 5 s after the first attempt.
         if let Some((_, left)) = line.split_once("gives up in ") {
             let left: u64 = left.split(' ').next().unwrap().parse().unwrap();
-            assert!(left > TIMEOUT - 5, "{log}");
+            assert!(left > TIMEOUT_SECONDS - 5, "{log}");
         }
     }
 }
@@ -143,18 +143,18 @@ fn owned(arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn an_agent_logs_why_it_cannot_reach_the_store_while_it_waits_and_when_it_fails() {
-    let conf = format!("is_host=0,read_timeout={TIMEOUT}");
-    assert_reason_is_logged("no answer yet from the store at ", |endpoint| {
+fn run_logs_why_it_cannot_reach_the_store_while_it_retries_and_when_it_fails() {
+    let conf = format!("is_host=0,read_timeout={TIMEOUT_SECONDS}");
+    assert_reason_is_logged("no reply yet from the store at ", |endpoint| {
         let c10d = ["run", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint];
         owned(&[&c10d[..], &["--rdzv-conf", &conf, "--no-python", "true"]].concat())
     });
 }
 
 #[test]
-fn a_static_agent_logs_why_it_cannot_reach_rank_0_while_it_waits_and_when_it_fails() {
-    let conf = format!("timeout={TIMEOUT}");
-    assert_reason_is_logged("no answer yet from rank 0 at ", |endpoint| {
+fn a_static_run_logs_why_it_cannot_reach_rank_0_while_it_retries_and_when_it_fails() {
+    let conf = format!("timeout={TIMEOUT_SECONDS}");
+    assert_reason_is_logged("no reply yet from rank 0 at ", |endpoint| {
         let (host, port) = endpoint.rsplit_once(':').unwrap();
         let fixed =
             ["run", "--nnodes", "2", "--node-rank", "1", "--master-addr", host, "--master-port", port];
@@ -163,21 +163,21 @@ fn a_static_agent_logs_why_it_cannot_reach_rank_0_while_it_waits_and_when_it_fai
 }
 
 #[test]
-fn a_node_logs_why_it_cannot_reach_the_store_while_it_waits_and_when_it_fails() {
-    let conf = format!("is_host=0,read_timeout={TIMEOUT}");
-    assert_reason_is_logged("no answer yet from the store at ", |endpoint| {
+fn join_logs_why_it_cannot_reach_the_store_while_it_retries_and_when_it_fails() {
+    let conf = format!("is_host=0,read_timeout={TIMEOUT_SECONDS}");
+    assert_reason_is_logged("no reply yet from the store at ", |endpoint| {
         owned(&["join", "--nnodes", "2", "--rdzv-endpoint", endpoint, "--rdzv-conf", &conf])
     });
 }
 
 #[test]
-fn a_store_command_logs_why_it_cannot_reach_the_store_while_it_waits() {
+fn a_store_command_logs_why_it_cannot_reach_the_store_while_it_retries() {
     let port = reserve_port();
     let endpoint = format!("127.0.0.1:{port}");
     let output =
         start(&["store", "-e", &endpoint, "--timeout", "4s", "get", "k"]).wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<_> = log.lines().filter(|line| line.contains("connecting to ")).collect();
-    let [line] = lines[..] else { panic!("one line while it waits: {log}") };
+    let [line] = lines[..] else { panic!("not exactly one line was logged during the retries: {log}") };
     assert!(line.contains(&format!("{endpoint}: connection refused")) && line.contains("hint: "), "{log}");
 }

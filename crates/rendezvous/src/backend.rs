@@ -19,7 +19,7 @@ pub type Token = Bytes;
 pub struct Written {
     /// Whether the bytes of this write were stored.
     pub won: bool,
-    /// The bytes that are stored now and their token, if there are any.
+    /// The bytes that are stored after the write and their token, or `None` if there is no state.
     pub now: Option<(Vec<u8>, Token)>,
 }
 
@@ -31,14 +31,14 @@ pub trait RendezvousBackend: Send + Sync {
     /// Returns the name of the backend.
     fn name(&self) -> &str;
 
-    /// Returns the bytes of the state and their token, or `None` if there is no state. Never waits for a state.
+    /// Returns the bytes of the state and their token, or `None` if no node has written a state yet.
     ///
     /// # Errors
     ///
     /// Fails if the store can't be used, or if the value is not a state.
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>>;
 
-    /// Stores `state` if `token` is still current. Otherwise returns the bytes that another node has stored.
+    /// Stores `state` if `token` is still current. Returns whether it was, and the bytes that are stored afterwards.
     ///
     /// # Errors
     ///
@@ -94,8 +94,8 @@ pub trait RendezvousBackend: Send + Sync {
         false
     }
 
-    /// Removes the keys of all rounds up to `round`, and stops after `timeout`. Returns whether all of them are
-    /// removed.
+    /// Removes the keys of all rounds up to and including `round`, and stops after `timeout`. Returns whether all of
+    /// them are removed.
     ///
     /// The caller must ensure that no node is in these rounds any more.
     fn remove_rounds(&self, round: u64, timeout: Duration) -> bool {

@@ -31,8 +31,8 @@ pub struct C10dBackend {
 
 /// The shortest timeout of a call to the store.
 const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(1);
-/// The shortest time that a read waits for the state before it checks whether the key exists. [`C10dBackend::new`]
-/// creates the key, so it is absent only if it was deleted.
+/// The shortest time that a read waits for the state before it checks whether the key exists, unless the timeout of the
+/// store is shorter. [`C10dBackend::new`] creates the key, so it is absent only if it was deleted.
 const MIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time that a read waits. Between the two bounds, it waits eight times as long as the last read took.
 const MAX_READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,8 +85,8 @@ impl C10dBackend {
     /// Writes the last value again if the state key is absent. If another node has written a value first, that value
     /// stays.
     ///
-    /// If this node has read no state yet, it starts a new job, so it first removes the keys of an earlier job with the
-    /// same run id.
+    /// If this node has neither read nor written a state yet, an absent key means that the job is new. In that case
+    /// this function first removes the keys of an earlier job with the same run id.
     fn restore_state(&self) -> Result<()> {
         let last = self.last_value.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if last == cell::NULL {
@@ -190,9 +190,9 @@ impl RendezvousBackend for C10dBackend {
         if let Ok(value) = value {
             return self.decode(value);
         }
-        // The key was deleted, or the server is slow or unreachable. The following calls share what is left of the
-        // store's timeout. They get at least 1 ms, because the first read may have spent the whole timeout waiting for
-        // an absent key.
+        // The key was deleted, or the server is slow or unreachable. The following checks and the second read share
+        // what is left of the store's timeout. They get at least 1 ms, because the first read may have spent the whole
+        // timeout waiting for an absent key.
         let remaining =
             || timeout.map(|timeout| timeout.saturating_sub(start.elapsed()).max(MIN_CALL_TIMEOUT));
         loop {

@@ -10,12 +10,12 @@ use rallypoint_store::{
     Awaited, Context, Failure, Result, Store, StoreError, StoreKind, arrive_at_barrier, now, pause, setters,
 };
 
-/// The value that the last rank to arrive writes, as torch's helpers do.
-pub(crate) const LAST_MEMBER: &[u8] = b"<val_ignored>";
+/// The value that the last rank to arrive at a barrier stores under the key `last_member`, as in torch's helpers.
+pub(crate) const LAST_MEMBER_VALUE: &[u8] = b"<val_ignored>";
 
 /// Sets `{prefix}{rank}` to `data` and returns the values of all ranks, in the order of the ranks.
 ///
-/// Rank 0 returns last. It usually hosts the store, which must run until all ranks have read the values.
+/// Rank 0 returns only after all ranks have read the values. It usually hosts the store, which must run until then.
 ///
 /// # Errors
 ///
@@ -36,7 +36,8 @@ pub fn synchronize(
     collect(store, rank, prefix, world_size, &deadline)
 }
 
-/// Waits for the values of `{prefix}0` … `{prefix}{world_size - 1}` and returns them. Rank 0 returns last.
+/// Waits for the values of `{prefix}0` … `{prefix}{world_size - 1}` and returns them. Rank 0 returns only after all
+/// ranks have read the values.
 ///
 /// # Errors
 ///
@@ -64,9 +65,10 @@ fn collect(
     let keys: Vec<_> = (0..world_size).map(|rank| format!("{prefix}{rank}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
     let waited = store.wait_for(&keys, deadline.left(now()));
-    waited.map_err(|error| name_ranks(error, prefix, world_size, deadline))?;
+    waited.map_err(|error| name_missing_ranks(error, prefix, world_size, deadline))?;
     let values = store.with_timeout(deadline.left(now())).multi_get(&keys)?;
-    let last = arrive_at_barrier(store, world_size, &format!("{prefix}/finished"), LAST_MEMBER, deadline)?;
+    let finished = format!("{prefix}/finished");
+    let last = arrive_at_barrier(store, world_size, &finished, LAST_MEMBER_VALUE, deadline)?;
     if rank == 0 {
         store.wait_for(&[&last], deadline.left(now()))?;
     }
@@ -97,7 +99,7 @@ impl<'a> Barrier<'a> {
         /// Sets the rank of this caller. With it, a timeout names the missing ranks.
         rank: Option<u64>;
         /// Sets how long to wait, after a timeout, for ranks to report that they have arrived. Only torch's ranks need
-        /// that time, because ours report it when they arrive.
+        /// that time, because our ranks report their arrival immediately.
         trace_timeout: Duration;
     }
 }
@@ -117,16 +119,16 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
         // immediately.
         store.with_timeout(timeout).set(&trace_key(prefix, rank), b"1")?;
     }
-    let last = arrive_at_barrier(store, world_size, prefix, LAST_MEMBER, &deadline)?;
+    let last = arrive_at_barrier(store, world_size, prefix, LAST_MEMBER_VALUE, &deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() && rank.is_some() => error,
         other => return other,
     };
     let waited = deadline.waited(now());
-    let tracing = Deadline::after(now(), Some(trace_timeout)).or_cancelled(store.cancellation());
+    let trace_deadline = Deadline::after(now(), Some(trace_timeout)).or_cancelled(store.cancellation());
     // An error while searching for the missing ranks must not hide the timeout.
-    let Ok(missing) = find_missing(store, prefix, world_size, &tracing) else { return Err(error) };
-    let store = store.with_timeout(tracing.grace(now()).left(now()));
+    let Ok(missing) = find_missing(store, prefix, world_size, &trace_deadline) else { return Err(error) };
+    let store = store.with_timeout(trace_deadline.grace(now()).left(now()));
     if rank == Some(0) {
         // Torch's ranks wait for this key before they return the timeout.
         let _ = store.set(&format!("{prefix}/TRACING_GATE"), b"1");
@@ -146,8 +148,8 @@ fn find_missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Dea
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     let mut missing: Vec<u64> = (0..world_size).collect();
     loop {
-        let marks: Vec<_> = missing.iter().map(|rank| trace_key(prefix, *rank)).collect();
-        let mut present = are_present(store, &marks, deadline)?.into_iter();
+        let trace_keys: Vec<_> = missing.iter().map(|rank| trace_key(prefix, *rank)).collect();
+        let mut present = are_present(store, &trace_keys, deadline)?.into_iter();
         missing.retain(|_| present.next() == Some(false));
         let store = store.with_timeout(deadline.grace(now()).left(now()));
         let arrived = store.add(&format!("{prefix}/num_members"), 0)?;
@@ -193,7 +195,7 @@ fn check_rank(rank: u64, world_size: u64, prefix: &str) -> Result<()> {
 
 /// Converts a timeout on the keys of ranks to an error that names the missing ranks. Returns the error unchanged if it
 /// does not contain which keys exist.
-fn name_ranks(error: StoreError, prefix: &str, world_size: u64, deadline: &Deadline) -> StoreError {
+fn name_missing_ranks(error: StoreError, prefix: &str, world_size: u64, deadline: &Deadline) -> StoreError {
     match error.awaited() {
         Some(Awaited::Keys(Some(present))) => {
             let missing =
@@ -216,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rank_gets_all_values_and_rank_0_leaves_last() {
+    fn every_rank_gets_all_values_and_arrives_at_the_final_barrier() {
         let store = HashStore::new();
         let timeout = Duration::from_secs(10);
         let got = std::thread::scope(|scope| {

@@ -14,8 +14,8 @@ use crate::error::{RendezvousError, Result};
 use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, settings, store_type};
 
-/// The timeout for connecting to the store and for each call to it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout for connecting to a TCP store and for each call to it.
+const TCP_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The data with which another process can remove a node from a `c10d` rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,8 @@ impl Departure {
     ///
     /// # Errors
     ///
-    /// Fails if the store can't be reached within 5 s. A store that the node itself hosted was lost with the node.
+    /// Fails if the store can't be used, or if a TCP store can't be reached within 5 s, for example because the node
+    /// itself hosted it.
     pub fn leave(&self) -> Result<()> {
         let Departure { endpoint, run_id, min_nodes, max_nodes, .. } = self;
         let parameters = RendezvousParameters::new("c10d", endpoint, run_id, *min_nodes, *max_nodes)?;
@@ -60,7 +61,7 @@ impl Departure {
         let store: Arc<dyn Store> = match store_type(&parameters)? {
             StoreType::Tcp => {
                 let endpoint = parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)?;
-                let options = TcpStoreOptions::new(endpoint).timeout(CONNECT_TIMEOUT);
+                let options = TcpStoreOptions::new(endpoint).timeout(TCP_STORE_TIMEOUT);
                 Arc::new(TcpStore::open(options).map_err(failed)?)
             }
             StoreType::File => create_file_store(&parameters)?.store,

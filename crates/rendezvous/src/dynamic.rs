@@ -141,7 +141,8 @@ impl DynamicRendezvousHandler {
 
     /// Removes the node of another process from the rendezvous.
     ///
-    /// That process may have announced the node for the next round, so the announcement is always retracted.
+    /// That process may have announced the node for the next round. So if the state contains the node, leaving also
+    /// retracts an announcement, whether or not there is one.
     pub(crate) fn leave_from_another_process(&self) -> Result<()> {
         let state = self.driver.read_state()?;
         if state.has(self.node()) {
@@ -155,14 +156,14 @@ impl DynamicRendezvousHandler {
     ///
     /// # Panics
     ///
-    /// Panics if the node has joined a round.
+    /// Panics while the node sends heartbeats, which it does after it has joined a round.
     pub fn with_wall_clock(mut self, clock: WallClock) -> DynamicRendezvousHandler {
         Arc::get_mut(&mut self.driver).expect("no thread runs before the node has joined").wall_clock = clock;
         self
     }
 
-    /// Sets the expected hosts, which messages name while they are missing: the hosts in `hosts` (`host1;host2` or
-    /// `host[1-8]`), or those in Slurm's node list if `hosts` is `None`.
+    /// Sets the expected hosts, so that messages can name the missing ones. `hosts` is a list such as `host1;host2` or
+    /// `host[1-8]`. If it is `None`, Slurm's node list is used.
     ///
     /// # Errors
     ///
@@ -170,7 +171,7 @@ impl DynamicRendezvousHandler {
     ///
     /// # Panics
     ///
-    /// Panics if the node has joined a round.
+    /// Panics while the node sends heartbeats, which it does after it has joined a round.
     pub fn with_expected_hosts(mut self, hosts: Option<&str>) -> Result<DynamicRendezvousHandler> {
         let driver = Arc::get_mut(&mut self.driver).expect("no thread runs before the node has joined");
         driver.expected_hosts = ExpectedHosts::parse(hosts)?;
@@ -256,7 +257,8 @@ impl DynamicRendezvousHandler {
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
         let use_agent_store = DynamicRendezvousHandler::use_agent_store();
         let Some(bootstrap_store_info) = bootstrap.build(&new_round, rank, use_agent_store)? else {
-            // The job of a lost torch rank 0 can't accept this node. If the node joined again, it would train alone.
+            // Torch's rank 0 publishes the address in its first round only, so this node can't get the address. Rank 0
+            // is no longer in the rendezvous, so if this node joined the next round, it would train alone.
             if self.driver.has_lost_torch_rank_0(state.round, &participants[0]) {
                 let (run_id, rank_0) = (run_id.into(), participants[0].to_string());
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
@@ -318,7 +320,8 @@ impl DynamicRendezvousHandler {
         std::env::var("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").map_or(true, |value| value != "1")
     }
 
-    /// Returns a state that is at most 1 s old, and the round that this node was in before the state was read.
+    /// Returns a state that is at most 1 s old, and the round that this node was in before the state was read. During
+    /// an outage of the store, a node in a round gets the last state that it has read or written, however old it is.
     fn read_state(&self) -> Result<(Arc<State>, Option<Arc<JoinedRound>>)> {
         let joined = self.driver.joined();
         if let Some((read_at, state, joined_then)) = &self.cache().last_read
@@ -331,7 +334,6 @@ impl DynamicRendezvousHandler {
         let state = match self.driver.read_state() {
             Ok(state) => state,
             Err(error) => {
-                // During an outage, a node in a round keeps using the last state that it has read.
                 let latest = self.driver.latest().filter(|_| joined.is_some());
                 let Some(state) = latest else { return Err(error) };
                 self.driver.tolerate(error, start)?;
@@ -410,7 +412,7 @@ impl RendezvousHandler for DynamicRendezvousHandler {
                 run_id: self.run_id_owned(),
                 operation: "leaving",
                 limit: Goal::LEAVE_TIMEOUT,
-                setting: "fixed",
+                setting: "a fixed limit",
             }),
             _ => Ok(()),
         }

@@ -1,5 +1,5 @@
-//! Parses the endpoints of a rendezvous as torch does. Unlike in the endpoints of the store's tools, the port is
-//! optional.
+//! Parses the endpoints of a rendezvous as torch does, except for IPv6 addresses without brackets. Unlike in the
+//! endpoints that [`Endpoint`] itself parses, the port is optional.
 
 use std::net::Ipv6Addr;
 
@@ -60,9 +60,9 @@ pub fn split_rendezvous_endpoint(endpoint: &str) -> Result<(String, Option<u16>)
     Ok((host.into(), port))
 }
 
-/// Returns a message if the endpoint has an unspecified address such as `0.0.0.0`. A server can listen there, but nodes
-/// can't connect to it, and workers would get it as `MASTER_ADDR`.
-pub(crate) fn check_reachable(endpoint: &Endpoint) -> Option<String> {
+/// Returns a message if the endpoint has an unspecified address such as `0.0.0.0`. A server can listen on such an
+/// address, but nodes can't connect to it, and workers would get it as `MASTER_ADDR`.
+pub(crate) fn check_specified(endpoint: &Endpoint) -> Option<String> {
     let address = endpoint.host.parse::<std::net::IpAddr>().ok()?;
     address.to_canonical().is_unspecified().then(|| {
         format!(
@@ -109,7 +109,7 @@ mod tests {
 
     /// Torch parses the last part of these addresses as a port.
     #[test]
-    fn an_ipv6_address_without_brackets_is_an_address() {
+    fn an_ipv6_address_without_brackets_and_port_is_not_split() {
         for text in ["::1", "::", "2001:db8::7"] {
             let endpoint = parse_rendezvous_endpoint(text, 123).unwrap();
             assert_eq!(endpoint, Endpoint { host: text.into(), port: 123 });
@@ -120,11 +120,11 @@ mod tests {
     fn an_unspecified_address_is_refused_as_an_endpoint() {
         for text in ["0.0.0.0:29400", "0.0.0.0", "[::]:29400", "::", "[::ffff:0.0.0.0]:1"] {
             let endpoint = parse_rendezvous_endpoint(text, 1).unwrap();
-            let problem = check_reachable(&endpoint).expect("the endpoint is refused");
+            let problem = check_specified(&endpoint).expect("the endpoint is refused");
             assert!(problem.contains("stands for all addresses of a machine"), "{problem}");
         }
         for text in ["127.0.0.1:1", "[::1]:1", "localhost", "node0:29400"] {
-            assert_eq!(check_reachable(&parse_rendezvous_endpoint(text, 1).unwrap()), None, "{text}");
+            assert_eq!(check_specified(&parse_rendezvous_endpoint(text, 1).unwrap()), None, "{text}");
         }
     }
 

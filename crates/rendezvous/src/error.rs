@@ -87,7 +87,7 @@ pub enum RendezvousError {
         run_id: String,
     },
     /// This node was interrupted while it waited.
-    #[error("this node left the rendezvous {run_id:?} because it was interrupted")]
+    #[error("this node was interrupted while it waited in the rendezvous {run_id:?}")]
     Interrupted {
         /// The run id.
         run_id: String,
@@ -95,7 +95,7 @@ pub enum RendezvousError {
     /// Rank 0 of the round has not published the address of the workers' store.
     #[error(
         "rank 0 of the rendezvous {run_id:?}, {rank_0}, has not published MASTER_ADDR and MASTER_PORT within {} s: it \
-         failed after it joined, or it is torchrun, which publishes them in its first round only, so that its job can't \
+         failed after it joined, or it is torchrun, which publishes them in its first round only, so its job can't \
          grow\nhint: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all nodes, or let `rallypoint run` be rank 0",
         .waited.as_secs()
     )]
@@ -104,7 +104,7 @@ pub enum RendezvousError {
         run_id: String,
         /// The node that is rank 0.
         rank_0: String,
-        /// How long this node waited for it.
+        /// How long this node waited for the address.
         waited: Duration,
     },
     /// A timeout while closing or leaving.
@@ -116,7 +116,7 @@ pub enum RendezvousError {
         operation: &'static str,
         /// The timeout.
         limit: Duration,
-        /// The setting with this timeout, or `fixed`.
+        /// The setting with this timeout, or `a fixed limit`.
         setting: &'static str,
     },
     /// Not all nodes of a static rendezvous have joined in time.
@@ -131,7 +131,7 @@ pub enum RendezvousError {
         joined: i64,
         /// The number of nodes in the job.
         world_size: u64,
-        /// The ranks that no node has claimed. Nodes that run torch's launcher claim no rank.
+        /// Up to 64 ranks that no node has claimed. Nodes that run torch's launcher claim no rank.
         missing: Vec<u64>,
         /// How long this node waited.
         waited: Duration,
@@ -155,7 +155,7 @@ pub enum RendezvousError {
         /// The requested backend.
         wanted: String,
     },
-    /// A backend failed in another way, for example a third-party backend.
+    /// A backend failed for another reason. Third-party backends return this error.
     #[error("the rendezvous backend {backend:?} failed: {source}")]
     Backend {
         /// The name of the backend.
@@ -229,10 +229,10 @@ fn missing_ranks(ranks: &[u64]) -> String {
 fn describe_state_error(source: &StateError) -> String {
     match source {
         StateError::OldAgent => format!(
-            "was {source}; it was left as it is\nhint: agents from before and after torch 2.6 can't share a rendezvous; run \
-             torch 2.6 or newer on every node"
+            "was {source}; this node has not changed it\nhint: agents from before and after torch 2.6 can't share a \
+             rendezvous; run torch 2.6 or newer on every node"
         ),
-        source => format!("is corrupt: {source}; it was left as it is"),
+        source => format!("is corrupt: {source}; this node has not changed it"),
     }
 }
 

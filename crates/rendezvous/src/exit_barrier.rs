@@ -1,5 +1,5 @@
-//! The exit barrier: nodes whose workers have ended wait for the other nodes of the round, because one of them hosts
-//! the store.
+//! The exit barrier: nodes whose workers have ended wait until all nodes of the round have ended. If the host of the
+//! store exited earlier, the other nodes would lose the store.
 //!
 //! The barrier uses the keys of torch's agents, which may be in the same round. A node has *ended* when none of its
 //! workers runs any more. The launcher decides what a node does if other nodes don't end.
@@ -24,12 +24,12 @@ const FAILED: &str = "rallypoint.end/failed";
 /// The number of our nodes that have ended. Each node also sets this key with its group rank appended, so that other
 /// nodes can check whether a lost node had ended. Torch's agents are only in `ENDED_COUNT`.
 const REPORTED_COUNT: &str = "rallypoint.end/came";
-/// The number of our nodes that have read that all nodes have ended. The next key is set when all nodes have read it.
+/// The number of acknowledgments. Each of our nodes adds one when it has read that all nodes have ended.
 const ACKNOWLEDGED_COUNT: &str = "rallypoint.end/heard";
+/// Set when all nodes of the round have acknowledged that all nodes have ended.
 const ALL_ACKNOWLEDGED: &str = "rallypoint.end/all_heard";
 
-/// How long the host of the store waits for the other nodes to acknowledge that they have read that all nodes have
-/// ended, in a round with torch's agents, which never acknowledge it.
+/// How long the host of the store waits for acknowledgments if the round includes torch's agents, which send none.
 ///
 /// Also the timeout of calls to the store after a node has read that all nodes have ended, because the host of the
 /// store may have exited by then.
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_a_new_store_counts_has_also_reported_to_it() {
+    fn a_node_that_is_counted_in_a_replaced_store_is_also_reported_there() {
         let store = Arc::new(Replaced(Mutex::new((HashStore::new(), 0))));
         let round = RendezvousInfo {
             store: Arc::new(PrefixStore::new("round", store.clone())),

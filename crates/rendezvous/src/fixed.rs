@@ -15,7 +15,7 @@ use rallypoint_store::{
     Cancellation, Endpoint, Exchange, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions, sleep,
 };
 
-use crate::endpoint::{check_reachable, split_rendezvous_endpoint};
+use crate::endpoint::{check_specified, split_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::count_finished;
 use crate::handler::{RendezvousHandler, RendezvousInfo};
@@ -128,7 +128,7 @@ impl StaticRendezvousHandler {
         let endpoint = match split_rendezvous_endpoint(text) {
             Ok((host, Some(port))) => {
                 let endpoint = Endpoint { host, port };
-                errors.extend(check_reachable(&endpoint));
+                errors.extend(check_specified(&endpoint));
                 Some(endpoint)
             }
             Ok(_) if text.is_empty() => None,
@@ -203,7 +203,7 @@ impl StaticRendezvousHandler {
         }
         let store = match self.open(start) {
             Ok(store) => store,
-            Err(error) if error.is_address_in_use() && self.rank == 0 => self.open_other_rank_0()?,
+            Err(error) if error.is_address_in_use() && self.rank == 0 => self.connect_to_other_rank_0()?,
             Err(source) => return Err(self.failed(source)),
         };
         let addr = self.local_addr.clone().or_else(|| {
@@ -248,7 +248,7 @@ impl StaticRendezvousHandler {
                 logged = Some(joined);
                 let (run_id, world_size) = (&self.run_id, self.world_size);
                 tracing::info!(
-                    "waiting in the static rendezvous '{run_id}': {joined} of {world_size} nodes are here"
+                    "waiting in the static rendezvous '{run_id}': {joined} of {world_size} nodes have joined"
                 );
             }
             self.report_waiting(joined, start);
@@ -292,7 +292,7 @@ impl StaticRendezvousHandler {
 
     /// Connects to the server that already listens at the endpoint, if it belongs to another rank 0 of this job. Fails
     /// with `StoreError::Listen` if the port is in use for anything else.
-    fn open_other_rank_0(&self) -> Result<TcpStore> {
+    fn connect_to_other_rank_0(&self) -> Result<TcpStore> {
         let options = TcpStoreOptions::new(self.endpoint.clone())
             .timeout(RANK_0_TIMEOUT)
             .cancellation(self.cancellation.clone());
@@ -310,7 +310,8 @@ impl StaticRendezvousHandler {
     }
 
     /// Stores `claim` and the name of this node under `key`, unless the key exists. If another node has stored a
-    /// different claim, this node and the nodes that wait fail with `RendezvousError::Conflict`.
+    /// different claim, this node and the nodes that wait fail with `RendezvousError::Conflict`. Once all nodes have
+    /// joined, a different claim on a rank replaces the stored one instead.
     fn claim(
         &self,
         claims: &PrefixStore,
@@ -332,8 +333,8 @@ impl StaticRendezvousHandler {
         }
         let conflict = describe_conflict(stored_claim, by);
         match claims.check(&["met"]).map_err(|error| self.failed(error))? {
-            // Once all nodes have joined, a node that joins is a restarted one. It may replace the claim on its rank.
-            // It can't change the number of nodes: then only this node fails, because the other nodes have started.
+            // All nodes have joined, so this node was restarted. It may replace the claim on its rank. If its number of
+            // nodes differs, only this node fails, because the other nodes have started.
             true if key == WORLD_SIZE_KEY => Err(self.conflict(conflict)),
             true => claims.set(key, desired.as_bytes()).map_err(|error| self.failed(error)),
             false => {
@@ -400,8 +401,8 @@ impl RendezvousHandler for StaticRendezvousHandler {
         if store.is_none() {
             let joined = self.join()?;
             if self.rank == 0 {
-                let met_key = format!("rallypoint.static/{}/met", self.run_id);
-                joined.set(&met_key, b"1").map_err(|source| self.failed(source))?;
+                let all_joined_key = format!("rallypoint.static/{}/met", self.run_id);
+                joined.set(&all_joined_key, b"1").map_err(|source| self.failed(source))?;
             }
             *store = Some(Arc::new(joined));
         }

@@ -35,7 +35,8 @@ pub struct MissingHosts {
 const MAX_HOSTS: usize = 100_000;
 
 impl MissingHosts {
-    /// Returns `; missing hosts: a, b` with at most `max_named` names, or an empty string if no host is missing.
+    /// Returns `; missing hosts: a, b; possibly missing hosts: c (addresses unknown)`, with at most `max_named` names
+    /// in each list. A list without hosts is left out.
     pub fn describe(&self, max_named: usize) -> String {
         let list = |names: &[String]| match names.len() > max_named {
             true => format!("{} and {} more", names[..max_named].join(", "), names.len() - max_named),
@@ -122,7 +123,8 @@ impl ExpectedHosts {
     }
 }
 
-/// Expands a list in Slurm's format: `login,node[01-03,7],gpu[1-2]-ib`. Returns `None` if it is malformed.
+/// Expands a list in Slurm's format: `login,node[01-03,7],gpu[1-2]-ib`. Returns `None` if it is malformed
+/// or has more than `MAX_HOSTS` hosts.
 ///
 /// Semicolons also separate items, because the value of a `--rdzv-conf` option can't contain a comma.
 fn expand(list: &str) -> Option<Vec<String>> {

@@ -10,7 +10,7 @@ use rallypoint_store::{
     TcpStoreOptions, arrive_at_barrier, now, pause, setters,
 };
 
-use crate::collectives::LAST_MEMBER;
+use crate::collectives::LAST_MEMBER_VALUE;
 use crate::machine::is_loopback;
 
 /// Options for [`create_c10d_store`]: the arguments of torch's function of that name.
@@ -28,7 +28,7 @@ pub struct C10dStoreOptions {
 }
 
 impl C10dStoreOptions {
-    /// Creates the options of a client of the server at this host and port, with torch's defaults.
+    /// Creates options with torch's defaults for a client that connects to this host and port.
     ///
     /// Without a port, the server chooses a free one. That is only possible in a world of one process.
     pub fn new(server_addr: impl Into<String>, server_port: impl Into<Option<u16>>) -> C10dStoreOptions {
@@ -116,9 +116,10 @@ fn open(options: &C10dStoreOptions, deadline: &Deadline) -> Result<TcpStore> {
     }
 }
 
-/// Waits until all processes have arrived, so that the process that serves can't exit before all others have connected.
+/// Waits until all processes have arrived, so that the server process can't exit before the other processes have
+/// connected.
 fn wait_for_workers(store: &TcpStore, options: &C10dStoreOptions, deadline: &Deadline) -> Result<()> {
-    let last = arrive_at_barrier(store, options.world_size, BARRIER_PREFIX, LAST_MEMBER, deadline)?;
+    let last = arrive_at_barrier(store, options.world_size, BARRIER_PREFIX, LAST_MEMBER_VALUE, deadline)?;
     let error = match store.wait_for(&[&last], deadline.left(now())) {
         Err(error) if error.awaited().is_some() => error,
         other => return other,

@@ -49,8 +49,8 @@
 //!     let options = C10dStoreOptions::new("127.0.0.1", port).is_server(rank == 0).world_size(WORLD_SIZE);
 //!     let store = create_c10d_store(&options)?;
 //!     let address = format!("node{rank}:{}", 5000 + rank);
-//!     // Rank 0 returns last, so its server runs until every rank has read the values. If a rank is missing, the
-//!     // error names it.
+//!     // Rank 0 returns only after every rank has read the values, so its server runs until then. If a rank is
+//!     // missing, the error names it.
 //!     let addresses = synchronize(&store, address.as_bytes(), rank, WORLD_SIZE, "addresses", timeout)?;
 //!     let addresses: Vec<_> = addresses.iter().map(|address| String::from_utf8_lossy(address)).collect();
 //!     assert_eq!(addresses, ["node0:5000", "node1:5001", "node2:5002"]);

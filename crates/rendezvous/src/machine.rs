@@ -62,12 +62,12 @@ fn strip_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Returns the host to listen on, so that other nodes reach this machine as `host`. An empty string means all
-/// addresses.
+/// Returns the host to listen on, so that other nodes reach this machine as `host`.
 ///
-/// The result is `host` itself, unless `host` is not a loopback name and has no address of this machine except loopback
-/// addresses. Debian's `/etc/hosts` maps the name of the machine to such an address, but other machines resolve the
-/// name to another one.
+/// Returns `host` itself if it is `localhost`, a loopback address, or a host with another address of this machine.
+/// Otherwise returns an empty string, which means all addresses: this machine resolves the name only to loopback
+/// addresses, as with Debian's `/etc/hosts`, or to no address of its own, but other machines may resolve the name to
+/// one of the other addresses of this machine.
 pub(crate) fn listen_host(host: &str) -> String {
     let is_only_loopback =
         addresses(host).into_iter().filter(|address| is_local(*address)).all(|a| a.is_loopback());
@@ -75,7 +75,8 @@ pub(crate) fn listen_host(host: &str) -> String {
 }
 
 /// Returns the address from which this machine reaches other machines: the address of the interface of its default
-/// route, or else one in a network that the machine is in, or else `127.0.0.1`.
+/// route. Without a default route, returns the machine's address in one of its networks, or `127.0.0.1` if it is in
+/// none.
 pub(crate) fn outbound_address() -> IpAddr {
     // Addresses reserved for documentation. No machine has them, so the default route decides.
     let remote: [IpAddr; 2] = [[192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into()];
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_name_is_bound_exactly() {
+    fn listen_host_returns_a_loopback_host_or_an_own_address_unchanged() {
         for host in ["localhost", "127.0.0.1", "::1", "127.0.0.7"] {
             assert_eq!(listen_host(host), host);
         }

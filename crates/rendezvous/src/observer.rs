@@ -20,7 +20,7 @@ pub struct Waiting<'a> {
     pub settings: &'a Settings,
     /// The time since the node started to join.
     pub waited: Duration,
-    /// The time until the join timeout. The timeout starts again when the round needs a spare.
+    /// The time until the join timeout. If this node is a spare and becomes needed, the timeout starts again.
     pub left: Duration,
     /// The expected hosts that have not joined.
     pub missing: MissingHosts,
@@ -42,7 +42,7 @@ pub struct StaticWaiting<'a> {
 
 /// The state of a node that has not reached the store of its rendezvous yet.
 ///
-/// The `Display` text names the peer and the reason: `no answer yet from the store at node0:29400: connection refused
+/// The `Display` text names the peer and the reason: `no reply yet from the store at node0:29400: connection refused
 /// (…)`.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -62,19 +62,19 @@ pub struct Connecting<'a> {
 }
 
 impl Connecting<'_> {
-    /// How long connection faults are not logged, from the first attempt on. Nodes that start together usually connect
-    /// within this time.
+    /// The time after the first attempt to connect during which faults are not logged. Nodes that start together
+    /// usually connect within this time.
     pub const LOG_GRACE: Duration = Duration::from_secs(1);
 
     /// Returns the end of a log line, which says when the node gives up: `; gives up in 59 s (read_timeout)`.
-    pub fn until(&self) -> String {
+    pub fn timeout_suffix(&self) -> String {
         format!("; gives up in {} s ({})", self.left.as_secs_f64().ceil(), self.setting)
     }
 }
 
 impl fmt::Display for Connecting<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no answer yet from {} at {}: {}", self.peer, self.endpoint, self.fault)
+        write!(f, "no reply yet from {} at {}: {}", self.peer, self.endpoint, self.fault)
     }
 }
 
@@ -100,8 +100,8 @@ impl ConnectReporter<'_> {
         match self.observer {
             Some(observer) => observer.connecting(&connecting),
             None if waited >= Connecting::LOG_GRACE && self.logged.as_ref() != Some(fault) => {
-                let (run_id, until, hint) = (self.run_id, connecting.until(), fault.hint());
-                tracing::info!("waiting in the rendezvous '{run_id}': {connecting}{until}; hint: {hint}");
+                let (run_id, suffix, hint) = (self.run_id, connecting.timeout_suffix(), fault.hint());
+                tracing::info!("waiting in the rendezvous '{run_id}': {connecting}{suffix}; hint: {hint}");
                 self.logged = Some(fault.clone());
             }
             None => {}
@@ -109,7 +109,8 @@ impl ConnectReporter<'_> {
     }
 }
 
-/// Receives notifications while a node waits in a rendezvous, at least about once per second.
+/// Receives notifications while a node waits in a rendezvous. While the store replies, they arrive about once per
+/// second or more often.
 pub trait Observer: Send + Sync {
     /// Called before each pause of a node that waits in a dynamic rendezvous.
     fn waiting(&self, waiting: &Waiting<'_>);

@@ -27,7 +27,7 @@ pub const C10D_OPTIONS: [RendezvousOption; 15] = [
     option(
         "reform_last_call_timeout",
         "3",
-        "The same for a round that re-forms with no more nodes than the previous one had.",
+        "`last_call_timeout` of a round that re-forms with no more nodes than the previous one had.",
     ),
     option("store_outage_timeout", "600", "Time that a node continues while the store does not answer."),
     option(
@@ -56,7 +56,7 @@ pub const C10D_OPTIONS: [RendezvousOption; 15] = [
     option(
         "read_timeout",
         "60",
-        "Time to find the store at the start, time for one operation later, and time to wait for rank 0's `MASTER_ADDR`.",
+        "Timeout for connecting to the store, for each later operation on it, and for waiting for rank 0's `MASTER_ADDR`.",
     ),
     option(
         "expected_hosts",

@@ -149,8 +149,7 @@ impl RendezvousParameters {
     ///
     /// # Errors
     ///
-    /// Fails with [`RendezvousError::Parameters`] if an option has the name of a parameter, as torch's constructor
-    /// does.
+    /// As in torch's constructor, fails with [`RendezvousError::Parameters`] if an option has the name of a parameter.
     pub fn with_config(mut self, config: Config) -> Result<RendezvousParameters> {
         const NAMES: [&str; 7] =
             ["self", "backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"];

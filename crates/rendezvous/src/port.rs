@@ -25,7 +25,7 @@ impl ReservedPort {
     }
 }
 
-/// Reserves a free port on all addresses of this machine: for IPv6 and IPv4, or for IPv4 if there is no IPv6.
+/// Reserves a free port on all addresses of this machine: for IPv6 and IPv4, or only for IPv4 if IPv6 is unavailable.
 ///
 /// # Errors
 ///

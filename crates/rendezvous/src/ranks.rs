@@ -17,8 +17,8 @@ pub struct RoleInfo {
     pub local_world_size: u64,
 }
 
-/// The ranks of a node's workers. The ranks of the first worker are stored, and those of the other workers follow
-/// consecutively.
+/// The ranks of a node's workers. The fields contain the ranks of the first worker, and the ranks of the other workers
+/// follow consecutively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssignedRanks {
     /// The rank of the first worker.
@@ -31,19 +31,20 @@ pub struct AssignedRanks {
     pub role_world_size: u64,
 }
 
-/// The number of workers of a node must be below this bound. A larger number is refused as malformed.
-const MAX_WORKERS: u64 = 1 << 32;
+/// The exclusive upper bound for the number of workers of a node. A role info with this number or more is refused as
+/// malformed.
+const WORKERS_BOUND: u64 = 1 << 32;
 
 /// Publishes the workers of this node and returns their ranks. Waits for the other nodes up to the timeout of the
-/// store. `world_size` is the number of nodes.
+/// store. `nodes` is the number of nodes in the round.
 ///
 /// # Errors
 ///
 /// Fails if the store can't be used, if other nodes publish nothing in time, or if a node has published malformed JSON.
-pub fn assign_ranks(store: &dyn Store, own: &RoleInfo, world_size: u64) -> Result<AssignedRanks> {
+pub fn assign_ranks(store: &dyn Store, own: &RoleInfo, nodes: u64) -> Result<AssignedRanks> {
     store.set(&format!("torchelastic/role_info/{}", own.rank), own.to_json().as_bytes())?;
     if own.rank == 0 {
-        let infos = role_infos(store, world_size)?;
+        let infos = role_infos(store, nodes)?;
         let assigned: Vec<_> = (0..)
             .zip(assign_to_nodes(&infos))
             .map(|(rank, ranks): (u64, _)| (format!("torchelastic/assigned_ranks/{rank}"), ranks.to_json()))
@@ -55,13 +56,13 @@ pub fn assign_ranks(store: &dyn Store, own: &RoleInfo, world_size: u64) -> Resul
 }
 
 /// Returns what every node has published, in the order of group ranks. Waits for the nodes up to the timeout of the
-/// store. `world_size` is the number of nodes.
+/// store. `nodes` is the number of nodes in the round.
 ///
 /// # Errors
 ///
 /// Fails if the store can't be used, if a node publishes nothing in time, or if a node has published malformed JSON.
-pub fn role_infos(store: &dyn Store, world_size: u64) -> Result<Vec<RoleInfo>> {
-    let keys: Vec<_> = (0..world_size).map(|rank| format!("torchelastic/role_info/{rank}")).collect();
+pub fn role_infos(store: &dyn Store, nodes: u64) -> Result<Vec<RoleInfo>> {
+    let keys: Vec<_> = (0..nodes).map(|rank| format!("torchelastic/role_info/{rank}")).collect();
     let infos = store.multi_get(&keys.iter().map(String::as_str).collect::<Vec<_>>())?;
     infos.iter().zip(0..).map(|(json, rank)| RoleInfo::read(json, rank)).collect()
 }
@@ -102,11 +103,11 @@ impl RoleInfo {
     fn read(json: &[u8], rank: u64) -> Result<RoleInfo> {
         serde_json::from_slice::<RoleInfo>(json)
             .ok()
-            .filter(|info| info.local_world_size < MAX_WORKERS)
+            .filter(|info| info.local_world_size < WORKERS_BOUND)
             .ok_or_else(|| malformed(&format!("the role info of node {rank}"), json))
     }
 
-    /// Returns this role info as JSON, exactly as Python's `json.dumps` writes it.
+    /// Returns this role info as JSON, in the format of Python's `json.dumps`.
     pub fn to_json(&self) -> String {
         let RoleInfo { role, rank, local_world_size } = self;
         let role = ascii(&serde_json::Value::from(role.as_str()).to_string());

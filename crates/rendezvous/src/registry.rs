@@ -28,7 +28,7 @@ impl RendezvousHandlerRegistry {
     ///
     /// # Errors
     ///
-    /// Fails with [`RendezvousError::Parameters`] if the name is empty or has another creator.
+    /// Fails with [`RendezvousError::Parameters`] if the name is empty or is registered with another creator.
     pub fn register(&self, backend: &str, creator: RendezvousHandlerCreator) -> Result<()> {
         if backend.is_empty() {
             return Err(RendezvousError::parameter(EMPTY_BACKEND));
@@ -51,7 +51,7 @@ impl RendezvousHandlerRegistry {
     /// # Errors
     ///
     /// Fails with [`RendezvousError::Parameters`] if the backend is not registered, with `BackendMismatch` if the
-    /// handler belongs to another backend, and with any error of the creator.
+    /// creator returns a handler of another backend, and with any error of the creator.
     pub fn create_handler(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
         let creator = {
             let creators = self.creators.read().unwrap_or_else(PoisonError::into_inner);
@@ -104,11 +104,11 @@ pub fn rendezvous_handler_registry() -> &'static RendezvousHandlerRegistry {
 mod tests {
     use super::*;
 
-    struct Nothing;
+    struct StubHandler;
 
-    impl RendezvousHandler for Nothing {
+    impl RendezvousHandler for StubHandler {
         fn backend(&self) -> &str {
-            "nothing"
+            "stub"
         }
         fn run_id(&self) -> &str {
             "run"
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn creator() -> RendezvousHandlerCreator {
-        Arc::new(|_| Ok(Box::new(Nothing)))
+        Arc::new(|_| Ok(Box::new(StubHandler)))
     }
 
     fn parameters(backend: &str) -> RendezvousParameters {
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn a_third_party_backend_can_be_registered_and_used() {
         let registry = RendezvousHandlerRegistry::default();
-        registry.register("nothing", creator()).unwrap();
-        assert_eq!(registry.backends(), ["c10d", "nothing", "static"]);
-        assert_eq!(registry.create_handler(&parameters("nothing")).unwrap().run_id(), "run");
+        registry.register("stub", creator()).unwrap();
+        assert_eq!(registry.backends(), ["c10d", "static", "stub"]);
+        assert_eq!(registry.create_handler(&parameters("stub")).unwrap().run_id(), "run");
     }
 
     #[test]
@@ -163,6 +163,6 @@ mod tests {
         let registry = RendezvousHandlerRegistry::empty();
         registry.register("other", creator()).unwrap();
         let error = registry.create_handler(&parameters("other")).err().unwrap().to_string();
-        assert_eq!(error, "The rendezvous backend 'nothing' does not match the requested backend 'other'.");
+        assert_eq!(error, "The rendezvous backend 'stub' does not match the requested backend 'other'.");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rallypoint_core::rendezvous::Settings;
 
-use crate::endpoint::{check_reachable, parse_rendezvous_endpoint};
+use crate::endpoint::{check_specified, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::hosts::ExpectedHosts;
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_c10d_options};
@@ -13,7 +13,7 @@ use crate::parameters::{ConfigValue, RendezvousParameters, unknown_c10d_options}
 pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
     let mut settings = Settings::new(&parameters.run_id, parameters.min_nodes, parameters.max_nodes);
     let mut errors = unknown_c10d_options(parameters.config.keys());
-    for (key, setting, must_be_positive) in [
+    for (key, setting, is_timeout) in [
         ("join_timeout", &mut settings.join_timeout, true),
         ("last_call_timeout", &mut settings.last_call_timeout, true),
         ("reform_last_call_timeout", &mut settings.reform_last_call_timeout, true),
@@ -26,7 +26,7 @@ pub(crate) fn settings(parameters: &RendezvousParameters) -> Result<Settings> {
             Ok(None) => {}
             Ok(Some(seconds)) => match u64::try_from(seconds).ok().filter(|s| *s > 0) {
                 Some(seconds) => *setting = Duration::from_secs(seconds),
-                None if must_be_positive => {
+                None if is_timeout => {
                     let name = key.trim_end_matches("_timeout");
                     errors.push(format!("The {name} timeout ({}) must be positive.", timedelta(seconds)));
                 }
@@ -59,7 +59,7 @@ fn check_store(parameters: &RendezvousParameters) -> Vec<String> {
     errors.extend(read_timeout(parameters).err());
     match store_type(parameters) {
         Ok(StoreType::Tcp) => match parse_rendezvous_endpoint(&parameters.endpoint, 0) {
-            Ok(endpoint) => errors.extend(check_reachable(&endpoint).map(RendezvousError::parameter)),
+            Ok(endpoint) => errors.extend(check_specified(&endpoint).map(RendezvousError::parameter)),
             Err(error) => errors.push(error),
         },
         Ok(StoreType::File) => {}
@@ -102,8 +102,8 @@ pub(crate) fn read_timeout(parameters: &RendezvousParameters) -> Result<Duration
     }
 }
 
-/// Checks the option `cas_backoff_max_seconds` as torch does. Returns a message if it is invalid. Our nodes compute
-/// their own backoff and ignore the value.
+/// Checks the option `cas_backoff_max_seconds` as torch does, and returns a message if it is invalid. A valid value has
+/// no effect, because our nodes compute their own backoff.
 fn check_backoff(parameters: &RendezvousParameters) -> Option<String> {
     let key = "cas_backoff_max_seconds";
     let (shown, seconds) = match parameters.get(key)? {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_default_to_torchs_values() {
+    fn given_options_are_read_and_missing_ones_have_defaults() {
         assert_eq!(read("").unwrap(), Settings::new("run", 1, 2));
         let settings = read(
             "join_timeout=7,last_call_timeout=1,close_timeout=2,heartbeat_timeout=3,keep_alive_interval=4,\

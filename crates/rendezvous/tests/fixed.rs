@@ -87,7 +87,7 @@ fn the_error_for_different_world_sizes_names_both_nodes() {
 }
 
 /// Runs a node with rank 0 in another process and returns its output.
-fn run_second_rank_0(job: &Job) -> String {
+fn run_rank_0_in_another_process(job: &Job) -> String {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "rank_0_in_a_process_of_its_own", "--nocapture"])
         .env("PORT", job.port.to_string())
@@ -103,13 +103,13 @@ fn a_second_rank_0_is_distinguished_from_a_port_in_use() {
     // Wait until the first rank 0 has stored its claim.
     let client = rallypoint_store::TcpStore::connect("127.0.0.1", job.port).unwrap();
     client.wait_for(&["rallypoint.static/job/rank/0"], Some(Duration::from_secs(10))).unwrap();
-    let output = run_second_rank_0(&job);
+    let output = run_rank_0_in_another_process(&job);
     assert!(output.contains("node rank 0 was given twice"), "{output}");
     assert!(joined(host).unwrap_err().to_string().contains("given twice"));
 }
 
 #[test]
-#[ignore = "runs in a process of its own for the tests above"]
+#[ignore = "other tests start it in a process of its own"]
 fn rank_0_in_a_process_of_its_own() {
     let Some(port) = std::env::var("PORT").ok().and_then(|port| port.parse().ok()) else { return };
     println!("{}", Job { port }.node(0, 2).next_rendezvous().unwrap_err());
@@ -120,7 +120,7 @@ fn a_port_used_by_another_server_is_reported_as_in_use() {
     let job = Job::new();
     let _other = TcpStoreServer::bind("127.0.0.1", job.port).unwrap();
     // The node runs in another process, as a real node does. Nodes in one process share one server per port.
-    let output = run_second_rank_0(&job);
+    let output = run_rank_0_in_another_process(&job);
     assert!(output.contains("address already in use"), "{output}");
 }
 

@@ -49,7 +49,8 @@ type Members = BTreeMap<NodeDesc, i64>;
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) settings: Settings,
-    /// By round: the members with which the round was completed, and whether nodes of ours can know their number.
+    /// By round: the members with which the round was completed, and whether nodes of ours can know the number of these
+    /// members.
     completed: BTreeMap<u64, (Members, bool)>,
     closed: bool,
     /// The completed rounds that the store has lost. A node may restore such a round.
@@ -153,8 +154,8 @@ impl Checks {
     fn check_lists(&mut self, after: &State, at: Duration) -> Result<(), Violation> {
         let Settings { min_nodes: min, max_nodes: max, .. } = self.settings;
         let have = after.participants.len() as u64;
-        require!(at, "R3", !after.complete || have <= max, "a complete round of {have} nodes, at most {max}");
-        require!(at, "R11", after.complete || have < max, "an open round of {have} nodes, at most {max}");
+        require!(at, "R3", !after.complete || have <= max, "a complete round of {have} nodes, above {max}");
+        require!(at, "R11", after.complete || have < max, "an open round of {have} nodes, not below {max}");
         let listed = have as usize + after.wait_list.len() + after.redundancy_list.len();
         require!(
             at,
@@ -200,15 +201,15 @@ impl Checks {
         }
         if after.complete && (!before.complete || new > old) {
             let min = self.settings.min_nodes;
-            require!(at, "R3", have >= min, "round {new} completed with {have} nodes, at least {min}");
+            require!(at, "R3", have >= min, "round {new} completed with {have} nodes, below {min}");
             let ranks: Vec<_> = after.participants.values().copied().collect();
             require!(at, "R2", ranks.iter().copied().eq(0..have as i64), "ranks {ranks:?}");
         }
         Ok(())
     }
 
-    /// Checks R10: a node of ours removes no node whose heartbeat has changed within the limit, less 1 % for clock
-    /// drift. This holds even if clocks are wrong and messages are late or lost.
+    /// Checks R10: a node of ours removes no node whose heartbeat has changed within [`Checks::dead_after`], less 1 %
+    /// for clock drift. The rule applies even if clocks are wrong and messages are late or lost.
     fn check_removals(
         &self,
         before: &State,
@@ -260,15 +261,15 @@ impl Checks {
         self.announced.retain(|round, _| *round > after.round);
     }
 
-    /// Checks R1, R2 and R7 when a node has joined a round. `state` is what the node read, `now` is the current state,
-    /// and `was_awake` means that the node was not paused within the last 5 s.
+    /// Checks R1, R2 and R7 when a node has joined a round. `state` is the state that the node read, and `current` is
+    /// the state in the store. `was_awake` means that the node was not paused within the last 5 s.
     pub(crate) fn check_joined(
         &mut self,
         node: &NodeDesc,
         is_torch: bool,
         was_awake: bool,
         state: &State,
-        now: &State,
+        current: &State,
         at: Duration,
     ) -> Result<(), Violation> {
         let (round, world) = (state.round, state.participants.len() as u64);
@@ -277,7 +278,7 @@ impl Checks {
         let Some((completed, is_size_known)) = self.completed.get(&round) else {
             return Err(Violation {
                 rule: "R1",
-                what: format!("{node} joined round {round}, which is open"),
+                what: format!("{node} joined round {round}, which was never completed"),
                 at,
             });
         };
@@ -309,7 +310,7 @@ impl Checks {
             // a recent heartbeat.
             for missing in completed.keys().filter(|member| !state.participants.contains_key(*member)) {
                 let age = at - self.heartbeat_changed_at.get(missing).copied().unwrap_or_default();
-                let has_left = round != now.round || !now.participants.contains_key(missing);
+                let has_left = round != current.round || !current.participants.contains_key(missing);
                 require!(
                     at,
                     "R1",

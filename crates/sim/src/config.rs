@@ -21,15 +21,17 @@ pub struct Config {
     pub fault_duration: Duration,
     /// The maximum latency of a message that is not late, in microseconds.
     pub max_latency_us: u64,
-    /// One message in this number is late: it takes up to 1.4 s, or up to 4 s if messages may be lost. 0 means none.
+    /// One message in this number is late while faults happen. It takes up to 1.4 s. If messages may be lost, one late
+    /// message of four takes up to 4 s. 0 means none.
     pub late_one_in: u64,
-    /// One message in this number is lost. 0 means none.
+    /// One message in this number is lost while faults happen. 0 means none.
     pub lost_one_in: u64,
     /// The average time between two faults, in milliseconds. 0 means no faults.
     pub fault_interval_ms: u64,
-    /// Whether the only faults are nodes that join, and nodes that leave shortly after they announced themselves.
+    /// Whether the only faults of nodes are new nodes and nodes that leave, if possible while they join and are in no
+    /// list.
     pub churn: bool,
-    /// The maximum error of wall clocks, in seconds.
+    /// The maximum error of a wall clock when its node starts, in seconds. A fault may change the error.
     pub max_skew_s: u64,
     /// Whether nodes may close the rendezvous.
     pub may_close: bool,
@@ -144,8 +146,8 @@ impl Config {
         }
     }
 
-    /// Returns the run of [`Config::burst`] without announcements, so that each node has to add itself to the round
-    /// with a write of its own.
+    /// Returns the configuration of [`Config::burst`] without announcements, so that each node has to add itself to
+    /// the round with a write of its own.
     pub fn burst_alone(seed: u64, nodes: u64) -> Config {
         Config { has_announcements: false, max_writes: u64::MAX, ..Config::burst(seed, nodes) }
     }

@@ -15,7 +15,7 @@ use crate::world::{Event, World};
 const OUTAGE_NOTICE_GRACE: Duration = Duration::from_secs(4);
 
 impl World {
-    /// Returns whether messages may be lost or late now.
+    /// Returns whether faults happen at this time, including lost and late messages.
     pub(crate) fn is_fault_time(&self) -> bool {
         self.now < self.config.fault_duration
     }
@@ -102,7 +102,7 @@ impl World {
         self.schedule_fault();
         let node = self.random.between(0, self.nodes.len() as u64) as usize;
         let node = if self.config.churn { self.pick_outsider().unwrap_or(node) } else { node };
-        let what = match self.config.churn {
+        let kind = match self.config.churn {
             true => [4, 6][self.random.between(0, 2) as usize],
             false => self.random.between(0, 9),
         };
@@ -112,7 +112,7 @@ impl World {
         }
         let job = self.nodes[node].job;
         let up = self.nodes.iter().filter(|node| node.job == job && node.is_up()).count() as u64;
-        match what {
+        match kind {
             0 => {
                 self.kill(node);
                 if !self.random.one_in(4) {

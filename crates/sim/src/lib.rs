@@ -1,10 +1,12 @@
 //! Simulates rendezvous with many nodes, virtual time, one store and faults. Each seed is one deterministic run.
 //!
-//! The nodes run the real [`Pursuit`](rallypoint_core::rendezvous::Pursuit) with its decisions and its codec, and the
-//! real [`Supervisor`](rallypoint_core::supervise::Supervisor). The store, the network, the clocks and the workers are
-//! simulated. Messages are late or lost, nodes crash, pause, restart or leave, the store has outages, and clocks are
-//! wrong, jump and drift. Some runs have nodes that behave like torch's, or a second rendezvous on the same store.
-//! Every write is checked against numbered rules. After the faults end, the nodes must form a stable round again.
+//! The nodes run the real [`Pursuit`](rallypoint_core::rendezvous::Pursuit) and the real
+//! [`Supervisor`](rallypoint_core::supervise::Supervisor). The store, the network, the clocks and the workers are
+//! simulated. One run of four encodes the states with the real codec.
+//!
+//! Messages are late or lost, nodes crash, pause, restart or leave, the store has outages, and clocks are wrong, jump
+//! and drift. Some runs have nodes that behave like torch's, or a second rendezvous on the same store. Every write is
+//! checked against numbered rules. After the faults end, the nodes must form a stable round again.
 //!
 //! `docs/internals/simulator.md` lists the rules and the faults, and explains the trace.
 //!
@@ -12,8 +14,8 @@
 //! after a failed compare-and-set. So a heartbeat that is due after 5 s is written within 14 s, before its node counts
 //! as dead after 15 s. With slower requests, live nodes could not be distinguished from dead ones.
 //!
-//! The simulator does not cover the exchange of `MASTER_ADDR` in a round (a part of R1), nor the static rendezvous. The
-//! tests of `crates/rendezvous` cover both.
+//! The simulator does not cover the exchange of `MASTER_ADDR` in a round, nor the static rendezvous. The tests of
+//! `crates/rendezvous` cover both.
 
 mod check;
 mod config;

@@ -1,7 +1,7 @@
-//! The rules about time and about several rendezvous: when a node must have been removed, noticed or admitted, and that
-//! the nodes recover after the faults.
+//! Checks the rules about time (R9 to R14 and R17), and the rule about several rendezvous on one store (R16).
 //!
-//! Each check counts in `Summary::timed_checks` how often it examined a case that could have broken its rule.
+//! The checks of R9 to R13 and R17 count in `Summary::timed_checks` how often they examined a case that could have
+//! broken their rule.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl World {
         time.mul_f64(1.011) + Duration::from_micros(self.config.max_latency_us) * messages
     }
 
-    /// Checks a write: R13, R16, and the rules of [`Checks::check_write`](crate::check::Checks::check_write).
+    /// Checks a write: R9, R12, R13, R16, and the rules of [`Checks::check_write`](crate::check::Checks::check_write).
     pub(crate) fn check_written(
         &mut self,
         job: usize,
@@ -66,9 +66,9 @@ impl World {
         self.jobs[job].checks.check_write(before, after, writer, at)
     }
 
-    /// Checks R12: if `after` completes a round, every node that has been on the wait list for 5 s is in that round.
-    /// The rule does not apply to a full round, nor if a torch node with a fast clock may have ended the last call too
-    /// early.
+    /// Checks R12: if `after` completes a round, every node of ours that has been on the wait list for 5 s without a
+    /// fault is in that round. The rule does not apply to a full round, nor if a torch node with a fast clock may have
+    /// ended the last call too early.
     fn check_admitted(
         &mut self,
         job: usize,
@@ -130,8 +130,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks R9: before `writer` removed `node`, its heartbeat was unchanged for the whole limit. No node can observe
-    /// heartbeats in an outage, so each outage counts as at most one `keep_alive_interval`.
+    /// Checks R9: before `writer` removed `node`, the heartbeat of `node` was unchanged for `dead_after`. No node can
+    /// observe heartbeats in an outage, so each outage counts as at most one `keep_alive_interval`.
     fn check_observed(&self, node: &Node, writer: Writer<'_>) -> Result<(), Violation> {
         let checks = &self.jobs[node.job].checks;
         let unchanged_since = checks.heartbeat_changed_at.get(&node.me).copied().unwrap_or_default();
@@ -223,7 +223,7 @@ impl World {
             self.now,
             "R14",
             writes <= limit,
-            "{writes} writes for {} nodes, at most {limit}",
+            "{writes} writes for {} nodes, more than {limit}",
             self.config.nodes
         );
         Ok(())
@@ -340,7 +340,8 @@ impl World {
     /// Returns whether the nodes of a job must be in a stable round.
     ///
     /// Rounds with torch nodes need not be stable while there are more than `max_nodes` nodes: torch nodes stay on the
-    /// wait list of a full round and make it re-form. Nor need they be stable within 60 s after `disturbed_at`.
+    /// wait list of a full round and make it re-form. Such rounds also need not be stable within 60 s after
+    /// `disturbed_at`.
     fn must_be_stable(&self, job: usize) -> bool {
         let are_few = self.live_nodes(job).count() as u64 <= self.config.max_nodes;
         let is_calm = self.disturbed_at.is_none_or(|at| at + Duration::from_secs(60) < self.now);

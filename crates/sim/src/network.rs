@@ -39,7 +39,9 @@ pub(crate) struct Store {
     announcements: BTreeMap<Key, Arc<[NodeDesc]>>,
     /// The nodes whose announcements were retracted, by key. They can't be announced again under the same key.
     retracted: BTreeMap<Key, BTreeSet<NodeDesc>>,
+    /// Whether tokens are encoded states. If not, they are numbers.
     uses_codec: bool,
+    /// Whether nodes can read announcements. If not, every node reads an empty list.
     has_announcements: bool,
     /// The number of compare-and-sets, including those that failed.
     pub(crate) writes: u64,

@@ -88,7 +88,7 @@ pub(crate) type Step = (Command, Option<Report>);
 pub(crate) struct Context {
     pub(crate) clocks: Clocks,
     pub(crate) stage: Stage,
-    /// The phase whose end ends the current pause.
+    /// The phase whose end wakes the node from its current [`Command::Sleep`].
     pub(crate) wake_phase: Option<Phase>,
     /// A phase that the node has just ended. The world takes it and signals the waiting nodes.
     pub(crate) ended_phase: Option<Phase>,
@@ -108,7 +108,7 @@ pub(crate) trait Behavior: fmt::Debug {
     fn handle_no_reply(&mut self, context: &mut Context, now: Duration) -> Step;
     /// Handles a report of the store client that the store was emptied.
     fn handle_store_emptied(&mut self) {}
-    /// Handles the end of a pause that the node requested. `is_woken` tells whether a signal ended it.
+    /// Handles the end of a [`Command::Sleep`]. `is_woken` tells whether a signal ended the sleep early.
     fn handle_timer(&mut self, context: &mut Context, is_woken: bool, now: Duration) -> Step;
 }
 
@@ -125,8 +125,9 @@ pub(crate) struct Node {
     pub(crate) awaited_number: u64,
     /// Whether a request is pending.
     pub(crate) awaits_reply: bool,
+    /// When the node resumes, if a fault has paused its process.
     pub(crate) paused_until: Option<Duration>,
-    /// When the node last resumed after a pause.
+    /// When the node last resumed after such a pause.
     pub(crate) resumed_at: Option<Duration>,
     /// When the node started, or when its last fault (pause, outage, request timeout) ended.
     pub(crate) last_fault_at: Duration,
@@ -137,8 +138,8 @@ pub(crate) struct Node {
     pub(crate) working_since: Option<Duration>,
     /// When the last join started.
     pub(crate) joining_since: Duration,
-    /// Whether the node was a spare since `joining_since`. A spare has no join timeout, and gets a new one when it is
-    /// needed.
+    /// Whether the node was a spare since `joining_since`. Its join may then take longer than the join timeout, which
+    /// does not apply to spares and starts again from 0 when a spare is needed.
     pub(crate) was_spare: bool,
     /// Whether the node has withdrawn cleanly, so that no node may admit it again.
     pub(crate) has_left: bool,

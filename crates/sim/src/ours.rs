@@ -22,7 +22,7 @@ pub(crate) struct Ours {
     key: Key,
     supervisor: Supervisor,
     pursuit: Option<Pursuit>,
-    /// The signals to send if the pending compare-and-set succeeds.
+    /// The signals to send if the pending compare-and-set succeeds. Only [`Signal::PhaseOver`] is simulated.
     signals: Vec<Signal>,
 }
 
@@ -186,7 +186,7 @@ impl Ours {
         expected.announcement = self.member.announcement.or(expected.announcement.filter(|_| !has_joined));
         (expected != self.member).then(|| Report::RuleBroken {
             rule: "R8",
-            what: format!("a lost write left {:?} instead of {expected:?}", self.member),
+            what: format!("a failed compare-and-set left {:?} instead of {expected:?}", self.member),
         })
     }
 
@@ -235,11 +235,11 @@ impl Behavior for Ours {
             Reply::Announced(nodes) => Outcome::Nodes(nodes),
             Reply::Done => Outcome::Done,
             Reply::Written { won: true, cell } => {
-                let over = |signal: &Signal| match signal {
+                let ended_phase = |signal: &Signal| match signal {
                     Signal::PhaseOver(phase) => Some(*phase),
                     Signal::NextRoundWanted { .. } => None,
                 };
-                context.ended_phase = self.signals.iter().find_map(over);
+                context.ended_phase = self.signals.iter().find_map(ended_phase);
                 Outcome::Written { won: true, cell }
             }
             Reply::Written { won: false, cell } => {

@@ -32,7 +32,7 @@ pub(crate) struct Torch {
     synced_at: Option<MonoTime>,
     operation: Operation,
     deadline: MonoTime,
-    /// When the last keep-alive operation finished.
+    /// When the last keep-alive operation, or else the join, finished.
     last_beat: MonoTime,
 }
 
@@ -290,7 +290,7 @@ impl Behavior for Torch {
         self.start(Operation::Exit, context, now)
     }
 
-    fn leave(&mut self, _life: &mut Context, _now: Duration) -> Option<Step> {
+    fn leave(&mut self, _context: &mut Context, _now: Duration) -> Option<Step> {
         None
     }
 

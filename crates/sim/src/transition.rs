@@ -17,7 +17,7 @@ fn position(state: &State, node: &NodeDesc) -> (Option<i64>, bool, bool) {
     (rank, state.wait_list.contains(node), state.redundancy_list.contains(node))
 }
 
-/// Returns the attributes that nodes of ours must preserve: all whose names do not start with our prefix.
+/// Returns the attributes that nodes of ours must preserve: those whose names do not start with our prefix.
 fn foreign_attributes(state: &State) -> impl Iterator<Item = (&Arc<str>, &Extra)> {
     state.extra.iter().filter(|(name, _)| !name.starts_with("rallypoint_"))
 }
@@ -34,11 +34,11 @@ impl Checks {
     ) -> Result<(), Violation> {
         let full = after.participants.len() as u64 == self.settings.max_nodes;
         let is_completed = after.complete && (!before.complete || after.round > before.round);
-        let has_no_waiters = !is_completed || !full || after.wait_list.is_empty();
+        let may_leave_waiting = !is_completed || !full;
         require!(
             at,
             "R12",
-            has_no_waiters,
+            may_leave_waiting || after.wait_list.is_empty(),
             "{writer} completed a full round and left {:?} on the wait list",
             after.wait_list
         );
@@ -51,13 +51,13 @@ impl Checks {
                     at,
                     "R8",
                     old_heartbeat < Some(heartbeat),
-                    "{writer} wrote heartbeat {heartbeat} after {old_heartbeat:?}"
+                    "{writer} wrote heartbeat {heartbeat}, not later than its previous one, {old_heartbeat:?}"
                 );
                 require!(
                     at,
                     "R8",
                     newest < Some(heartbeat),
-                    "{writer} wrote heartbeat {heartbeat} after {newest:?}"
+                    "{writer} wrote heartbeat {heartbeat}, not later than that of another node, {newest:?}"
                 );
                 continue;
             }
@@ -121,11 +121,10 @@ impl Checks {
                 "{writer} moved the end of the last call while {remaining} of at least {min} nodes remained"
             );
         }
-        let is_round_empty = after.round == before.round || remaining == 0;
         require!(
             at,
             "R8",
-            is_round_empty,
+            after.round == before.round || remaining == 0,
             "{writer} ended round {} with {remaining} nodes in it",
             before.round
         );

@@ -1,5 +1,5 @@
-//! Runs one seed. The world handles events in the order of virtual time, until the nodes have recovered from the last
-//! fault.
+//! Runs one simulation. The world handles events in the order of virtual time, until `Config::stable_time` after the
+//! nodes have recovered from the last fault.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ pub(crate) enum Event {
     NoReply { node: usize, number: u64 },
     /// The pause that a node requested is over, by time or by a signal.
     Timer { node: usize, number: u64, is_woken: bool },
-    /// The signal that a phase is over reaches the nodes that wait for it.
+    /// The signal that a phase is over is sent to the nodes that wait for it.
     PhaseOver { job: usize, phase: Phase },
     /// A random fault happens.
     Fault,
@@ -271,7 +271,7 @@ impl World {
             Event::CheckLostNoticed { job, since } => self.check_lost_noticed(job, since),
             Event::CheckJoinEnded { node, since } => self.check_join_ended(node, since),
             Event::CheckRoundFound { job } => self.check_round_found(job),
-            Event::Reply { .. } | Event::NoReply { .. } | Event::Timer { .. } => unreachable!("for a node"),
+            Event::Reply { .. } | Event::NoReply { .. } | Event::Timer { .. } => unreachable!("for one node"),
         }
     }
 
@@ -372,11 +372,11 @@ impl World {
                 if self.jobs[job].checks.waiting_since.is_some() {
                     self.schedule_waiting_check(job, self.now);
                 }
-                let now = self.store.state(&self.jobs[job].key).cloned().unwrap_or_default();
+                let current = self.store.state(&self.jobs[job].key).cloned().unwrap_or_default();
                 // A torch node that was paused compares heartbeats that it read before the pause with its clock after
                 // the pause, so live nodes may seem dead to it.
                 let was_awake = resumed_at.is_none_or(|at| at + Duration::from_secs(5) < self.now);
-                self.jobs[job].checks.check_joined(&me, is_torch, was_awake, &state, &now, self.now)
+                self.jobs[job].checks.check_joined(&me, is_torch, was_awake, &state, &current, self.now)
             }
             Some(Report::Left) => {
                 target.has_left = true;

@@ -90,8 +90,8 @@ impl StoreError {
         }
     }
 
-    /// Returns why no connection could be opened, if that is the error. If several addresses failed, returns the most
-    /// specific fault.
+    /// Returns why no connection could be opened, or `None` if the call failed for another reason. If several addresses
+    /// failed, returns the most specific fault.
     pub fn connection_fault(&self) -> Option<ConnectionFault> {
         self.failure()?.connection_fault()
     }
@@ -105,7 +105,7 @@ impl StoreError {
     }
 
     /// Returns the keys that were absent when the call timed out, or all keys of the call if the server did not report
-    /// them.
+    /// which keys were present. Returns no keys if the error is not a timeout of a wait for keys.
     pub fn missing_keys(&self) -> Vec<&str> {
         match self {
             StoreError::Call { context, failure: Failure::Timeout(Awaited::Keys(present)) } => {
@@ -120,8 +120,8 @@ impl StoreError {
         matches!(self, StoreError::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
     }
 
-    pub(crate) fn bad_world_size(what: &str, world_size: i64) -> StoreError {
-        StoreError::InvalidArgument(format!("world size {world_size} for {what}; it must be at least 1"))
+    pub(crate) fn zero_world_size(what: &str) -> StoreError {
+        StoreError::InvalidArgument(format!("world size 0 for {what}; it must be at least 1"))
     }
 }
 
@@ -215,7 +215,8 @@ impl Context {
         if self.op.is_none() { String::new() } else { format!("{prefix}{}{suffix}", self.call()) }
     }
 
-    /// Returns the keys that were present (or absent), or all keys if that is unknown.
+    /// Returns the keys that were present if `is_present`, else the keys that were absent. Returns all keys if
+    /// `present` is `None`.
     fn keys_with_presence(&self, is_present: bool, present: Option<&[bool]>) -> Vec<&str> {
         let matches = |n: usize| present.is_none_or(|present| present.get(n) == Some(&is_present));
         let keys = self.keys.iter().enumerate().filter(|(n, _)| matches(*n));
@@ -243,8 +244,8 @@ pub enum FileFault {
         /// What is wrong with them.
         what: String,
     },
-    /// The file exists but must not be used, because other users can write it or because it belongs to another run.
-    /// Contains the reason.
+    /// The file exists but must not be used, for example because other users can write it, because it is not a regular
+    /// file, or because it belongs to another run. Contains the reason.
     #[error("refused: {0}")]
     Refused(String),
 }
@@ -256,7 +257,7 @@ fn call_message(context: &Context, failure: &Failure) -> String {
     match failure {
         Failure::Timeout(awaited) => timeout_message(context, awaited),
         Failure::NoAnswer => format!(
-            "{call} got no answer from {peer} within {waited}: the server is reachable but silent (stopped, frozen, or cut off)"
+            "{call} got no reply from {peer} within {waited}: the server is reachable but silent (stopped, frozen, or cut off)"
         ),
         Failure::Unreachable(tried) => match &tried[..] {
             [(_, fault @ ConnectionFault::Unresolvable { .. })] => fault.to_string(),
@@ -268,7 +269,7 @@ fn call_message(context: &Context, failure: &Failure) -> String {
         },
         Failure::ConnectionLost(reason) => format!("lost the connection to {peer} during {call}: {reason}"),
         Failure::Indeterminate(reason) => format!(
-            "{call} got no answer from {peer}: {reason}; it may or may not have been applied, and was not repeated"
+            "{call} got no reply from {peer}: {reason}; it may or may not have been applied, and was not repeated"
         ),
         Failure::Reset(evidence) => format!(
             "{}the store at {peer} was restarted and has lost its contents ({evidence}); create a new client to continue with an empty store",
@@ -289,7 +290,7 @@ fn call_message(context: &Context, failure: &Failure) -> String {
             context.op()
         ),
         Failure::NotANumber { delta, value } => format!(
-            "cannot add {delta} to {}: it holds {}, and the sum must be a 64-bit integer",
+            "cannot add {delta} to {}: its value is {}, and the sum must be a 64-bit integer",
             first_few(&context.keys),
             printable(value)
         ),
@@ -333,7 +334,11 @@ fn key_states(context: &Context, present: Option<&[bool]>) -> String {
         (false, true) => format!("missing {}", first_few(&missing)),
         (false, false) => {
             let (count, total) = (found.len(), context.keys.len());
-            format!("missing {} ({count} of {total} keys there: {})", first_few(&missing), first_few(&found))
+            format!(
+                "missing {} ({count} of {total} keys present: {})",
+                first_few(&missing),
+                first_few(&found)
+            )
         }
         (true, _) => format!("all of {} were set just after the timeout", first_few(&found)),
     }
@@ -347,7 +352,7 @@ fn too_large_message(context: &Context, what: Oversized, len: u64, limit: usize)
             format!("value of {len} bytes for {key}, the limit is {limit}; nothing was changed")
         }
         Oversized::Append { current_len } => format!(
-            "cannot append {} to {key}: it holds {current_len}, and the server's limit is {limit}",
+            "cannot append {} to {key}: its value has {current_len}, and the server's limit is {limit}",
             counted(len as usize, "byte")
         ),
         Oversized::Keys => format!("{len} keys in one call, the limit is {limit}; nothing was sent"),
@@ -421,7 +426,7 @@ mod tests {
     fn a_timeout_reports_how_many_keys_were_present() {
         for (present, keys) in [
             (Some(vec![false, false, false]), "missing a, b, c"),
-            (Some(vec![false, true, true]), "missing a (2 of 3 keys there: b, c)"),
+            (Some(vec![false, true, true]), "missing a (2 of 3 keys present: b, c)"),
             (Some(vec![true, true, true]), "all of a, b, c were set just after the timeout"),
             (None, "waited for a, b, c (the server did not report which are present)"),
         ] {

@@ -48,8 +48,8 @@ pub struct FileStoreOptions {
 }
 
 impl FileStoreOptions {
-    /// Creates the options for the file at this path. By default the file belongs to this user alone and is never
-    /// deleted.
+    /// Creates the options for the file at this path. By default, the store refuses a file that belongs to another user
+    /// or that other users can write, and never deletes the file.
     pub fn new(path: impl Into<PathBuf>) -> FileStoreOptions {
         FileStoreOptions {
             path: path.into(),
@@ -116,8 +116,8 @@ impl FileStoreOptions {
 /// needs a shared file system with `flock`.
 ///
 /// The operations are those of torch's `FileStore`. There are no queues. `append`, `multi_get` and `multi_set` work
-/// although [`has_extended_api`](Store::has_extended_api) returns `false`. `num_keys` also counts the bookkeeping keys
-/// of the file, but `list_keys` returns only users' keys. `delete_key` always returns `true`.
+/// although [`has_extended_api`](Store::has_extended_api) returns `false`. `num_keys` also counts the internal keys of
+/// the file, but `list_keys` returns only users' keys. `delete_key` always returns `true`.
 ///
 /// The file contains the number of open instances and the number of closed ones. An instance deletes the file when it
 /// is the last open one and the number of closed instances has reached the number of workers.
@@ -159,7 +159,8 @@ impl Call<'_> {
 impl FileStore {
     /// Opens the store at `path` and creates the file if it does not exist.
     ///
-    /// With a number of workers, the last of them deletes the file. With `None` (torch's -1) the file stays.
+    /// With a number of workers, the last instance to close the file deletes it; see
+    /// [`FileStoreOptions::num_workers`]. With `None` (torch's -1), the file is never deleted.
     ///
     /// # Errors
     ///
@@ -173,8 +174,8 @@ impl FileStore {
         &self.shared.options.path
     }
 
-    /// Closes the store and updates the numbers of open and closed instances in the file. The last of the workers
-    /// deletes the file.
+    /// Closes the store and updates the numbers of open and closed instances in the file. May delete the file; see
+    /// [`FileStoreOptions::num_workers`].
     ///
     /// Does nothing if the file was deleted or replaced in the meantime.
     ///
@@ -182,7 +183,7 @@ impl FileStore {
     ///
     /// Fails with [`StoreError::File`] or [`StoreError::FileTimeout`] if the file cannot be locked or updated.
     pub fn close(self) -> Result<()> {
-        let result = self.shared.leave(self.timeout());
+        let result = self.shared.close(self.timeout());
         // Even after a failure, `drop` must not try again.
         self.shared.view().is_counted = false;
         result
@@ -232,7 +233,8 @@ impl Shared {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `read` with the current contents of the file. Takes the lock only if the file has changed.
+    /// Calls `read` with the current contents of the file. Takes the lock only if the file has changed since this
+    /// instance read it. Waits for a missing file until the deadline.
     fn read<T>(&self, call: &Call, read: impl FnOnce(&View) -> T) -> Result<T> {
         if let Some(metadata) = self.file.metadata()? {
             let view = self.view();
@@ -270,8 +272,8 @@ impl Shared {
 
     fn key_timeout_error(&self, call: &Call, keys: &[Vec<u8>], view: &View) -> StoreError {
         let mut context = call.context(&self.file.path);
-        if view.torn_len() > 0 {
-            context.peer.push_str(&format!(" (its last {} bytes are a torn record)", view.torn_len()));
+        if view.unparsed_len() > 0 {
+            context.peer.push_str(&format!(" (its last {} bytes are a torn record)", view.unparsed_len()));
         }
         let present = keys.iter().map(|key| view.table.contains_key(key)).collect();
         context.failed(Failure::Timeout(Awaited::Keys(Some(present))))
@@ -283,7 +285,7 @@ impl Shared {
         Context::new(StoreKind::File, path).with_call(None, vec![key.to_owned()]).failed(failure)
     }
 
-    /// Returns the sum of `delta` and the number under `key`, which is `name` in the file.
+    /// Returns the sum of `delta` and the number under `key`, whose form in the file is `name`.
     ///
     /// An empty value counts as 0, as in torch's FileStore. Torch's TCPStore refuses it.
     fn sum(&self, table: &Table, key: &str, name: &[u8], delta: i64) -> Result<i64> {
@@ -291,7 +293,7 @@ impl Shared {
         sum(value, delta).map_err(|failure| self.refused(key, failure))
     }
 
-    /// Returns the sum of `delta` and one of the bookkeeping counts of the file.
+    /// Returns the sum of `delta` and the number under an internal key of the file.
     fn count(&self, table: &Table, key: &str, delta: i64) -> Result<i64> {
         self.sum(table, key, key.as_bytes(), delta)
     }
@@ -339,7 +341,7 @@ impl Shared {
     ///
     /// By torch's rule, this instance deletes the file if it is the last open one and the number of closed instances
     /// has reached the number of workers. Does nothing if the file was deleted or replaced.
-    fn leave(&self, timeout: Option<Duration>) -> Result<()> {
+    fn close(&self, timeout: Option<Duration>) -> Result<()> {
         let is_counted_here = |metadata| {
             let view = self.view();
             view.is_counted && view.is_same_file(&metadata)
@@ -373,7 +375,7 @@ impl Drop for Shared {
         if !self.view().is_counted {
             return;
         }
-        if let Err(error) = self.leave(Some(DROP_TIMEOUT)) {
+        if let Err(error) = self.close(Some(DROP_TIMEOUT)) {
             tracing::warn!(%error, "closed a FileStore without updating the count in its file");
         }
     }

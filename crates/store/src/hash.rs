@@ -248,7 +248,7 @@ impl Store for HashStore {
 
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         if world_size == 0 {
-            return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
+            return Err(StoreError::zero_world_size(&format!("barrier {key}")));
         }
         let barrier = (key.to_owned(), world_size);
         let caller = self.change(|contents| {

@@ -1,6 +1,6 @@
 //! A macro for option builders.
 
-/// Defines builder methods, each of which sets the field of its name and returns the options.
+/// Defines builder methods, each of which sets the field with its name and returns the options.
 #[macro_export]
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {

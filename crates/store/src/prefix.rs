@@ -126,7 +126,7 @@ impl Store for PrefixStore {
         self.store.queue_len(&self.key(key))
     }
 
-    /// Returns only the keys with the prefix, and removes it from them.
+    /// Returns only the keys that start with the prefix, without the prefix.
     fn list_keys(&self) -> Result<Vec<String>> {
         let prefix = self.key("");
         let keys = self.store.list_keys()?;

@@ -70,8 +70,9 @@ impl TcpStoreServer {
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::InvalidArgument`] if the limits contradict each other or there is no address to listen
-    /// on, and with [`StoreError::Listen`] if an address cannot be bound or the thread cannot be started.
+    /// Fails with [`StoreError::InvalidArgument`] if a limit is invalid or there is no address to listen on, with
+    /// [`StoreError::Call`] if a host name does not resolve, and with [`StoreError::Listen`] if an address cannot be
+    /// bound or the thread cannot be started.
     pub fn start(options: ServerOptions) -> Result<TcpStoreServer> {
         let limits = options.limits.unwrap_or_else(Self::default_limits);
         limits.check().map_err(StoreError::InvalidArgument)?;
@@ -83,7 +84,7 @@ impl TcpStoreServer {
             if options.is_standalone { ",standalone" } else { "" },
             limits.value_len
         );
-        let failed = |error| StoreError::Listen { address: "event loop".into(), error };
+        let failed = |error| StoreError::Listen { address: "the opened sockets".into(), error };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
         let addresses = addresses.map_err(failed)?;
         let hub = HubOptions {

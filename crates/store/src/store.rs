@@ -40,7 +40,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Fails with [`Failure::NotANumber`] if the value is not a number or the sum overflows.
+    /// Fails with [`Failure::NotANumber`] if the value does not start with a number or the sum overflows.
     fn add(&self, key: &str, delta: i64) -> Result<i64>;
 
     /// Returns whether all keys are present, without waiting.
@@ -154,7 +154,7 @@ pub trait Store: Send + Sync {
     /// only.
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
         if world_size == 0 {
-            return Err(StoreError::bad_world_size(&format!("barrier {key}"), 0));
+            return Err(StoreError::zero_world_size(&format!("barrier {key}")));
         }
         let deadline = Deadline::after(now(), timeout);
         let last = arrive_at_barrier(self, world_size, key, b"1", &deadline)?;
@@ -172,12 +172,15 @@ pub trait Store: Send + Sync {
     /// The result shares the resources of the store, which are released when both are dropped.
     fn with_timeout(&self, timeout: Option<Duration>) -> Box<dyn Store>;
 
-    /// Returns whether `append`, `multi_get` and `multi_set` are single operations of this store instead of loops.
+    /// Returns the same as torch's `has_extended_api`: whether `append`, `multi_get` and `multi_set` are single
+    /// operations of the store instead of loops. As in torch, [`FileStore`](crate::FileStore) returns `false`, although
+    /// ours has these operations.
     fn has_extended_api(&self) -> bool {
         false
     }
 
-    /// Returns an independent client of the same store.
+    /// Returns another client of the same store, as torch's `clone` does. The clone has a timeout of its own, except
+    /// that clones of a [`HashStore`](crate::HashStore) share one timeout.
     fn clone_store(&self) -> Result<Box<dyn Store>>;
 
     /// Returns how many times this client has continued after its server was restarted ([`OnReset::Continue`]).
@@ -199,7 +202,7 @@ pub trait Store: Send + Sync {
 
 /// Counts the caller at a barrier, under torch's keys.
 ///
-/// The last of `world_size` callers sets the key that all of them wait for to `value`. Returns the name of that key.
+/// Returns the name of the key for which all callers wait. The last of `world_size` callers stores `value` under it.
 /// Each `prefix` can be used for one barrier only.
 ///
 /// # Errors

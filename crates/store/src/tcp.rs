@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rallypoint_core::Limits;
 use rallypoint_core::client::{
-    Cancellation, Client, ConnectionFault, Deadline, Failure, OnReset, ready, user_key,
+    Cancellation, Client, ConnectionFault, Deadline, Failure, OnReset, printable_key, ready,
 };
 use rallypoint_core::wire::Op;
 
@@ -23,7 +23,7 @@ use crate::setters;
 use crate::store::{DEFAULT_TIMEOUT, Store};
 use sockets::Sockets;
 
-/// Options of a [`TcpStore`], which correspond to the arguments of torch's `TCPStore`.
+/// Options of a [`TcpStore`]. Most of them correspond to arguments of torch's `TCPStore`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TcpStoreOptions {
@@ -116,9 +116,9 @@ impl TcpStore {
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::InvalidArgument`] for a world size of 0 or limits that contradict each other, with
-    /// [`StoreError::Listen`] if the server cannot listen, and with [`StoreError::Call`] if no connection could be
-    /// opened or not all workers joined before the timeout.
+    /// Fails with [`StoreError::InvalidArgument`] if the world size is 0 or a server is started with an invalid limit,
+    /// with [`StoreError::Listen`] if the server cannot listen, and with [`StoreError::Call`] if the host name does not
+    /// resolve, no connection could be opened, or not all workers joined before the timeout.
     pub fn open(options: TcpStoreOptions) -> Result<TcpStore> {
         TcpStore::open_reporting(options, &mut |_| {})
     }
@@ -136,7 +136,7 @@ impl TcpStore {
         report: &mut dyn FnMut(&ConnectionFault),
     ) -> Result<TcpStore> {
         if options.world_size == Some(0) {
-            return Err(StoreError::bad_world_size("a TcpStore", 0));
+            return Err(StoreError::zero_world_size("a TcpStore"));
         }
         let deadline = Deadline::after(now(), options.timeout).or_cancelled(options.cancellation.clone());
         let (server, endpoint) = match options.is_master {
@@ -237,7 +237,7 @@ impl TcpStore {
         self.endpoint().port
     }
 
-    /// Returns the server that this store, or the one it was cloned from, started.
+    /// Returns the server in this process that this store, or the store it was cloned from, started or shares.
     pub fn server(&self) -> Option<&TcpStoreServer> {
         self.server.as_deref()
     }
@@ -290,7 +290,7 @@ impl TcpStore {
         deadline: &Deadline,
     ) -> StoreError {
         let context = Context::new(StoreKind::Tcp, self.endpoint().to_string());
-        let keys = keys.iter().map(|key| user_key(key)).collect();
+        let keys = keys.iter().map(|key| printable_key(key)).collect();
         context.with_call(op, keys).after(deadline.waited(now())).failed(failure)
     }
 }

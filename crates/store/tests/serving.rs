@@ -1,4 +1,5 @@
-//! Tests of servers within a program: where they listen, how stores share them, and how they stop.
+//! Tests of servers that run in the process of their clients: where they listen, how stores share them, and when they
+//! stop.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -20,7 +21,7 @@ fn has_ipv6() -> bool {
     TcpListener::bind("[::1]:0").is_ok()
 }
 
-/// Returns whether a store at this address answers.
+/// Returns whether a server at this address stores a value.
 fn is_serving(host: &str, port: u16) -> bool {
     let endpoint = Endpoint::new(host, port);
     // Without this check, the client would retry a refused connection until its timeout.
@@ -85,7 +86,7 @@ fn several_addresses_serve_one_store() {
 fn a_server_can_use_a_socket_that_already_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // A client that connected before the server started is served as well.
+    // This client may connect before the server starts, because the socket already listens.
     let early = std::thread::spawn(move || is_serving("127.0.0.1", address.port()));
     let server = start(vec![Listen::Socket(listener)]).unwrap();
     assert_eq!(server.addresses(), [address]);
@@ -104,7 +105,7 @@ fn a_server_can_use_a_socket_that_already_listens() {
 }
 
 #[test]
-fn a_server_without_an_available_address_is_refused() {
+fn a_server_without_an_available_address_fails_to_start() {
     assert!(matches!(start(vec![]).unwrap_err(), StoreError::InvalidArgument(_)));
     // This address is reserved for documentation, so no machine has it.
     let error = TcpStoreServer::bind("192.0.2.1", 0).unwrap_err();
@@ -145,7 +146,7 @@ fn a_dropped_server_closes_every_connection_and_releases_its_port() {
 }
 
 #[test]
-fn the_server_of_a_master_stops_with_its_last_clone() {
+fn a_server_stops_when_the_master_store_and_its_clones_are_dropped() {
     let master = TcpStore::serve("127.0.0.1", 0).unwrap();
     let port = master.port();
     let clone = master.clone_store().unwrap();
@@ -183,12 +184,12 @@ fn tenants_of_one_process_share_the_server_of_a_port() {
     // The server runs as long as any of its tenants exists.
     drop(first);
     assert_eq!(tenants[3].get("k").unwrap(), b"v");
-    // A store that does not share the server finds the port in use.
+    // A store without `multi_tenant` does not share the server, so it finds the port in use.
     let error = TcpStore::serve("127.0.0.1", port).unwrap_err();
     assert!(error.is_address_in_use(), "{error:?}");
     drop(tenants);
     let again = reserved.listen(|port| try_tenant(port, CALL_TIMEOUT));
-    assert!(!again.check(&["k"]).unwrap(), "the server stopped with the last tenant");
+    assert!(!again.check(&["k"]).unwrap(), "the server outlived its last tenant");
 }
 
 #[test]
@@ -262,8 +263,8 @@ fn a_server_with_other_limits_is_not_shared() {
     (limits.value_len, limits.keys) = (1 << 20, 1_000);
     let first = tenant_with(0, limits.clone()).unwrap();
     let server = first.server().unwrap();
-    // The server enforces the limits.
-    let too_large = server_refuses(first.port(), 2 << 20);
+    // The limits apply to every client of the server.
+    let too_large = refused_set(first.port(), 2 << 20);
     assert!(
         matches!(
             too_large.failure(),
@@ -271,7 +272,7 @@ fn a_server_with_other_limits_is_not_shared() {
         ),
         "{too_large}"
     );
-    // The limits of a client may differ.
+    // Limits that only clients use may differ.
     let mut same = limits.clone();
     (same.reply_len, same.record_key_len) = (1 << 10, 1 << 10);
     assert_eq!(tenant_with(first.port(), same).unwrap().server().unwrap().instance(), server.instance());
@@ -288,7 +289,8 @@ fn tenant_with(port: u16, limits: Limits) -> Result<TcpStore, StoreError> {
     TcpStore::open(tenant_options(port).limits(limits))
 }
 
-fn server_refuses(port: u16, len: usize) -> StoreError {
+/// Sets a value that exceeds the limit of the server, and returns the error.
+fn refused_set(port: u16, len: usize) -> StoreError {
     TcpStore::connect("127.0.0.1", port).unwrap().set("k", &vec![7; len]).unwrap_err()
 }
 
@@ -328,7 +330,7 @@ fn a_client_applies_the_value_limit_of_its_server() {
             }
             Err(error) => panic!("{error}"),
         }
-        assert_eq!(server.stats().accepted, 1, "the connection stays open");
+        assert_eq!(server.stats().accepted, 1, "the client reconnected");
         assert_eq!(store.num_keys().unwrap(), u64::from(fits));
     }
 }

@@ -11,14 +11,14 @@ use rallypoint_store::{Limits, Listen, ServerOptions, TcpStoreServer};
 
 const MIB: usize = 1 << 20;
 
-fn server(stall: &str) -> TcpStoreServer {
-    server_with_budget("8MiB", stall)
+fn server(stall_timeout: &str) -> TcpStoreServer {
+    server_with_limits("8MiB", stall_timeout)
 }
 
-fn server_with_budget(budget: &str, stall: &str) -> TcpStoreServer {
+fn server_with_limits(input_total: &str, stall_timeout: &str) -> TcpStoreServer {
     let mut limits = Limits::default();
-    limits.set("input_total", budget).unwrap();
-    limits.set("input_stall", stall).unwrap();
+    limits.set("input_total", input_total).unwrap();
+    limits.set("input_stall", stall_timeout).unwrap();
     let listen = vec![Listen::at("127.0.0.1", 0)];
     TcpStoreServer::start(ServerOptions::new(listen).limits(limits)).unwrap()
 }
@@ -45,7 +45,7 @@ fn upload_of_len(len: usize, id: u8) -> Vec<u8> {
     bytes
 }
 
-/// Waits until the server has read the bytes that were sent before.
+/// Gives the server time to read the uploads that it has admitted.
 ///
 /// This function sends 200 PINGs, one after the other. Between two replies, the server gives one upload a turn.
 fn let_server_read(server: &TcpStoreServer) {
@@ -58,6 +58,7 @@ fn let_server_read(server: &TcpStoreServer) {
     }
 }
 
+/// Reads the reply to a PING. Returns `false` if it does not arrive.
 fn is_answered(stream: &mut TcpStream) -> bool {
     let mut nonce = [0; 4];
     stream.read_exact(&mut nonce).is_ok() && nonce == 7u32.to_le_bytes()
@@ -88,8 +89,8 @@ fn uploads_beyond_the_upload_budget_all_complete() {
 #[test]
 fn stalled_uploads_are_closed_in_favor_of_an_active_upload() {
     let server = server("200ms");
-    let mut stopped: Vec<_> = (0..4).map(|_| connect(&server)).collect();
-    for (id, stream) in stopped.iter_mut().enumerate() {
+    let mut stalled: Vec<_> = (0..4).map(|_| connect(&server)).collect();
+    for (id, stream) in stalled.iter_mut().enumerate() {
         let bytes = upload(id as u8);
         stream.write_all(&bytes[..bytes.len() - 100]).unwrap();
     }
@@ -100,7 +101,7 @@ fn stalled_uploads_are_closed_in_favor_of_an_active_upload() {
     other.write_all(&upload(9)).unwrap();
     assert!(is_answered(&mut other));
     assert!(server.stats().slow_input >= 1);
-    // This upload had sent only 1,000 bytes, so the server does not close it.
+    // Only 1,000 bytes of this request had arrived. It was not an upload yet, so the server did not close it.
     small.write_all(&upload(8)[1000..]).unwrap();
     assert!(is_answered(&mut small));
 }
@@ -108,7 +109,8 @@ fn stalled_uploads_are_closed_in_favor_of_an_active_upload() {
 #[test]
 fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
     let server = server("20s");
-    // Two uploads use most of the upload budget of 6 MiB. The server has read their first parts and waits for the rest.
+    // Two uploads use 4.2 MiB of the upload budget of 6 MiB, which is three quarters of `input_total`. The server reads
+    // about 2 MiB of each and waits for the rest.
     let size = 2 * MIB + 100_000;
     let mut pending: Vec<_> = (0..2).map(|_| connect(&server)).collect();
     pending[0].write_all(&upload_of_len(size, 0)[..2 * MIB - 50_000]).unwrap();
@@ -124,7 +126,7 @@ fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
             let bytes = upload_of_len(3 * MIB / 2, 9);
             let (front, back) = bytes.split_at(MIB);
             streamer.write_all(front).unwrap();
-            // The connection is always in the middle of a request.
+            // Each write ends within a request, so the connection always has an upload.
             while !is_done.load(Ordering::Relaxed) {
                 streamer.write_all(&[back, front].concat()).unwrap();
             }
@@ -155,14 +157,14 @@ fn a_client_that_streams_uploads_does_not_starve_other_uploads() {
 
 #[test]
 fn an_active_upload_waits_less_than_two_stall_timeouts_for_14_stalled_uploads() {
-    let stall = Duration::from_secs(2);
-    let server = server_with_budget("32MiB", "2s");
-    // 14 uploads use almost the whole budget at the same time. Each of them stalls while the server has not read all
-    // bytes that it sent.
-    let stopped: Vec<_> = (0..14).map(|_| connect(&server)).collect();
-    let start_barrier = std::sync::Barrier::new(stopped.len() + 1);
+    let stall_timeout = Duration::from_secs(2);
+    let server = server_with_limits("32MiB", "2s");
+    // Each client stops 100 bytes before the end of its upload of 2 MiB. The upload budget of 24 MiB suffices for 11 of
+    // the 14 uploads. The other three wait, and so does the active upload.
+    let stalled: Vec<_> = (0..14).map(|_| connect(&server)).collect();
+    let start_barrier = std::sync::Barrier::new(stalled.len() + 1);
     std::thread::scope(|scope| {
-        for (id, mut stream) in stopped.into_iter().enumerate() {
+        for (id, mut stream) in stalled.into_iter().enumerate() {
             let start_barrier = &start_barrier;
             scope.spawn(move || {
                 let bytes = upload(id as u8);
@@ -181,7 +183,7 @@ fn an_active_upload_waits_less_than_two_stall_timeouts_for_14_stalled_uploads() 
         assert!(is_answered(&mut active));
         let took = start.elapsed();
         println!("waited {took:?}, the server closed {} uploads", server.stats().slow_input);
-        assert!(took < 2 * stall, "{took:?}");
+        assert!(took < 2 * stall_timeout, "{took:?}");
         drop(server);
     });
 }

@@ -102,14 +102,14 @@ impl Client {
 
     /// Sends bytes until the socket would block. Returns the number of bytes sent.
     pub fn send_nonblocking(&mut self, bytes: &[u8]) -> usize {
-        self.stream.set_nonblocking(true).expect("a socket");
+        self.stream.set_nonblocking(true).unwrap();
         let mut sent = 0;
         while let Ok(len) = self.stream.write(&bytes[sent..])
             && len > 0
         {
             sent += len;
         }
-        self.stream.set_nonblocking(false).expect("a socket");
+        self.stream.set_nonblocking(false).unwrap();
         sent
     }
 
@@ -181,7 +181,7 @@ impl Client {
 
     /// Returns whether the server has ended the connection. Discards the bytes that were received.
     pub fn has_ended(&mut self) -> bool {
-        self.stream.set_nonblocking(true).expect("a socket");
+        self.stream.set_nonblocking(true).unwrap();
         let mut bytes = [0; 64 * 1024];
         let ended = loop {
             match self.stream.read(&mut bytes) {
@@ -190,23 +190,23 @@ impl Client {
                 Err(error) => break error.kind() != io::ErrorKind::WouldBlock,
             }
         };
-        self.stream.set_nonblocking(false).expect("a socket");
+        self.stream.set_nonblocking(false).unwrap();
         ended
     }
 
-    /// Returns the local port, by which a test finds the server's end of this connection.
+    /// Returns the local port, which identifies this connection on the server.
     pub fn port(&self) -> u16 {
-        self.stream.local_addr().expect("a socket").port()
+        self.stream.local_addr().unwrap().port()
     }
 
     /// Closes the sending direction.
     pub fn shutdown_write(&self) {
-        self.stream.shutdown(Shutdown::Write).expect("a socket");
+        self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// Resets the connection (RST), as the system does for a killed process.
+    /// Resets the connection (RST) instead of closing it (FIN).
     pub fn reset(self) {
-        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).expect("a socket");
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
     }
 
     /// Sends a WAIT and returns when the server has registered it.
@@ -214,10 +214,10 @@ impl Client {
         self.start_blocking(Request::Wait { keys: KeyList::new(&list(keys)) });
     }
 
-    /// Sends a request that blocks and returns when the server has registered it.
+    /// Sends a request that blocks, and returns when the server has registered it.
     ///
-    /// A ping precedes the request in the same segment. The server handles a segment as a whole, so the reply to the
-    /// ping shows that the server has handled the request as well.
+    /// A PING precedes the request in the same write. The server handles all bytes of one read before it sends
+    /// replies, so the reply to the PING shows that the request is registered.
     pub fn start_blocking(&mut self, request: Request<'_>) {
         let mut bytes = message(Request::Ping { nonce: 8 });
         request.encode(&mut bytes);
@@ -225,7 +225,7 @@ impl Client {
         assert_eq!(self.reply(ReplyKind::Nonce), Reply::Nonce(8));
     }
 
-    /// Cancels a wait. Panics if the server had completed the wait before, in which case it sends two replies.
+    /// Cancels a wait. Panics if the server has already completed the wait, in which case it sends two replies.
     pub fn cancel_wait(&mut self) {
         assert_eq!(self.request(Request::CancelWait), Reply::Canceled, "the wait was completed");
         self.ping();
@@ -244,7 +244,7 @@ impl Client {
     /// Sets a value and waits until the server has stored it.
     pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) {
         self.send_request(Request::Set { key: key.as_bytes(), value: value.as_ref().into() });
-        // The reply to the ping shows that the value is stored.
+        // SET has no reply. The reply to the PING shows that the value is stored.
         self.ping();
     }
 

@@ -33,8 +33,8 @@ impl Port {
         Port { number, _holder: Some(socket) }
     }
 
-    /// Returns a port that no socket is bound to. It is not reserved, but it is outside of the range from which the
-    /// system assigns ports.
+    /// Returns a port that no socket is bound to. It is not reserved, but it is outside of the default range from which
+    /// Linux assigns ports.
     pub fn unassigned() -> Port {
         let number = || 20_000 + (RandomState::new().build_hasher().finish() % 12_000) as u16;
         let is_free = |number: &u16| TcpListener::bind(("127.0.0.1", *number)).is_ok();

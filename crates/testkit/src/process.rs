@@ -29,7 +29,7 @@ impl ChildGuard {
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("our own child");
+        kill_process(self.pid(), signal).expect("the child has not been reaped");
     }
 
     /// Waits until the process has ended and returns its status. Panics after [`WAIT_TIMEOUT`].
@@ -43,7 +43,7 @@ impl ChildGuard {
     pub fn ended_within(&mut self, timeout: Duration) -> ExitStatus {
         let mut status = None;
         eventually_within(timeout, "the process ends", || {
-            status = self.0.try_wait().expect("our own child");
+            status = self.0.try_wait().unwrap();
             status.is_some()
         });
         status.unwrap_or_else(|| unreachable!("the process has ended"))
@@ -76,18 +76,18 @@ impl Drop for ChildGuard {
 #[derive(Debug)]
 pub struct Lines {
     shared: Arc<Shared>,
-    /// The position after the last line that [`Lines::line`] or [`Lines::find`] returned.
+    /// The byte offset after the last line that [`Lines::line`] or [`Lines::find`] returned.
     taken: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    read: Mutex<Printed>,
+    output: Mutex<Output>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Printed {
+struct Output {
     text: String,
     is_closed: bool,
 }
@@ -101,11 +101,11 @@ impl Lines {
             let mut stream = BufReader::new(stream);
             let mut line = Vec::new();
             while stream.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-                reading.read.lock().unwrap().text.push_str(&String::from_utf8_lossy(&line));
+                reading.output.lock().unwrap().text.push_str(&String::from_utf8_lossy(&line));
                 reading.changed.notify_all();
                 line.clear();
             }
-            reading.read.lock().unwrap().is_closed = true;
+            reading.output.lock().unwrap().is_closed = true;
             reading.changed.notify_all();
         });
         Lines { shared, taken: AtomicUsize::new(0) }
@@ -113,14 +113,13 @@ impl Lines {
 
     /// Returns the text that was printed so far.
     pub fn text(&self) -> String {
-        self.shared.read.lock().unwrap().text.clone()
+        self.shared.output.lock().unwrap().text.clone()
     }
 
     /// Waits until the stream is closed and returns the whole text.
     #[track_caller]
     pub fn all(&self) -> String {
-        self.wait_for(|printed| printed.is_closed.then(|| printed.text.clone()))
-            .expect("the output is closed")
+        self.wait_for(|output| output.is_closed.then(|| output.text.clone())).expect("the output is closed")
     }
 
     /// Waits until the stream is closed and returns the text after the last line that was returned.
@@ -138,30 +137,30 @@ impl Lines {
     /// Waits for the next line that contains `what`, and skips the lines before it.
     #[track_caller]
     pub fn find(&self, what: &str) -> String {
-        let found = self.wait_for(|printed| {
+        let found = self.wait_for(|output| {
             let mut end = self.taken.load(Ordering::Relaxed);
-            for line in printed.text[end..].split_inclusive('\n') {
+            for line in output.text[end..].split_inclusive('\n') {
                 end += line.len();
                 if line.contains(what) {
                     self.taken.store(end, Ordering::Relaxed);
                     return Some(Some(line.trim_end_matches('\n').to_owned()));
                 }
             }
-            printed.is_closed.then_some(None)
+            output.is_closed.then_some(None)
         });
         found.flatten().unwrap_or_else(|| panic!("the process did not print {what:?}:\n{}", self.text()))
     }
 
-    /// Waits until `take` returns a value. Returns `None` if it does not within [`WAIT_TIMEOUT`].
-    fn wait_for<T>(&self, mut take: impl FnMut(&Printed) -> Option<T>) -> Option<T> {
-        let mut taken = None;
-        let is_missing = |printed: &mut Printed| {
-            taken = take(printed);
-            taken.is_none()
+    /// Waits until `find` returns a value. Returns `None` if it does not within [`WAIT_TIMEOUT`].
+    fn wait_for<T>(&self, mut find: impl FnMut(&Output) -> Option<T>) -> Option<T> {
+        let mut found = None;
+        let is_missing = |output: &mut Output| {
+            found = find(output);
+            found.is_none()
         };
-        let printed = self.shared.read.lock().unwrap();
-        drop(self.shared.changed.wait_timeout_while(printed, WAIT_TIMEOUT, is_missing).unwrap());
-        taken
+        let output = self.shared.output.lock().unwrap();
+        drop(self.shared.changed.wait_timeout_while(output, WAIT_TIMEOUT, is_missing).unwrap());
+        found
     }
 }
 
@@ -181,7 +180,7 @@ impl ServeProcess {
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = ChildGuard::spawn(&mut command);
-        let stdout = Lines::read(process.stdout.take().expect("a pipe"));
+        let stdout = Lines::read(process.stdout.take().expect("stdout is piped"));
         let line = stdout.line();
         let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());
         ServeProcess { process, address: address.unwrap_or_else(|| panic!("{line:?}")) }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a call that must fail at its timeout: not before it, and at most 5 % or 100 ms after it, whichever is longer.
+/// Returns the error.
 ///
-/// Time during which a thread of this process was ready to run but had no processor does not count.
+/// Time during which a thread of this process was ready to run but had no processor does not count as lateness.
 #[track_caller]
 pub fn fails_in_time<T: Debug, E: Display>(timeout: Duration, call: impl FnOnce() -> Result<T, E>) -> E {
     fails_within(timeout, (timeout / 20).max(Duration::from_millis(100)), call)
@@ -28,9 +29,9 @@ pub fn fails_within<T: Debug, E: Display>(
     let (start, before) = (Instant::now(), run_delays());
     let result = call();
     let took = start.elapsed();
-    let delay =
+    let increase =
         |(task, delay): (_, Duration)| delay.saturating_sub(before.get(&task).copied().unwrap_or_default());
-    let delay = run_delays().into_iter().map(delay).sum::<Duration>();
+    let delay = run_delays().into_iter().map(increase).sum::<Duration>();
     let error = match result {
         Ok(result) => panic!("the call succeeded after {took:?}: {result:?}"),
         Err(error) => error,

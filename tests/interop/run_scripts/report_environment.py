@@ -6,7 +6,6 @@ import pathlib
 import signal
 import sys
 
-default = {name for name in ("SIGPIPE", "SIGXFSZ", "SIGTERM") if signal.getsignal(getattr(signal, name)) == signal.SIG_DFL}
 report = {
     "environment": dict(os.environ),
     "arguments": sys.argv[1:],

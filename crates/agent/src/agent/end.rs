@@ -18,8 +18,8 @@ use crate::report::{self, Exit, Failure};
 /// How long closing or leaving the rendezvous may take, even if `close_timeout` is longer. The workers have ended, and
 /// a lost store must not delay the agent.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long the host of the store stays after it has closed the rendezvous while other nodes wait. Waiting nodes poll
-/// once per second.
+/// How long the host of the store keeps running after the rendezvous was closed, if other nodes wait for the next
+/// round. These nodes poll once per second.
 const LINGER_GRACE: Duration = Duration::from_millis(1500);
 
 /// How long the agent waits while the reader of its output reads nothing. After that, the rest of the output is
@@ -85,7 +85,7 @@ impl Agent {
         };
         if !self.logs.finish(stall_timeout, should_stop) {
             let folder =
-                self.logs.folder().path().map(|path| format!("; all lines are in {}", path.display()));
+                self.logs.folder().path().map(|path| format!("; tee'd lines are in {}", path.display()));
             let folder = folder.unwrap_or_default();
             tracing::warn!(
                 "some lines of the workers were not shown, because the output of the agent was not read{folder}"
@@ -95,8 +95,8 @@ impl Agent {
 
     /// Returns the failure that ended the job on another node, if that node has announced it.
     fn read_final_failure(&self, verdict: Verdict) -> Option<Failure> {
-        let watching = self.watching.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
-        announcements::final_failure(&*watching.announcements_store)
+        let round_watch = self.round_watch.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
+        announcements::final_failure(&*round_watch.announcements_store)
     }
 
     /// Returns the nodes that may have ended the job without reporting a reason. That is the node that closed the
@@ -117,8 +117,8 @@ impl Agent {
         let Some(handler) = self.handler().cloned() else { return };
         let round = self.formation.as_ref().map(|formation| formation.round.clone());
         let announcements_store =
-            self.watching.as_ref().map(|watching| Arc::clone(&watching.announcements_store));
-        self.watching = None;
+            self.round_watch.as_ref().map(|watch| Arc::clone(&watch.announcements_store));
+        self.round_watch = None;
         let nodes = round.as_ref().map_or(1, |round| round.world_size);
         // The system chose the port, so no other node knows it, and the store is lost when this node exits.
         let is_private = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
@@ -150,7 +150,8 @@ impl Agent {
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(announcements_store), true) =
                 (verdict, announcements_store, handler.hosts_store())
             {
-                // The node that announced the failure does not acknowledge it, so one acknowledgment less is expected.
+                // The node that announced the failure may exit before it acknowledges its own announcement, so one
+                // acknowledgment less is expected.
                 announcements::await_acknowledgments(&*announcements_store, nodes - 1);
             }
             drop(handler);

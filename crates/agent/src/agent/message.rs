@@ -10,13 +10,14 @@ use crate::error::Result;
 use crate::formation::Formation;
 use crate::round_watch::Observation;
 
-/// A message to the loop. A `u32` is the number of the start of the workers that the message belongs to.
+/// A message to the loop. The `u32` in a message is `Agent::starts` from when its thread was started. The loop discards
+/// messages of earlier starts.
 pub(super) enum Message {
     /// This node knows the ranks of its workers, or joining has failed.
     Joined(Result<Arc<Formation>>),
     /// A change on the other nodes.
     Observed(u32, Observation),
-    /// All nodes of the round have reported how many workers they have. Contains the nodes that have some.
+    /// All nodes of the round have reported how many workers they have. Contains the nodes that have at least one.
     WorkingNodes(u32, Vec<NodeDesc>),
     /// No node of the round is known to be lost.
     PeersAlive(u32),

@@ -18,8 +18,9 @@ use crate::report::{self, Failure};
 use crate::round_watch::RoundWatch;
 use crate::worker::{WorkerPlan, command_line, plan};
 
-/// How long the next join waits while the reader of the agent's output reads nothing of the last start's output.
-const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the agent waits before it joins again, while the reader of its output reads nothing. The rest of the output
+/// of the last start is then shown along with the output of the next start.
+const RESTART_OUTPUT_STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 const JOIN_PANIC_MESSAGE: &str = "joining the rendezvous failed with a panic; please report this";
 
@@ -35,9 +36,9 @@ pub(super) fn policy(config: &LaunchConfig) -> Policy {
 }
 
 impl Agent {
-    /// Starts a thread that joins the next round, after the output of the last start has been shown.
+    /// Shows the output of the last start, and then starts a thread that joins the next round.
     pub(super) fn join(&mut self) {
-        self.logs.finish(OUTPUT_STALL_TIMEOUT, || false);
+        self.logs.finish(RESTART_OUTPUT_STALL_TIMEOUT, || false);
         if self.stop_finishing()
             && let Some(formation) = &self.formation
         {
@@ -45,8 +46,8 @@ impl Agent {
         }
         self.join_start = Instant::now();
         let (joiner, sender) = (Arc::clone(&self.joiner), self.sender.clone());
-        if let Some(watching) = &self.watching {
-            watching.stop_polling();
+        if let Some(round_watch) = &self.round_watch {
+            round_watch.stop_polling();
         }
         let (restarts, calls) = (self.supervisor.restarts(), std::mem::take(&mut self.calls));
         std::thread::spawn(move || {
@@ -68,7 +69,7 @@ impl Agent {
         self.events.record_duration("ASSIGN_WORKER_RANKS", ranks_time);
         let before = self.formation.as_ref().map(|before| before.round.round);
         self.epoch = if before == Some(formation.round.round) { self.epoch + 1 } else { 0 };
-        (self.watching, self.membership) = (None, None);
+        (self.round_watch, self.membership) = (None, None);
         self.formation = Some(formation);
     }
 
@@ -96,19 +97,19 @@ impl Agent {
             let (sender, start, round) = (self.sender.clone(), self.starts, round.clone());
             std::thread::spawn(move || match crate::joiner::take_part_without_workers(&round) {
                 Ok(nodes) => sender.send(Message::WorkingNodes(start, nodes)),
-                Err(error) => tracing::debug!("ranks of workers were not assigned: {error}"),
+                Err(error) => tracing::debug!("could not take part in the assignment of ranks: {error}"),
             });
         }
         // Even a single node can be dropped, and a spare then replaces it. That is impossible only if no other node
         // knows the store, or in a static rendezvous.
         let rendezvous = &self.config.rendezvous;
         let is_private = handler.hosts_store() && rendezvous.endpoint.ends_with(":0");
-        let has_spares = rendezvous.backend != "static" && !is_private;
-        if round.world_size > 1 || rendezvous.max_nodes > 1 || has_spares {
+        let may_have_spares = rendezvous.backend != "static" && !is_private;
+        if round.world_size > 1 || rendezvous.max_nodes > 1 || may_have_spares {
             let (sender, start) = (self.sender.clone(), self.starts);
             let deliver = move |observation| sender.send(Message::Observed(start, observation));
             let interval = self.config.monitor_interval;
-            self.watching = Some(RoundWatch::start(&handler, round, self.epoch, interval, deliver));
+            self.round_watch = Some(RoundWatch::start(&handler, round, self.epoch, interval, deliver));
         }
         // If no process was started, no SIGCHLD follows, so check now whether a process is left.
         self.reap();

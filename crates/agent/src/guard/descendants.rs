@@ -25,7 +25,7 @@ pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         let Some(stat) = pid.and_then(Stat::read) else { continue };
         let siblings = children.entry(stat.parent).or_default();
-        // Zombies are omitted. They have no children, because the kernel has given these another parent.
+        // Omit zombies. When a process exits, its children get another parent, so a zombie has none.
         if !stat.has_ended {
             siblings.push(stat.process);
         }
@@ -61,7 +61,8 @@ impl Stat {
         Stat::parse(pid, &text)
     }
 
-    /// Parses `pid (name) state parent …`. The start time is field 22. The name may contain anything.
+    /// Parses `pid (name) state parent …`. The start time is field 22. The name may contain spaces and
+    /// parentheses.
     fn parse(pid: Pid, text: &[u8]) -> Option<Stat> {
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let mut words = std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace();
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grandchild_with_a_session_of_its_own_is_found_and_can_be_ended() {
+    fn a_grandchild_with_a_session_of_its_own_is_found_and_can_be_killed() {
         let mut child = Command::new("sh")
             .args(["-c", "setsid sleep 600 & echo $!; wait"])
             .stdout(Stdio::piped())
@@ -95,8 +96,8 @@ mod tests {
         let position = |pid| found.iter().position(|process| process.pid == pid);
         let (first, second) = (position(Pid::from_child(&child)), position(grandchild));
         assert!(first.is_some() && first < second, "{first:?} {second:?}");
-        let excluded = descendants_except(getpid(), &[found[first.unwrap()]]);
-        assert!(!excluded.contains(&found[first.unwrap()]) && !excluded.contains(&found[second.unwrap()]));
+        let remaining = descendants_except(getpid(), &[found[first.unwrap()]]);
+        assert!(!remaining.contains(&found[first.unwrap()]) && !remaining.contains(&found[second.unwrap()]));
         send(&found[second.unwrap()], Signal::KILL);
         assert!(child.wait().unwrap().code().is_some());
     }
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn process_names_may_contain_anything() {
+    fn process_names_may_contain_spaces_and_parentheses() {
         let text = b"7 (a) Z 1 (b)) S 5 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 2 3";
         let stat = Stat::parse(Pid::from_raw(7).unwrap(), text).unwrap();
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The outer process: starts the agent, forwards signals to it, exits with its exit code, and kills remaining
-//! processes.
+//! The outer process: starts the agent, forwards signals to it, kills the processes that it leaves behind, and exits
+//! with its exit code.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -43,8 +43,8 @@ pub fn reaches_agent(signal: i32) -> bool {
     FORWARDED_SIGNALS.iter().any(|forwarded| forwarded.as_raw() == signal)
 }
 
-/// Runs the agent until it exits, cleans up after it, and returns its exit code. `folder` is the agent's directory for
-/// temporary files.
+/// Runs the agent until it exits, cleans up after it, and returns its exit code. If a signal killed the agent, this
+/// process ends with the same signal. `folder` is the agent's directory for temporary files.
 pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
     // A shell that became this process with `exec` may have started children before. They are not part of this job.
     let existing = descendants(getpid());
@@ -60,7 +60,7 @@ pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
             exit_like(status)
         }
         Err(error) => {
-            print_error(&format!("cannot start the agent: {error}"));
+            print_error(&format!("cannot run the agent: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -80,10 +80,10 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
             caught.push((signal, stream));
         }
     }
-    // Handle SIGCHLD. If this process had inherited from its parent that SIGCHLD is ignored, the kernel would discard
-    // the exit codes of children.
+    // Install a handler for SIGCHLD. The parent of this process may have ignored SIGCHLD, and a process inherits that.
+    // The kernel discards the exit codes of children if SIGCHLD is ignored.
     let _child_ended = signals::register(signal_hook::consts::SIGCHLD)?;
-    // The agent has its own process group, so it gets a signal of the terminal only once: from this process.
+    // The agent has its own process group, so the terminal sends signals only to this process, which forwards them.
     let pid = Pid::from_child(&agent.process_group(0).spawn()?);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
@@ -111,7 +111,7 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
     }
 }
 
-/// Exits as the agent did: with the same code or by the same signal.
+/// Returns the agent's exit code. If a signal killed the agent, kills this process with the same signal instead.
 fn exit_like(status: WaitStatus) -> ExitCode {
     if let Some(signal) = status.terminating_signal() {
         if signal == Signal::KILL.as_raw() {

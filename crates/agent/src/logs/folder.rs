@@ -22,7 +22,7 @@ use crate::error::{AgentError, Result};
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
     run: Option<PathBuf>,
-    /// The temporary directory that was created for this run. It is removed if it is empty.
+    /// The temporary directory that was created for this run. It is removed at the end if it contains no files.
     temporary: Option<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ impl Folder {
                 (dir.clone(), None)
             }
             LogDir::Temporary => {
-                // The outer process knows the name of this directory and removes it if it is empty.
+                // The outer process knows the name of this directory and removes it if it contains no files.
                 let guarded = crate::guard::temporary_folder().filter(|dir| create_private(dir).is_ok());
                 let created = match guarded {
                     Some(dir) => dir.to_owned(),
@@ -50,7 +50,7 @@ impl Folder {
                 (created.clone(), Some(created))
             }
         };
-        // Replace slashes, so that the run id becomes a single directory name.
+        // Replace slashes and zero bytes, so that the run id becomes a single directory name.
         let name: String = run_id.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
         let created = create_unique(&base, &format!("{name}_"));
         if created.is_err()
@@ -66,7 +66,8 @@ impl Folder {
         self.run.as_deref()
     }
 
-    /// Creates the directories of a start.
+    /// Creates the directories of a start, and renames those of an earlier start after the same number of restarts.
+    /// Returns the path `attempt_N`, or `None` in a run without logs.
     pub(super) fn create_attempt(&self, restart_count: u32, workers: u32) -> Result<Option<PathBuf>> {
         let Some(run) = &self.run else { return Ok(None) };
         let dir = run.join(format!("attempt_{restart_count}"));
@@ -90,7 +91,7 @@ impl Drop for Folder {
     }
 }
 
-/// Removes a directory and all directories below it that contain no files.
+/// Removes every directory in this tree that contains no files, including `dir` itself.
 pub(crate) fn remove_unused(dir: &Path) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {

@@ -1,7 +1,7 @@
 //! Splits bytes into lines, as Python's text files do: a line ends with `\n`, `\r` or `\r\n`. An unterminated line is
 //! buffered.
 
-/// The maximum length of a buffered line. A longer line is split.
+/// The maximum length of an unterminated line. The beginning of a longer line is passed on as a line of its own.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// The beginning of an unterminated line.
@@ -9,7 +9,7 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 pub(super) struct Lines(Vec<u8>);
 
 impl Lines {
-    /// Passes the lines that are complete with these bytes to `line`, without their terminators.
+    /// Appends `bytes` to the buffer, and passes every line that is now complete to `line`, without its terminator.
     pub(super) fn take(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
         self.0.extend_from_slice(bytes);
         let mut start = 0;

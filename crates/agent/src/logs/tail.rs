@@ -1,8 +1,8 @@
-//! A thread that forwards the workers' output to one of the agent's streams: lines of tee'd files with a prefix, and
-//! standard error unchanged.
+//! A thread that forwards the workers' output to one of the agent's streams. Lines of tee'd files get a prefix.
+//! Standard error that goes to no file is forwarded unchanged.
 //!
-//! Lines of different workers are never mixed, and a flush forwards everything. Each stream has its own thread, so that
-//! a reader that stops reading one stream does not block the other.
+//! Tee'd lines of different workers are never mixed. Each stream of the agent has its own thread, so that a reader that
+//! stops reading one stream does not block the other.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -41,14 +41,14 @@ pub(super) type Show = fn(Console, &[u8]) -> bool;
 pub(super) enum Source {
     /// A file whose lines are shown with a prefix.
     File { file: File, prefix: Vec<u8>, lines: Lines, filter: Option<Arc<Filter>> },
-    /// The agent's end of a pipe or pseudoterminal, whose bytes are shown unchanged.
+    /// The agent's end of a pipe or pseudoterminal. Its bytes are shown unchanged if `is_shown`.
     Pipe { file: File, last: LastLines, is_shown: bool },
 }
 
 enum Command {
     Follow(Source),
-    /// Forwards everything that was written, and replies whether all lines so far were shown. With `is_end`, no more
-    /// output follows.
+    /// Forwards everything that was written, and replies whether all tee'd lines so far were shown. With `is_end`, no
+    /// more output follows.
     Flush {
         is_end: bool,
         reply: mpsc::Sender<bool>,
@@ -93,7 +93,8 @@ impl Tail {
         let _ = self.flush(false).recv_timeout(CATCH_UP_TIMEOUT);
     }
 
-    /// Makes the thread forward everything that was written. The receiver gets whether all lines so far were shown.
+    /// Makes the thread forward everything that was written. The receiver gets whether all tee'd lines so far were
+    /// shown. With `is_end`, no more output follows.
     pub(super) fn flush(&self, is_end: bool) -> mpsc::Receiver<bool> {
         let (reply, replied) = mpsc::channel();
         self.commands.send(Command::Flush { is_end, reply });
@@ -101,7 +102,7 @@ impl Tail {
     }
 
     /// Waits for the end of a flush. Stops waiting if the reader has read nothing for `stall_timeout`, or if
-    /// `should_stop` returns true. Returns whether all lines were shown.
+    /// `should_stop` returns true. Returns whether all tee'd lines were shown.
     pub(super) fn wait(
         &self,
         flushed: &mpsc::Receiver<bool>,
@@ -137,7 +138,7 @@ struct TailThread {
     to: Console,
     show: Show,
     commands: Receiver<Command>,
-    /// The number of writes to the agent's stream, to distinguish a slow reader from one that reads nothing.
+    /// The number of forwarded chunks. While it grows, the reader of the agent's stream is slow but still reads.
     progress: Arc<AtomicU64>,
     /// Whether all tee'd lines were shown.
     all_shown: bool,
@@ -238,9 +239,9 @@ fn append_line(text: &mut Vec<u8>, prefix: &[u8], line: &[u8], filter: Option<&F
     if let Some(filter) = filter
         && filter.wanted.iter().any(|wanted| line.contains(wanted.as_str()))
     {
-        // Only report the error, because the stream's own file may contain the line.
+        // Only report the error. The line is not lost, because it was read from the stream's own file.
         if let Err(error) = (&filter.file).write_all(&text[start..]) {
-            filter.error.report(format!("cannot write {:?}: {error}; the workers run on", filter.path));
+            filter.error.report(format!("cannot write {:?}: {error}; the workers keep running", filter.path));
         }
     }
 }

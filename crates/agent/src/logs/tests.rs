@@ -107,7 +107,7 @@ fn a_temporary_folder_is_removed_if_it_is_empty() {
     }
 }
 
-/// Returns the lines of standard output that the tail has shown and that match the filter, which writes them to a file.
+/// Returns the contents of the filter's file: the lines of standard output that the tail has shown and that match.
 fn shown(logs: &Logs) -> String {
     std::fs::read_to_string(logs.folder().path().unwrap().join("attempt_1/filtered_stdout.log")).unwrap()
 }
@@ -149,16 +149,17 @@ fn every_teed_line_is_shown_whole_with_its_prefix() {
 
 #[test]
 fn lines_wait_for_a_slow_reader_and_unread_lines_are_reported() {
-    static OPEN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    // The reader reads nothing while this mutex is locked.
+    static READER: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(1);
     (config.logs.dir, config.logs.tee) = (LogDir::At(dir.path().into()), PerRank::All(BOTH));
     let mut logs = Logs::with_show(&config, |_, _| {
-        drop(OPEN.lock());
+        drop(READER.lock());
         true
     })
     .unwrap();
-    let closed = OPEN.lock().unwrap();
+    let stalled_reader = READER.lock().unwrap();
     logs.start(&formation());
     let worker = logs.worker(0).unwrap();
     write(&worker.stdout, "one\ntwo\nthree\n");
@@ -172,7 +173,7 @@ fn lines_wait_for_a_slow_reader_and_unread_lines_are_reported() {
     // The next start does not wait for the reader.
     logs.start(&formation());
     write(&logs.worker(0).unwrap().stdout, "four\n");
-    drop(closed);
+    drop(stalled_reader);
     assert!(logs.finish(FLUSH_TIMEOUT, || false));
     // Every write fails if the reader has exited.
     let mut logs = Logs::with_show(&config, |_, _| false).unwrap();

@@ -194,7 +194,7 @@ fn the_end_report_describes_the_outcome() {
     };
     let report = end_report(&config(2), &outcome);
     assert_eq!(report["result"], "failed");
-    assert_eq!(report["cause"], "rank 0 on localhost was ended by SIGSEGV");
+    assert_eq!(report["cause"], "rank 0 on localhost was killed by SIGSEGV");
     assert_eq!(report["first_failure"]["exit"]["signal_name"], "SIGSEGV");
     assert_eq!(report["seconds"], 1.5);
     assert_eq!(

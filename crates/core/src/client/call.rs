@@ -199,7 +199,7 @@ impl<I: Io> Client<I> {
         };
         let mut faults = Vec::new();
         // The address of the first server that replied in another protocol, and the error.
-        let mut other = None;
+        let mut violation = None;
         for (n, address) in addresses.iter().enumerate() {
             // Each address gets an equal share of the remaining time, so a dead address leaves time for the next one.
             let now = self.io.now();
@@ -212,14 +212,16 @@ impl<I: Io> Client<I> {
                 Ok(connection) => return self.check_reset().map(|()| connection),
                 Err(RequestError::Lost { fault, .. }) => faults.push((address.to_string(), fault)),
                 // Another address may still belong to a store.
-                Err(RequestError::Violation(error)) => other = other.or(Some((address.to_string(), error))),
+                Err(RequestError::Violation(error)) => {
+                    violation = violation.or(Some((address.to_string(), error)));
+                }
             }
         }
-        match other {
+        match violation {
             Some((address, error)) if faults.is_empty() => Err(Failure::Protocol(Some(address), error)),
             // A store may still start at an address that failed, so the caller must be able to retry.
-            other => {
-                let fault = other.map(|(at, error)| (at, ConnectionFault::NotAStore(error.to_string())));
+            violation => {
+                let fault = violation.map(|(at, error)| (at, ConnectionFault::NotAStore(error.to_string())));
                 faults.extend(fault);
                 Err(Failure::Unreachable(faults))
             }
@@ -273,11 +275,11 @@ impl<I: Io> Client<I> {
         Ok(())
     }
 
-    /// Returns the first release of torch whose server supports `op`, if this server is older.
+    /// Returns the releases of torch whose servers support `op`, such as `2.10 on`, if this server is older.
     ///
     /// An older server closes the connection on an operation that it does not support. The client sends a probe to
-    /// exclude other reasons for the close. The probe is a request that the server supports since the same release and
-    /// that leaves nothing in the store.
+    /// exclude other reasons for the close. The probe uses an operation that torch introduced in the same release as
+    /// `op`, and it leaves nothing in the store.
     async fn required_release(&self, op: Op, deadline: &Deadline) -> Option<&'static str> {
         const QUEUE_LEN: Request<'_> = Request::QueueLen { key: PROBE_KEY };
         let (release, requests) = match op {
@@ -295,8 +297,8 @@ impl<I: Io> Client<I> {
         if self.server().identity().is_some() {
             return None;
         }
-        // The probe may use the whole timeout of the call. Torch's server prints a stack trace before it closes the
-        // connection, and the first one can take seconds.
+        // The probe may take until the deadline of the call. Torch's server prints a stack trace before it closes the
+        // connection, and printing the first one can take seconds.
         let mut connection = self.try_addresses(deadline, &mut |_| {}).await.ok()?;
         for request in requests {
             if let Err(error) = connection.request(request).await {

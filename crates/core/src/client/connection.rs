@@ -59,7 +59,7 @@ pub(super) enum RequestError {
 }
 
 impl RequestError {
-    /// Replaces `sent`, if the failure happened in a step before or after the request itself.
+    /// Returns the error with another value of `sent`, for a failure in a step before or after the request itself.
     pub(super) fn with_sent(self, sent: bool) -> RequestError {
         match self {
             RequestError::Lost { fault, .. } => RequestError::Lost { fault, sent },
@@ -82,12 +82,13 @@ const LARGE_READ_BYTES: usize = 256 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the client reports a server that has accepted the connection and sends no reply.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
-/// The nonce of the first PING. Together with the operation code before it, its bytes are `\r\n\r\n`. An HTTP server
-/// takes them for the end of a request and replies immediately, so the client can tell what it is connected to.
+/// The nonce of the first PING. The operation code of PING is `\r`, so the code and the nonce begin with `\r\n\r\n`. An
+/// HTTP server takes these bytes for the end of a request and replies immediately, so the client can tell what it is
+/// connected to.
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl<I: Io> Connection<I> {
-    /// Opens a connection and queues torch's handshake, which is sent together with the first request.
+    /// Opens a connection and queues torch's handshake for the first [`Connection::send`].
     pub(super) async fn connect(
         io: &Arc<I>,
         limits: &Arc<Limits>,
@@ -223,8 +224,8 @@ impl<I: Io> Connection<I> {
     /// must not be repeated would fail, and a server that delays a large upload acknowledges no data meanwhile.
     fn choose_user_timeout(&mut self) {
         let limits = &self.limits;
-        let is_small = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
-        let timeout = if is_small { limits.client_user_timeout } else { limits.user_timeout };
+        let can_repeat_early = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;
+        let timeout = if can_repeat_early { limits.client_user_timeout } else { limits.user_timeout };
         if self.user_timeout != Some(timeout) {
             self.io.set_user_timeout(&self.stream, timeout);
             self.user_timeout = Some(timeout);
@@ -260,7 +261,7 @@ impl<I: Io> Connection<I> {
     }
 
     /// Sends the queued requests and waits until the server has handled them.
-    pub(super) async fn acknowledge(&mut self) -> Result<(), RequestError> {
+    pub(super) async fn send_acknowledged(&mut self) -> Result<(), RequestError> {
         self.queue_ack();
         self.send().await?;
         self.receive_ack().await

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_maximum_and_are_at_least_half_as_long() {
+    fn the_interval_doubles_up_to_the_maximum_and_each_pause_is_at_least_half_of_it() {
         for random in [0, 511, u32::MAX] {
             let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(40));
             for millis in [10, 20, 40, 40, 40] {

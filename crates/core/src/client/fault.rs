@@ -36,8 +36,8 @@ pub enum Failure {
     },
     /// The store refused the request, for example because it is full. Contains the reason.
     Refused(String),
-    /// The store does not support the operation and changed nothing. If the server is an older one of torch, contains
-    /// the first release of torch that supports the operation.
+    /// The store does not support the operation and changed nothing. If the server is one of torch's and too old,
+    /// contains the releases of torch that support the operation, such as `2.10 on`.
     Unsupported(Option<&'static str>),
     /// The value is not a number, or the sum of an ADD overflows an `i64`.
     NotANumber {
@@ -98,7 +98,7 @@ pub enum Oversized {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retry {
-    /// The same call would probably fail again, so only the caller can decide whether to repeat it.
+    /// The call must not be repeated automatically, because the same call would probably fail again.
     Never,
     /// The call may be repeated unchanged. It can succeed once the server is reachable.
     WhenReachable,
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn io_errors_become_distinct_faults() {
+    fn each_kind_of_io_error_maps_to_a_fault() {
         for (kind, fault) in [
             (ErrorKind::ConnectionRefused, ConnectionFault::Refused),
             (ErrorKind::ConnectionReset, ConnectionFault::Closed),

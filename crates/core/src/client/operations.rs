@@ -63,7 +63,7 @@ impl<I: Io> Client<I> {
     ) -> Result<(), Failure> {
         let acknowledged = self.call(request.op(), deadline, async |connection| {
             connection.queue(&request);
-            connection.acknowledge().await
+            connection.send_acknowledged().await
         });
         acknowledged.await?;
         key.into_iter().for_each(|key| self.server().remember(key));
@@ -87,7 +87,7 @@ impl<I: Io> Client<I> {
     ///
     /// Fails like [`Client::request`].
     pub async fn ping(&self, deadline: &Deadline) -> Result<(), Failure> {
-        self.call(Op::Ping, deadline, async |connection| connection.acknowledge().await).await
+        self.call(Op::Ping, deadline, async |connection| connection.send_acknowledged().await).await
     }
 
     /// Waits until a key is present and returns its value.

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::connection::Ack;
-use super::user_key;
+use super::printable_key;
 use crate::counted::first_few;
 
 /// The maximum number of keys that a client remembers of a server without an identity.
@@ -106,8 +106,8 @@ impl Server {
 
     /// Returns the keys whose presence must be checked on a new connection to a server with this identity.
     ///
-    /// There are none unless the connection replaces a lost one and neither the known server nor this one has an
-    /// identity.
+    /// Returns no keys if the client has not identified its server yet, if no connection was lost since it last verified
+    /// the server, or if the known server or this one has an identity.
     pub(super) fn keys_to_check(&self, identity: Option<&str>) -> Vec<Vec<u8>> {
         match self.is_identified && self.is_reconnect && self.identity.is_none() && identity.is_none() {
             true => self.remembered.iter().cloned().collect(),
@@ -134,7 +134,7 @@ impl Server {
             (Some(_), None) => Some("it was a rallypoint server and is not one now".into()),
             (None, Some(_)) => Some("it was not a rallypoint server and is one now".into()),
             (None, None) if had_keys && self.remembered.is_empty() => {
-                let names = first_few(missing.iter().map(|key| user_key(key)));
+                let names = first_few(missing.iter().map(|key| printable_key(key)));
                 Some(format!("none of the keys seen before exists: {names}"))
             }
             (None, None) => None,

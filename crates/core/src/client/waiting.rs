@@ -13,9 +13,10 @@ use crate::wire::{KeyList, Op, Reply, ReplyKind, Request};
 type WaitOutcome<T> = Result<T, Vec<bool>>;
 
 impl<I: Io> Client<I> {
-    /// Waits until all keys are present, then sends the request `then` and returns its reply.
+    /// Waits until all keys are present. Then sends the request `then`, if there is one, and returns its reply.
     ///
     /// If the server has the capability `in-order`, the client sends both requests together, which saves a round trip.
+    /// `op` is the operation of the whole call, and determines whether the call may be repeated.
     ///
     /// # Errors
     ///
@@ -111,16 +112,16 @@ async fn wait_then_pop<I: Io>(
         if let Err(present) = waited.map_err(|error| error.with_sent(false))? {
             return Ok(Err(present));
         }
-        // The pop and the CHECK are sent together. If another client pushed an item between them, CHECK would find the
-        // queue, and this client would conclude that the key has a value.
+        // The QUEUE_POP and the CHECK are sent together, so that no push of another client comes between them. After
+        // such a push, CHECK would find the queue, and this client would conclude that the key has a value.
         connection.queue(&Request::QueuePop { key });
         connection.queue(&Request::Check { keys: KeyList::new(&[key]) });
         connection.send().await?;
         let popped = connection.receive(ReplyKind::Popped).await?;
-        let is_key = connection.receive(ReplyKind::Checked).await? == Reply::Checked(true);
+        let has_value = connection.receive(ReplyKind::Checked).await? == Reply::Checked(true);
         match popped {
             Reply::Popped { item: Some(item), .. } => return Ok(Ok(Some(item.to_vec()))),
-            _ if is_key => return Ok(Ok(None)),
+            _ if has_value => return Ok(Ok(None)),
             _ if deadline.has_passed(connection.io.now()) => return Ok(Err(vec![false])),
             _ => {}
         }

@@ -14,7 +14,9 @@ pub enum CloseReason {
     /// The engine refused a request.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// The connection did not finish the handshake in time, or it was one of the oldest of too many stale connections.
+    /// VALIDATE did not arrive within [`handshake`](crate::Limits::handshake), or the connection was one of the oldest
+    /// stale ones beyond [`stale_total`](crate::Limits::stale_total) or
+    /// [`stale_per_address`](crate::Limits::stale_per_address).
     #[error("no handshake after {} ms", age.as_millis())]
     NoHandshake {
         /// The age of the connection.
@@ -27,7 +29,10 @@ pub enum CloseReason {
         limit: usize,
     },
     /// An upload stalled while other uploads waited for its share of the budget.
-    #[error("upload stalled for {} s at {buffered} bytes while {waiting} others wait", stall.as_secs_f32())]
+    #[error(
+        "upload stalled for {} s at {buffered} bytes while {waiting} other uploads wait",
+        stall.as_secs_f32()
+    )]
     StalledUpload {
         /// [`input_stall`](crate::Limits::input_stall).
         stall: Duration,
@@ -36,8 +41,9 @@ pub enum CloseReason {
         /// The number of uploads that wait for a share.
         waiting: usize,
     },
-    /// The incomplete requests of all connections exceeded the limit, and this connection had the most bytes.
-    #[error("incomplete requests of {total} bytes in total, limit {limit}; this connection has {buffered}")]
+    /// The incomplete and deferred requests of all connections exceeded the limit, and this connection had the most
+    /// bytes.
+    #[error("buffered requests of {total} bytes in total, limit {limit}; this connection has {buffered}")]
     TooMuchInput {
         /// The number of bytes buffered for all connections.
         total: usize,
@@ -57,7 +63,7 @@ pub enum CloseReason {
     /// The unsent replies of all connections exceeded the limit, and this connection had read nothing for the longest
     /// time.
     #[error(
-        "unread replies of {total} bytes in total, limit {limit}; this connection has {buffered}, for {:.1} s",
+        "unread replies of {total} bytes in total, limit {limit}; this connection has {buffered} and has read none for {:.1} s",
         age.as_secs_f32()
     )]
     TooMuchOutput {

@@ -94,12 +94,13 @@ impl Connection {
             && self.session.backlog_bytes() <= limits.deferred_bytes
     }
 
-    /// Returns whether the connection can be closed: its stream has ended, and all replies are sent.
+    /// Returns whether the connection can be closed: its stream has ended, no request is left to handle, and all
+    /// replies are sent.
     pub(super) fn is_finished(&self, limits: &Limits) -> bool {
         // If the hub no longer reads the connection, for example because of a long backlog, the announced end counts as
         // reached.
         let ended = self.ended || (self.end_announced && !self.wants_input(limits));
-        // A blocked connection is idle too: after the end of the stream, the peer cannot send a CANCEL_WAIT.
+        // A blocked connection counts as idle: after the end of the stream, the peer cannot send a CANCEL_WAIT.
         let idle = self.blocked || (self.ended && !self.session.has_backlog());
         ended && idle && self.outbox.unsent() == 0
     }

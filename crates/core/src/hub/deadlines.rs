@@ -25,13 +25,14 @@ impl<L: EffectLog> Hub<L> {
                 None => self.count_output(index),
             }
         }
-        self.offences.remove_expired(self.now, &self.limits);
+        self.violations.remove_expired(self.now, &self.limits);
         if let Some(jobs) = &mut self.jobs {
             self.events.extend(jobs.expire(&mut self.engine, self.now).into_iter().map(Event::Expired));
         }
     }
 
-    /// Closes the oldest stale connections beyond `stale_total` and `stale_per_address`.
+    /// Closes the oldest stale connections beyond `stale_total` and `stale_per_address`. A connection is stale if it is
+    /// at least `stale_after` old and VALIDATE has not arrived.
     fn close_stale(&mut self) {
         let mut stale = Vec::new();
         for &index in self.watched.iter().rev() {

@@ -5,17 +5,18 @@ use crate::limits::Limits;
 use crate::rendezvous::{StateError, cell};
 use crate::store::WriteGuard;
 
-/// A guard that accepts only rendezvous states as values of the keys of rendezvous states.
+/// A guard that refuses to store any value but a rendezvous state under the key of a rendezvous state.
 pub(super) const STATE_GUARD: WriteGuard = WriteGuard { prefix: b"/torch.rendezvous.", check };
 
 fn check(key: &[u8], value: &[u8], limits: &Limits) -> Result<(), String> {
-    // A key with a slash belongs to the store of a round and is not checked. The state of a run whose run id contains a
-    // slash has such a key, too.
+    // A key with a slash usually belongs to the store of a round and is not checked. The state of a run whose run id
+    // contains a slash also has such a key, so that state is not checked either.
     if key[STATE_GUARD.prefix.len()..].contains(&b'/') {
         return Ok(());
     }
     match cell::read(value, limits) {
-        // Agents of torch before 2.6 write such states. They may form a rendezvous of their own.
+        // Our nodes can't use states that agents of torch before 2.6 write. The guard accepts these states so that such
+        // agents can form a rendezvous among themselves.
         Ok(_) | Err(StateError::OldAgent) => Ok(()),
         Err(error) => Err(format!("not the state of a rendezvous: {error}")),
     }

@@ -1,4 +1,4 @@
-//! The expiry of idle jobs. The run id of its rendezvous identifies a job, and [`run_id_of`] returns the run id for a
+//! The expiry of idle jobs. A job is identified by the run id of its rendezvous. [`run_id_of`] returns the run id for a
 //! key.
 
 use std::collections::BTreeMap;

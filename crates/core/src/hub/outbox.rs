@@ -73,9 +73,9 @@ impl Outbox {
     /// Appends a reply.
     pub(super) fn push(&mut self, reply: Reply) {
         match reply {
-            Reply::Value(value) if value.len() >= Value::MIN_SHARED_BYTES => self.share(value, &[]),
+            Reply::Value(value) if value.len() >= Value::MIN_SHARED_BYTES => self.push_shared(value, &[]),
             Reply::Popped { before, item: Some(item) } if item.len() >= Value::MIN_SHARED_BYTES => {
-                self.share(item, &before.to_le_bytes());
+                self.push_shared(item, &before.to_le_bytes());
             }
             Reply::Values(values) => {
                 let len: usize = values.iter().map(|value| 8 + value.len()).sum();
@@ -100,7 +100,7 @@ impl Outbox {
     }
 
     /// Appends `prefix` and the length of a large value, and then the value itself without a copy.
-    fn share(&mut self, value: Value, prefix: &[u8]) {
+    fn push_shared(&mut self, value: Value, prefix: &[u8]) {
         self.tail.extend_from_slice(prefix);
         self.tail.extend_from_slice(&(value.len() as u64).to_le_bytes());
         self.unsent += prefix.len() + size_of::<u64>();
@@ -138,7 +138,8 @@ impl Outbox {
     /// If the first segment is a list of values, encodes the next chunk of it.
     fn encode_next_values(&mut self) {
         let Some(Segment::Values(values)) = self.segments.front_mut() else { return };
-        let mut bytes = Vec::new();
+        // The capacity leaves room for the value that exceeds the length of a chunk.
+        let mut bytes = Vec::with_capacity(ENCODE_CHUNK_BYTES + size_of::<u64>() + Value::MIN_SHARED_BYTES);
         let mut large = None;
         while bytes.len() < ENCODE_CHUNK_BYTES
             && let Some(value) = values.next()

@@ -29,8 +29,8 @@ pub(super) struct Session {
 
 impl Session {
     /// Removes the request at the front of `input`, without a copy. Returns `None` if the caller must use
-    /// [`Session::next`] instead, because the request is incomplete or invalid, belongs to the handshake, or follows a
-    /// deferred request.
+    /// [`Session::next`] instead, because the request is incomplete, invalid or a VALIDATE, arrives before VALIDATE, or
+    /// follows a deferred request.
     ///
     /// Nearly all requests take this path. The caller must ensure that no request of the connection is blocked.
     #[inline(always)]

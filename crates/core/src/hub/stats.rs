@@ -9,10 +9,11 @@ use crate::error::WireError;
 pub struct ServerStats {
     /// Number of open connections.
     pub connections: u64,
-    /// Connections accepted from the operating system, including those that the hub then refused.
+    /// Connections that the driver passed to the hub, including those that the hub then refused. Connections refused
+    /// because of the file limit are not included.
     pub accepted: u64,
     /// Connections refused because of the limit on connections or files, or because their address had too many
-    /// offences.
+    /// violations.
     pub refused: u64,
     /// VALIDATE requests with a wrong magic number.
     pub bad_magic: u64,
@@ -20,15 +21,15 @@ pub struct ServerStats {
     pub protocol_errors: u64,
     /// Connections closed because the engine refused a request.
     pub refusals: u64,
-    /// Connections closed because their handshake did not arrive in time.
+    /// Connections closed because VALIDATE did not arrive in time, including stale connections beyond their limits.
     pub no_handshake: u64,
-    /// Connections closed because a request arrived too slowly, or because incomplete requests exceeded `input_total`.
+    /// Connections closed because a request arrived too slowly, or because buffered requests exceeded `input_total`.
     pub slow_input: u64,
     /// Connections closed because the peer did not read its replies.
     pub slow_output: u64,
     /// The maximum number of connections, which follows from the limits and from the file limit of the process.
     pub max_connections: u64,
-    /// 1 while the process has no free file descriptors for further connections, else 0.
+    /// 1 while the process has no free file descriptors for further connections, else 0. The driver sets it.
     pub out_of_files: u64,
     /// Number of stored keys.
     pub keys: u64,

@@ -85,7 +85,7 @@ pub(super) enum Change {
 /// What a decision depends on in addition to the state: the node and the time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
-    /// The node and its observations. The state to decide about has been observed already.
+    /// The node and its observations, which include the state that the decision is about.
     pub(super) member: &'a Member,
     /// The other nodes that are dead.
     pub(super) dead: &'a [NodeDesc],
@@ -97,7 +97,7 @@ pub(super) struct View<'a> {
     pub(super) since: MonoTime,
     /// When the goal must be reached.
     pub(super) deadline: MonoTime,
-    /// Whether the node has been a spare since the pursuit started.
+    /// Whether the node was a spare at any time during the pursuit.
     pub(super) was_spare: bool,
 }
 
@@ -111,7 +111,7 @@ impl View<'_> {
 pub const WITHDRAW_GRACE: Duration = Duration::from_secs(5);
 
 /// Returns what the node of `view` does next to reach `goal`, and why. `state` is the shared state without the dead
-/// nodes (see [`State::without`]), or the complete state as it was read if this node is in the round.
+/// nodes (see [`State::without`]). If this node is in a complete round, `state` is the shared state as it was read.
 pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) {
     let decided = match goal {
         Goal::Join => return join(state, view),
@@ -133,8 +133,8 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     let spare = state.redundancy_list.contains(me);
     if state.closed {
         let by = state.closed_by();
-        // A node that was a spare until it was needed has not failed either, if the rendezvous is closed before the
-        // node has joined a round.
+        // The rendezvous may also be closed after a spare was needed and before it joined a round. This is not a
+        // failure of the node, so the reason is the same as for a spare.
         let reason = if spare || view.was_spare { Reason::SpareNotNeeded } else { Reason::Closed { by } };
         return (Decision::Fail, reason);
     }
@@ -222,8 +222,8 @@ fn terms_conflict(state: &State, view: &View<'_>) -> Option<Reason> {
     }
 }
 
-/// Decides for a node that stays in its list: the node waits, unless its heartbeat is due or another node is dead. Then
-/// it writes.
+/// Decides for a node that stays in its list. The node writes if its heartbeat is due or another node is dead.
+/// Otherwise it waits.
 fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
     match (view.dead.is_empty(), view.member.until_heartbeat().is_zero()) {
         (false, _) => (Decision::Write(Change::KeepAlive), Reason::Dead { nodes: view.dead.to_vec() }),

@@ -10,8 +10,8 @@ pub fn state(run_id: &str) -> String {
 
 /// Returns the key under which nodes announce themselves for a round.
 ///
-/// The key does not start with torch's prefix, because our server accepts only states under keys with that prefix. The
-/// two parts after the run id contain no slash, so removing the last two parts leaves the run id.
+/// The key does not start with torch's prefix, so it never equals the state key of another run. The two parts after the
+/// run id contain no slash, so removing the last two parts leaves the run id.
 pub fn announcements(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/announced/{round}")
 }
@@ -22,7 +22,7 @@ pub fn phase_over(run_id: &str, phase: Phase) -> String {
     format!("rallypoint.rendezvous/{run_id}/{}/{round}", if complete { "ended" } else { "completed" })
 }
 
-/// Returns the key that is set when a node waits for the round after this one, or when a node of this round is lost.
+/// Returns the key that is set by [`Signal::NextRoundWanted`](super::Signal::NextRoundWanted).
 pub fn next_round_wanted(run_id: &str, round: u64) -> String {
     format!("rallypoint.rendezvous/{run_id}/wanted/{round}")
 }
@@ -53,8 +53,8 @@ pub fn round_of(run_id: &str, key: &str) -> Option<u64> {
     ours().or_else(torchs)
 }
 
-/// Returns the run id of the rendezvous that a key belongs to, or `None` if there is none. `key` is a key in a server,
-/// so it starts with the slash that clients add.
+/// Returns the run id of the rendezvous that a key belongs to, or `None` if the key belongs to no rendezvous. `key` is
+/// a key in a server, so it starts with the slash that clients add.
 ///
 /// Some keys are ambiguous. The state of run `a.1/b` looks like a key of round 1 of run `a`, and counts as a key of run
 /// `a`.
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    fn names(run_id: &str) -> BTreeSet<String> {
+    fn keys(run_id: &str) -> BTreeSet<String> {
         let phases = [false, true].map(|complete| (0..30).map(move |round| Phase { round, complete }));
         let over = phases.into_iter().flatten().map(|phase| phase_over(run_id, phase));
         let of_rounds =
@@ -94,10 +94,10 @@ mod tests {
         let ids = ["a", "a.1", "a/announced/1", "a/announced", "/a", "a/", "/", "a/ended/2", "1", "11"];
         let mut all = BTreeSet::new();
         for id in ids {
-            let names = names(id);
-            assert_eq!(names.len(), 121, "each key has one purpose");
+            let keys = keys(id);
+            assert_eq!(keys.len(), 121, "each key has one purpose");
             let before = all.len();
-            all.extend(names);
+            all.extend(keys);
             assert_eq!(all.len(), before + 121, "{id:?} has a key of another run");
         }
     }
@@ -105,16 +105,16 @@ mod tests {
     #[test]
     fn round_of_distinguishes_round_keys_from_the_state_and_from_other_runs() {
         for run_id in ["job", "job.1", "a/announced/1", "/"] {
-            let of_rounds = names(run_id).into_iter().filter(|name| *name != state(run_id));
-            let met = [format!("{}/MASTER_ADDR", round_prefix(run_id, 12))];
-            for key in of_rounds.chain(met) {
+            let of_rounds = keys(run_id).into_iter().filter(|name| *name != state(run_id));
+            let worker_keys = [format!("{}/MASTER_ADDR", round_prefix(run_id, 12))];
+            for key in of_rounds.chain(worker_keys) {
                 assert!(round_of(run_id, &key).is_some(), "{key}");
             }
             assert_eq!(round_of(run_id, &state(run_id)), None);
             assert_eq!(round_of(run_id, &announcements(run_id, 7)), Some(7));
             assert_eq!(round_of(run_id, &format!("{}/k/8", round_prefix(run_id, 12))), Some(12));
         }
-        let of_others = names("job.1").into_iter().chain([format!("{}/k", round_prefix("job.1", 0))]);
+        let of_others = keys("job.1").into_iter().chain([format!("{}/k", round_prefix("job.1", 0))]);
         for key in of_others.chain(["k".into(), "".into(), "torch.rendezvous.job./k".into()]) {
             assert_eq!(round_of("job", &key), None, "{key}");
         }
@@ -123,11 +123,11 @@ mod tests {
     #[test]
     fn run_id_of_finds_the_run_of_every_key() {
         for run_id in ["job", "job.1", "1", "a/announced/1", "a/b", "a..2"] {
-            let met = [
+            let worker_keys = [
                 format!("{}/MASTER_ADDR", round_prefix(run_id, 12)),
                 format!("{}/a/b/c", round_prefix(run_id, 0)),
             ];
-            for key in names(run_id).into_iter().chain(met) {
+            for key in keys(run_id).into_iter().chain(worker_keys) {
                 assert_eq!(run_id_of(format!("/{key}").as_bytes()), Some(run_id.as_bytes()), "{key}");
             }
         }
@@ -155,7 +155,7 @@ mod tests {
     fn only_the_state_key_starts_with_the_torch_prefix() {
         assert_eq!(state("job"), "torch.rendezvous.job");
         let ours =
-            names("torch.rendezvous.job").into_iter().filter(|name| name.starts_with("torch.rendezvous."));
+            keys("torch.rendezvous.job").into_iter().filter(|name| name.starts_with("torch.rendezvous."));
         assert_eq!(ours.count(), 1);
     }
 }

@@ -58,15 +58,15 @@ impl Member {
         }
     }
 
-    /// Returns the timeout of one call to the store. During an outage, the call ends no later than
-    /// `store_outage_timeout` after the start of the outage, but takes at least 100 ms.
+    /// Returns the timeout of one call to the store: the time until an outage has lasted `store_outage_timeout`, but at
+    /// least 100 ms and at most [`CALL_TIMEOUT`].
     pub fn call_timeout(&self, now: MonoTime) -> Duration {
         let left = self.settings.store_outage_timeout.saturating_sub(self.outage.lasted(now));
         left.clamp(MIN_CALL_TIMEOUT, CALL_TIMEOUT)
     }
 
-    /// Forgets all observed heartbeats, because the store was restarted and has lost heartbeats. A heartbeat that does
-    /// not change proves nothing then.
+    /// Forgets all observed heartbeats, because the store was restarted and has lost recent heartbeats. An unchanged
+    /// heartbeat then does not show that its node is dead.
     pub fn handle_store_emptied(&mut self) {
         self.watch = Watch::default();
     }

@@ -44,8 +44,10 @@ pub struct Membership {
     /// The spares.
     pub spares: Vec<NodeDesc>,
     /// Whether the round of this node is over: a later round has opened, or nodes of the round wait for the next one.
+    /// Always `false` if the rendezvous is closed.
     pub is_round_over: bool,
-    /// Whether the other nodes have removed this one from the round, or have started a later round without it.
+    /// Whether the other nodes have removed this one from the round, or have started a later round without it. Always
+    /// `false` if the rendezvous is closed.
     pub is_dropped: bool,
     /// Whether the rendezvous is closed.
     pub is_closed: bool,
@@ -65,7 +67,8 @@ pub struct Lost {
 /// Why nodes are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossCause {
-    /// A node recorded that it left the rendezvous, so it does not rejoin. Torch nodes don't record that.
+    /// Since this node joined the round, a node of ours has recorded that it left the rendezvous. So the lost nodes are
+    /// not expected to rejoin. Torch nodes don't record that they leave.
     Left,
     /// A node had no heartbeat for this long (`keep_alive_interval × keep_alive_max_attempt`), or is a torch node that
     /// left and may be about to rejoin.
@@ -84,10 +87,10 @@ impl Member {
         let rejoining: Vec<_> = left().filter(|node| state.has(node)).cloned().collect();
         let lost: Vec<_> = left().filter(|node| !state.has(node)).cloned().collect();
         let is_over = joined.is_some() && !state.closed && !is_current;
-        let is_wanted = nodes.iter().any(|node| state.wait_list.contains(node));
+        let is_next_round_wanted = nodes.iter().any(|node| state.wait_list.contains(node));
         Membership {
             round: joined.map(|joined| joined.round),
-            is_round_over: is_over || is_wanted && !state.closed,
+            is_round_over: is_over || is_next_round_wanted && !state.closed,
             is_dropped: is_over || joined.is_some() && !state.closed && !members.contains(&self.me),
             lost: joined.filter(|_| !lost.is_empty()).map(|joined| Lost {
                 nodes: lost,
@@ -113,8 +116,8 @@ impl Membership {
         (self.members.len() + self.rejoining.len() + lost) as u64
     }
 
-    /// Returns the number of nodes that wait for the next round, as torch's handler counts them. A node that was
-    /// dropped counts itself, because it has to rejoin.
+    /// Returns the number of nodes that wait for the next round, as torch's handler counts them. Returns at least 1 if
+    /// this node was dropped, because it has to rejoin.
     pub fn num_nodes_waiting(&self) -> u64 {
         (self.waiting.len() as u64).max(u64::from(self.is_dropped))
     }

@@ -138,9 +138,9 @@ pub enum End {
 pub enum Signal {
     /// A phase is over.
     PhaseOver(Phase),
-    /// A node waits for the round after this one, or a node of this round is lost.
+    /// A node waits for the round after this one, a dead node of this round was removed, or the rendezvous was closed.
     NextRoundWanted {
-        /// The complete round.
+        /// The current round.
         round: u64,
     },
 }

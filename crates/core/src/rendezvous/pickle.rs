@@ -33,14 +33,14 @@ pub enum StateError {
     Malformed {
         /// What is wrong, on one line.
         what: String,
-        /// The position of the opcode that can't be executed.
+        /// The position of the opcode that can't be executed, or the length of the base64 if its padding is missing.
         at: usize,
     },
-    /// A complete state in the form that torch before 2.6 writes: times without a zone, or no redundancy list. Its
-    /// times can't be compared with those of other agents.
+    /// A well-formed state of torch before 2.6: it has times without a zone, or no redundancy list. Its times can't be
+    /// compared with those of other agents.
     #[error("written by an agent of torch older than 2.6")]
     OldAgent,
-    /// The encoded state does not decode to the same state. This is a bug of ours, and such a state must not be sent.
+    /// The encoded state does not decode to the same state. This is a bug of ours. Such a state must not be written.
     #[error("a state of {nodes} nodes that does not decode to what was encoded")]
     RoundTripMismatch {
         /// The number of nodes with a heartbeat in the state.

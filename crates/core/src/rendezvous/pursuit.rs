@@ -63,7 +63,7 @@ const MAX_BACKOFF_INTERVAL: Duration = Duration::from_millis(1024);
 const STAGGER_INTERVAL: Duration = Duration::from_millis(1);
 /// The maximum number of earlier announcements that delay a node.
 const MAX_STAGGERED: usize = 256;
-/// A heartbeat whose write takes this long is retried without backoff. Such a node can't write more than 20 times a
+/// A heartbeat whose write takes this long is retried without backoff. Such a node can write at most 16 times a
 /// second anyway.
 const SLOW_WRITE_INTERVAL: Duration = Duration::from_millis(60);
 /// The shortest pause while waiting, even if something is due earlier.
@@ -127,9 +127,9 @@ impl Pursuit {
 
     /// Returns the timeout of the next operation. A spare has no deadline, but has to notice an outage of the store.
     ///
-    /// Each operation of a heartbeat, a leave or a close has the whole timeout of the goal. With only the time that
-    /// earlier operations left, a node with a slow link would abandon a write, and its connection, just before the
-    /// reply arrives.
+    /// Each operation of a heartbeat, a leave or a close has the whole timeout of the goal. If it had only the time
+    /// until the deadline, a node with a slow link would abandon a write, and its connection, just before the reply
+    /// arrives.
     pub fn call_timeout(&self, member: &Member, now: MonoTime) -> Duration {
         match self.goal.waits() {
             true if self.is_spare(&member.me) => member.call_timeout(now),
@@ -320,8 +320,8 @@ impl Pursuit {
         Operation::ReadAnnounced { round }
     }
 
-    /// Returns how long this node waits for nodes with earlier announcements, or `None` if there is none or this node
-    /// has already waited in this round.
+    /// Returns how long this node waits for nodes with earlier announcements. Returns `None` if no such node still has
+    /// to be admitted or moved, or if this node has already waited in this round.
     ///
     /// The node with the first announcement admits all announced nodes, or moves them to the wait list. So when many
     /// nodes join or rejoin together, few of them have to write.

@@ -18,7 +18,7 @@ pub enum Reason {
         round: u64,
     },
     /// Fewer than `min_nodes` nodes have joined the round.
-    #[error("{have} of at least {need} nodes are here, {} missing", need.saturating_sub(*have))]
+    #[error("{have} of at least {need} nodes have joined, {} missing", need.saturating_sub(*have))]
     BelowMinNodes {
         /// The number of participants.
         have: u64,
@@ -26,7 +26,7 @@ pub enum Reason {
         need: u64,
     },
     /// Enough nodes have joined. More may join until the last call is over.
-    #[error("{have} of at most {max_nodes} nodes are here, last call ends in {:.0} s", left.as_secs_f64().ceil())]
+    #[error("{have} of at most {max_nodes} nodes have joined, last call ends in {:.0} s", left.as_secs_f64().ceil())]
     LastCall {
         /// The number of participants.
         have: u64,
@@ -44,7 +44,7 @@ pub enum Reason {
         have: u64,
     },
     /// The round has `max_nodes` nodes.
-    #[error("{}", if *have == 1 { "the only node is here".into() } else { format!("all {have} nodes are here") })]
+    #[error("{}", if *have == 1 { "the only node has joined".into() } else { format!("all {have} nodes have joined") })]
     Full {
         /// The number of participants.
         have: u64,
@@ -71,7 +71,7 @@ pub enum Reason {
         /// The number of participants.
         have: u64,
     },
-    /// A node left a complete round before this node had joined it, so this node can't use the round.
+    /// A node left the complete round before this node's join finished, so this node can't use the round.
     #[error(
         "round {round} was completed with {}, but {} left before this node started",
         counted(*world_size, "node"),
@@ -168,7 +168,7 @@ pub enum Reason {
     /// The timeout of a goal other than joining passed.
     #[error("it took too long")]
     OperationTimeout,
-    /// This node leaves.
+    /// This node leaves its round or the rendezvous, or closes the rendezvous.
     #[error("this node leaves")]
     Leaving,
     /// There is nothing to do.

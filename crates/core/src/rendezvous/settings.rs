@@ -64,8 +64,8 @@ impl Settings {
     /// Returns the duration of the last call of the open round of `state`, and the name of its setting.
     ///
     /// A round opens only after every node has left the round before it, so all surviving nodes are on the wait list
-    /// when it opens. A longer last call only helps new nodes. So a round that is known to have no more nodes than the
-    /// one before it gets the short last call.
+    /// when it opens. A longer last call only helps new nodes. So the round gets the short last call if the number of
+    /// nodes of the round before it is recorded, and this round does not have more participants.
     pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
         let have = state.participants.len() as u64;
         let is_reform = state

@@ -23,11 +23,11 @@ pub struct State {
     pub wait_list: BTreeSet<NodeDesc>,
     /// The spares.
     pub redundancy_list: BTreeSet<NodeDesc>,
-    /// The heartbeat of each node, by the wall clock of the node that wrote it. A node that admits another one writes
-    /// its heartbeat, too.
+    /// The heartbeat of each node, by the wall clock of the node that wrote it. A node of ours writes a later time if
+    /// another heartbeat is ahead of its clock. It also writes a heartbeat for each node that it admits.
     pub last_heartbeats: BTreeMap<NodeDesc, WallTime>,
     /// All other attributes, by name: our own, and those that later versions of torch may add. Nodes of ours preserve
-    /// the latter.
+    /// attributes that they do not know.
     pub extra: BTreeMap<Arc<str>, Extra>,
 }
 

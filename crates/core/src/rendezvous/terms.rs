@@ -6,7 +6,7 @@ use std::fmt;
 use super::settings::Settings;
 use super::state::{NodeDesc, State};
 
-/// The attribute of the state with the terms. Torch nodes preserve it without reading it.
+/// The name of the attribute that contains the terms. Torch nodes preserve it without reading it.
 const TERMS_ATTR: &str = "rallypoint_terms";
 
 /// The launch options of a node. They are usually the same on all nodes of a job.
@@ -63,19 +63,20 @@ impl Terms {
         found
     }
 
-    fn read(text: &str) -> Option<Terms> {
-        let (numbers, by) = text.split_once(" by ")?;
+    fn parse(text: &str) -> Option<Terms> {
+        let (numbers, node) = text.split_once(" by ")?;
         let (nodes, launch) = numbers.split_once(' ').unwrap_or((numbers, ""));
         let (min, max) = nodes.split_once(':')?;
         let launch = launch.split_once('/').and_then(|(restarts, command)| {
             let command = u64::from_str_radix(command, 16).ok()?;
             Some(Launch { max_restarts: restarts.parse().ok()?, command })
         });
-        Some(Terms { min_nodes: min.parse().ok()?, max_nodes: max.parse().ok()?, launch, node: by.into() })
+        Some(Terms { min_nodes: min.parse().ok()?, max_nodes: max.parse().ok()?, launch, node: node.into() })
     }
 }
 
-/// Formats the terms as `MIN:MAX RESTARTS/COMMAND by NODE`, the value of the attribute.
+/// Formats the terms as the value of the attribute: `MIN:MAX RESTARTS/COMMAND by NODE`, or `MIN:MAX by NODE` without
+/// launch options.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.nnodes())?;
@@ -89,10 +90,11 @@ impl fmt::Display for Terms {
 impl State {
     /// Returns the published terms of the job, if a node of ours has published any.
     pub fn terms(&self) -> Option<Terms> {
-        self.text(TERMS_ATTR).and_then(Terms::read)
+        self.text(TERMS_ATTR).and_then(Terms::parse)
     }
 
-    /// Publishes the terms of `me` in this state, unless `before` has terms and another node is in one of its lists.
+    /// Publishes the terms of `me` in this state, unless `before`, the state that it replaces, has terms and lists
+    /// another node.
     pub(super) fn publish_terms(&mut self, before: &State, me: &NodeDesc, settings: &Settings) {
         if before.terms().is_none() || !before.has_other_nodes(me) {
             self.set_text(TERMS_ATTR, Terms::new(me, settings).to_string());
@@ -115,19 +117,19 @@ mod tests {
     }
 
     #[test]
-    fn terms_survive_writing_and_reading() {
+    fn terms_are_parsed_as_they_were_formatted() {
         let launch = Launch { max_restarts: 3, command: 0xabc };
         for launch in [None, Some(launch)] {
             let terms = Terms::new(&NodeDesc::new("a by b", 7, 0), &settings(2, 4, launch));
-            assert_eq!(Terms::read(&terms.to_string()), Some(terms));
+            assert_eq!(Terms::parse(&terms.to_string()), Some(terms));
         }
         for text in ["", "2:4", "2 by a", "x:4 by a"] {
-            assert_eq!(Terms::read(text), None, "{text:?}");
+            assert_eq!(Terms::parse(text), None, "{text:?}");
         }
     }
 
     #[test]
-    fn terms_hold_as_long_as_another_node_is_listed() {
+    fn terms_stay_unchanged_while_another_node_is_listed() {
         let (ours, theirs) = (settings(2, 4, None), settings(2, 3, None));
         let mut state = open(&["a"]);
         state.publish_terms(&State::default(), &node("a"), &theirs);

@@ -31,9 +31,9 @@ impl WallTime {
         self.0
     }
 
-    /// Returns the time `later` after this one, truncated to microseconds, or `None` if it is out of range.
-    pub fn checked_add(self, later: Duration) -> Option<WallTime> {
-        let micros = i64::try_from(later.as_micros()).ok()?;
+    /// Returns the time `duration` after this one, truncated to microseconds, or `None` if it is out of range.
+    pub fn checked_add(self, duration: Duration) -> Option<WallTime> {
+        let micros = i64::try_from(duration.as_micros()).ok()?;
         WallTime::from_micros(self.0.checked_add(micros)?)
     }
 
@@ -82,7 +82,7 @@ impl fmt::Debug for WallTime {
 }
 
 /// The number of days from 1 March of the year 0 to the Unix epoch.
-const EPOCH: i64 = 719_468;
+const EPOCH_DAYS: i64 = 719_468;
 const DAYS_PER_400_YEARS: i64 = 146_097;
 
 /// Returns the number of days from the Unix epoch to a date. Years are counted from March, so that the leap day is the
@@ -92,12 +92,12 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let months = (month + 9) % 12;
     // From March on, every 5 months have 153 days.
     let day_of_year = (153 * months + 2) / 5 + day - 1;
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - EPOCH
+    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - EPOCH_DAYS
 }
 
 /// Returns the date `days` days after the Unix epoch: year, month, day.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
-    let days = days + EPOCH;
+    let days = days + EPOCH_DAYS;
     let era = days.div_euclid(DAYS_PER_400_YEARS);
     let in_era = days.rem_euclid(DAYS_PER_400_YEARS);
     // After the leap days of the earlier years are subtracted, every year has 365 days.
@@ -114,9 +114,9 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
 pub struct MonoTime(Duration);
 
 impl MonoTime {
-    /// Returns the time `passed` after the start of the clock.
-    pub fn from_start(passed: Duration) -> MonoTime {
-        MonoTime(passed)
+    /// Returns the time `elapsed` after the start of the clock.
+    pub fn from_start(elapsed: Duration) -> MonoTime {
+        MonoTime(elapsed)
     }
 
     /// Returns the duration since `earlier`, or zero if `earlier` is later.
@@ -124,9 +124,9 @@ impl MonoTime {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the time `later` after this one.
-    pub fn after(self, later: Duration) -> MonoTime {
-        MonoTime(self.0.saturating_add(later))
+    /// Returns the time `duration` after this one.
+    pub fn after(self, duration: Duration) -> MonoTime {
+        MonoTime(self.0.saturating_add(duration))
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_the_reference_vectors_reads_and_writes() {
+    fn a_pickled_datetime_converts_to_a_time_and_back() {
         let bytes = stamp("07 ea 0b 0f 11 2b 01 01 e2 40");
         let time = WallTime::from_stamp(bytes).unwrap();
         assert_eq!(time.to_string(), "2026-11-15T17:43:01.123456Z");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn times_computed_by_python_are_the_same_here() {
+    fn times_match_those_that_python_computes() {
         for (micros, text) in [
             (-62_135_596_800_000_000, "0001-01-01T00:00:00.000000Z"),
             (-1, "1969-12-31T23:59:59.999999Z"),

@@ -19,7 +19,8 @@ const MAX_RECORDED_STATES: u32 = 64;
 
 /// The observations of one node.
 ///
-/// Durations in it count only observed time, as `observe` defines it, from the first observation on.
+/// All durations are observed time since the first observation. The time between two observations counts as at most one
+/// `keep_alive_interval`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
     /// The total observed time.
@@ -44,8 +45,8 @@ struct Sighting {
 impl Watch {
     /// Records a state that was read at `now`.
     ///
-    /// The time since the last observation counts as at most one `keep_alive_interval`. If this node was paused, or the
-    /// store had an outage, other nodes may have been alive without being observed.
+    /// The time since the last observation counts as at most one `keep_alive_interval`, because other nodes may have
+    /// renewed heartbeats that this node did not read while it was paused or the store had an outage.
     pub(super) fn observe(&mut self, state: &Arc<State>, now: MonoTime, settings: &Settings) {
         self.elapsed = self.elapsed.saturating_add(self.gap(now).min(settings.keep_alive_interval));
         self.last_observed = Some(now);
@@ -111,7 +112,7 @@ impl Watch {
         Some(oldest.saturating_add(limit).saturating_sub(self.elapsed))
     }
 
-    /// Returns the time since the last observation.
+    /// Returns the time since the last observation, or zero before the first one.
     pub(super) fn gap(&self, now: MonoTime) -> Duration {
         self.last_observed.map_or(Duration::ZERO, |observed| now.since(observed))
     }

@@ -1,5 +1,5 @@
-//! Reusable barriers. A round of a barrier completes when `world_size` clients have arrived that are all still
-//! connected. It then releases all of them.
+//! Reusable barriers. A round of a barrier completes when `world_size` clients have arrived that have neither canceled
+//! nor disconnected. It then releases all of them.
 //!
 //! A barrier is not a key. Setting a key with the name of a barrier releases no client, and a completed round leaves no
 //! state behind.
@@ -13,7 +13,7 @@ use hashbrown::hash_map::Entry;
 use super::engine::ClientId;
 use crate::key::Key;
 
-/// The arrival of a client at a barrier, by which the client can leave it again.
+/// The arrival of a client at a barrier. [`Barriers::leave`] removes it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     barrier: (Key, u64),

@@ -26,14 +26,14 @@ use crate::wire::{KeyList, Op, Reply, Request};
 
 /// The prefix of reserved keys. Torch's clients put `/` before every key, so they never use a reserved key.
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
-/// The read-only key whose value is the identity of the server. GETNUMKEYS and LIST_KEYS exclude it.
+/// The read-only key whose value is the identity of the server. NUM_KEYS and LIST_KEYS exclude it.
 pub const SERVER_KEY: &[u8] = b"rallypoint/server";
 /// A key that only CHECK knows. It is present if the last COMPARE_SET of this connection stored its value. The reply to
 /// a COMPARE_SET does not show this: if it equals the desired value, the key may have had that value before.
 pub const STORED_KEY: &[u8] = b"rallypoint/stored";
 
 /// The number of a client. The caller chooses the numbers. They should be small, because the engine uses them as
-/// indices, and may be reused after a disconnect.
+/// indices. A number may be reused after its client has disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(u32);
 
@@ -89,6 +89,7 @@ pub struct EngineOptions {
     pub guard: Option<WriteGuard>,
 }
 
+/// Whether a client is blocked, and by which request.
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -97,7 +98,7 @@ enum State {
     AtBarrier(Box<Arrival>),
 }
 
-/// The state of a client.
+/// The engine's record of a client.
 #[derive(Debug, Default)]
 struct Client {
     state: State,

@@ -158,7 +158,7 @@ mod tests {
             map.put(&number.to_le_bytes(), b""[..].into());
         }
         let fullest = map.shards.iter().map(HashTable::len).max().unwrap();
-        assert!(fullest < 3 * 10_000 / SHARDS, "one shard of {SHARDS} holds {fullest} of 10,000");
+        assert!(fullest < 3 * 10_000 / SHARDS, "one shard of {SHARDS} has {fullest} of 10,000 keys");
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Snapshot<'a> {
     pub bytes: usize,
     /// The number of items in all queues.
     pub queue_items: usize,
-    /// The number of awaited keys. A key counts once for each of its waiters.
+    /// The number of awaited keys. A key counts once for each time that a blocked WAIT names it.
     pub awaited: usize,
     /// The number of clients that are blocked in a WAIT or BARRIER.
     pub blocked: usize,

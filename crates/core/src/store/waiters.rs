@@ -62,7 +62,7 @@ pub(super) struct Waiters {
     bytes: usize,
 }
 
-/// The approximate memory of a registration beyond its key.
+/// The approximate memory of a registration beyond its key, including room for the latched value.
 pub(super) const REGISTRATION_OVERHEAD_BYTES: usize = 128;
 
 /// A registration that was removed from the index because its key is present now.
@@ -148,7 +148,7 @@ impl Waiters {
     }
 
     /// Marks a registration as fulfilled, after [`Waiters::take_oldest`] has removed it from the index.
-    pub(super) fn remove(registrations: &mut Registrations, fulfilled: &Fulfilled) {
+    pub(super) fn mark_fulfilled(registrations: &mut Registrations, fulfilled: &Fulfilled) {
         registrations.ids[fulfilled.position as usize] = NONE;
         registrations.remaining -= 1;
     }
@@ -269,7 +269,7 @@ mod tests {
         let mut registrations = register(&mut waiters, 1, &[b"a", b"b"]);
         let (fulfilled, key) = waiters.take_oldest(b"a").unwrap();
         assert_eq!(*key, b"a"[..]);
-        Waiters::remove(&mut registrations, &fulfilled);
+        Waiters::mark_fulfilled(&mut registrations, &fulfilled);
         // The index reuses the id of the fulfilled registration for another client.
         register(&mut waiters, 2, &[b"c"]);
         waiters.cancel(&mut registrations);
@@ -282,7 +282,7 @@ mod tests {
         let mut waiters = waiters();
         let mut registrations = register(&mut waiters, 1, &[b"a", b"b", b"c"]);
         let (fulfilled, _) = waiters.take_oldest(b"b").unwrap();
-        Waiters::remove(&mut registrations, &fulfilled);
+        Waiters::mark_fulfilled(&mut registrations, &fulfilled);
         let missing: Vec<&[u8]> = waiters.missing(&registrations).map(|key| &**key).collect();
         assert_eq!(missing, [&b"a"[..], b"c"]);
         assert_eq!(registrations.remaining(), 2);

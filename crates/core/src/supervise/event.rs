@@ -53,7 +53,7 @@ pub enum Event {
         restarts: u32,
         /// The nodes of the round, if they are known.
         nodes: Vec<NodeDesc>,
-        /// Whether all nodes of the round are nodes of ours. If not, some are torch nodes.
+        /// Whether all nodes of the round are known to be nodes of ours. If not, some may be torch nodes.
         are_all_ours: bool,
     },
     /// This node could not join a round. The agent has the error.
@@ -73,7 +73,7 @@ pub enum Event {
     Signaled(Signal),
     /// All nodes of the round have reported the number of their workers. The listed nodes have at least one worker.
     WorkingNodes(Vec<NodeDesc>),
-    /// No node of the round was lost. This is the reply to `CheckPeers`.
+    /// No node of the round is known to be lost. This is the reply to `CheckPeers`.
     PeersAlive,
     /// Another node restarts its workers after a failure. This node counts the restart, too, because workers only find
     /// each other if they have the same restart count.
@@ -84,7 +84,7 @@ pub enum Event {
     StoreLost,
     /// This node has stopped waiting for the other nodes to finish. This is the reply to `Finish`.
     Finished {
-        /// Whether all nodes have finished.
+        /// Whether the workers of all nodes have ended and none has failed.
         all: bool,
     },
 }

@@ -39,9 +39,10 @@ pub enum Order {
     /// Leaves the rendezvous while the workers are being stopped.
     Leave,
     /// Checks whether a node was lost, because a worker failed and no restart is left. The agent replies with
-    /// `PeersAlive`, unless the membership shows a lost node.
+    /// `PeersAlive` when all nodes have reported that they are alive, or after a timeout. A membership that arrives
+    /// before this reply may show a lost node.
     CheckPeers(LocalRank),
-    /// Waits until all nodes have finished. The agent replies with `Finished`.
+    /// Waits until all nodes have finished. The agent replies with `Finished` or `StoreLost`.
     Finish,
     /// Ends the run on this node.
     End {
@@ -101,16 +102,16 @@ pub enum Verdict {
     Succeeded,
     /// A worker of this node failed, and no restart was left.
     Failed,
-    /// A worker of another node failed, and no restart was left.
+    /// The job failed on another node.
     FailedElsewhere,
-    /// A worker was stuck, or could not be killed.
+    /// A worker was stuck, or a process could not be killed.
     Unhealthy,
     /// The other nodes left the round while the workers ran, and the policy does not allow the workers to run in
     /// another round.
     RoundOver,
     /// A signal told this node to end.
     Signaled(Signal),
-    /// The job ended while this node was a spare.
+    /// The job ended while this node was a spare or was in a round without workers of its own.
     Spare,
     /// The run failed with an error, which the agent has.
     Error,
@@ -123,6 +124,7 @@ pub enum OnEnd {
     Close,
     /// Leaves the rendezvous. The other nodes may continue.
     Leave,
-    /// Does nothing, because the node has left already, can't reach the store, or must end immediately.
+    /// Does nothing, because the node has left already, the rendezvous is closed, the node can't reach the store, or it
+    /// must end immediately.
     Nothing,
 }

@@ -6,6 +6,9 @@ use super::order::Reason;
 use crate::rendezvous::{LossCause, Membership, MonoTime};
 
 /// What the nodes of a round have reported in the store of the round.
+///
+/// A node counts as finished when none of its workers runs any more. That includes nodes without workers, and nodes of
+/// `rallypoint join` whose command has failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reports {
     /// The number of nodes that have finished, including torch nodes.
@@ -24,8 +27,8 @@ impl Reports {
     /// finished.
     pub(super) fn unfinished(&self, seen: &Membership) -> u64 {
         let lost = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len() as u64);
-        let torchs_finished = self.finished.saturating_sub(self.ours_finished);
-        lost.saturating_sub(self.lost_finished).saturating_sub(torchs_finished)
+        let torch_finished = self.finished.saturating_sub(self.ours_finished);
+        lost.saturating_sub(self.lost_finished).saturating_sub(torch_finished)
     }
 }
 
@@ -34,7 +37,7 @@ impl Reports {
 pub(super) struct Peers {
     /// When a lost node that had not finished was first observed, if the last observation showed one.
     lost_since: Option<MonoTime>,
-    /// The number of lost nodes that have been logged.
+    /// The number of lost nodes at the last call of `Supervisor::report_lost`.
     pub(super) reported_lost: usize,
 }
 
@@ -43,8 +46,10 @@ impl Peers {
     /// write and adds itself to the wait list with another, and a membership is up to 1 s old.
     const RETURN_GRACE: Duration = Duration::from_millis(1200);
 
-    /// Returns why this node has to rejoin, or `None` if it does not have to. `reports` is `None` if the store of the
-    /// round did not answer. Then this call ignores lost nodes, and a later call with reports returns them as a reason.
+    /// Returns why this node has to rejoin, or `None` if it does not have to.
+    ///
+    /// If `reports` is `None`, this call ignores lost nodes, because it can't know whether they had finished. Later
+    /// calls with reports return them as a reason.
     pub(super) fn reason_to_reform(
         &mut self,
         seen: &Membership,
@@ -58,7 +63,7 @@ impl Peers {
             _ if seen.is_dropped => Some(Reason::Dropped),
             // All waiting nodes are nodes of this round that rejoin, so their workers have failed. Torch nodes do not
             // publish that they restart. If all nodes were ours, the failed node would have published it.
-            _ if have_only_returned(seen) && !are_all_ours => Some(Reason::PeerRestarts),
+            _ if only_rejoining_nodes_wait(seen) && !are_all_ours => Some(Reason::PeerRestarts),
             _ if seen.is_round_over => Some(Reason::RoundOver),
             waiting => Some(Reason::NodesWaiting(waiting)),
         }
@@ -84,7 +89,7 @@ impl Peers {
 }
 
 /// Returns whether all waiting nodes are rejoining nodes of the round, and no node is lost.
-fn have_only_returned(seen: &Membership) -> bool {
+fn only_rejoining_nodes_wait(seen: &Membership) -> bool {
     !seen.rejoining.is_empty() && seen.lost.is_none() && seen.rejoining.len() == seen.waiting.len()
 }
 

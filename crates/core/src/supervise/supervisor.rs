@@ -30,15 +30,15 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// How long after SIGKILL a process that still exists counts as unkillable.
+    /// A process that still exists this long after SIGKILL counts as unkillable.
     pub const KILL_GRACE: Duration = Duration::from_secs(10);
 
     /// How long a finished node waits for the other nodes after the rendezvous was closed. A failed node publishes its
     /// failure within this time.
     pub const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
-    /// How long after the start of a round a node without workers waits for the other nodes to report their numbers of
-    /// workers. Some nodes never report it.
+    /// How long after the start of a round a node without workers waits for the other nodes to report how many workers
+    /// they have. Nodes with `TORCH_ELASTIC_WORKER_IDENTICAL=1` never report that.
     pub const WORKERS_REPORT_GRACE: Duration = Duration::from_secs(3);
 
     /// How long torch nodes get to notice that their workers have failed. A failing Python process may take seconds to
@@ -97,7 +97,7 @@ pub struct Supervisor {
 struct Round {
     /// The nodes of the round, if they are known.
     nodes: Vec<NodeDesc>,
-    /// Whether all nodes of the round are nodes of ours.
+    /// Whether all nodes of the round are known to be nodes of ours.
     are_all_ours: bool,
     /// Whether nodes have left the round or wait for the next one.
     has_changed: bool,
@@ -129,8 +129,8 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterStop {
     Join(Reason),
-    /// This worker failed and no restart is left. The job continues only if a node was lost, because then the lost node
-    /// has caused the failure.
+    /// This worker failed and no restart is left. The job continues only if the membership explains the failure: a node
+    /// was lost, the round is over, or this node was dropped.
     CheckPeers(LocalRank),
     End(Verdict, OnEnd),
 }
@@ -162,7 +162,8 @@ impl Supervisor {
         self.restarts
     }
 
-    /// Returns whether workers run that are not being stopped.
+    /// Returns whether this node is in a round and its workers run and are not being stopped. A node without workers
+    /// counts as running as long as it is in a round.
     pub fn is_running(&self) -> bool {
         self.phase == Phase::Running
     }
@@ -194,7 +195,7 @@ impl Supervisor {
     }
 
     /// Handles the membership of the rendezvous as of `now`, with the reports of the nodes of the round. `reports` is
-    /// `None` if the store of the round did not answer.
+    /// `None` if the store of the round did not answer, or if the agent did not read them because the round is intact.
     pub fn handle_membership(&mut self, seen: &Membership, reports: Option<&Reports>, now: MonoTime) {
         if matches!(self.phase, Phase::Joining(_) | Phase::Ended) {
             return;
@@ -229,6 +230,7 @@ impl Supervisor {
         let Some(reports) = reports else { return };
         let is_failure = match self.phase {
             Phase::Finishing { .. } => reports.finished <= 1,
+            // A worker of this node has failed, and a closed rendezvous can't be rejoined.
             Phase::Stopping { then: AfterStop::CheckPeers(_), .. } => true,
             _ => reports.finished == 0,
         };
@@ -237,7 +239,7 @@ impl Supervisor {
         }
     }
 
-    /// Pushes the order to log the lost nodes, if there are more of them than in the last report.
+    /// Pushes the order to log the lost nodes, if there are more of them than at the last call.
     fn report_lost(&mut self, seen: &Membership) {
         let lost = seen.lost.as_ref().map_or(0, |lost| lost.nodes.len());
         if lost > std::mem::replace(&mut self.round.peers.reported_lost, lost) {
@@ -286,14 +288,14 @@ impl Supervisor {
                 self.orders.push_back(Order::StopJoining);
             }
             (Event::Joined { .. }, Some(signal)) => self.end(Verdict::Signaled(signal), OnEnd::Leave),
-            // The node has left the rendezvous because of the signal.
+            // The node has left the rendezvous because of the signal, or could not leave it in time.
             (Event::JoinFailed { .. }, Some(signal)) => self.end(Verdict::Signaled(signal), OnEnd::Nothing),
             (Event::JoinFailed { is_spare: true }, None) => self.end(Verdict::Spare, OnEnd::Nothing),
             (Event::JoinFailed { is_spare: false }, None) => self.end(Verdict::Error, OnEnd::Nothing),
             (Event::Joined { restarts, nodes, are_all_ours }, None) => {
-                let lost_peers = self.round.nodes.iter().any(|node| !nodes.contains(node));
+                let has_lost_peers = self.round.nodes.iter().any(|node| !nodes.contains(node));
                 self.restarts = self.restarts.max(restarts);
-                self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && lost_peers);
+                self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && has_lost_peers);
                 self.round = Round { nodes, are_all_ours, ..Round::default() };
                 self.workers.fill(Process::Running);
                 self.phase = Phase::Running;
@@ -345,8 +347,8 @@ impl Supervisor {
         }
     }
 
-    /// Handles a signal to the agent while the workers are being stopped. The first signal is passed to the workers. At
-    /// the second signal, the workers get SIGKILL.
+    /// Handles a signal to the agent while the workers are being stopped. The first signal is passed to the workers and
+    /// orphans. At the second signal, they get SIGKILL. If a signal started the stop, it counts as the first.
     fn handle_signal_while_stopping(&mut self, signal: Signal) {
         let Phase::Stopping { then, signals } = &mut self.phase else { return };
         *signals += 1;
@@ -362,8 +364,8 @@ impl Supervisor {
     fn reform(&mut self, reason: Reason) {
         match &mut self.phase {
             Phase::Running => {}
-            // A finished node does not rejoin because a node waits: that node can wait until all nodes have finished. A
-            // finished node rejoins when a node is lost. The workers of all nodes worked together, so the remaining
+            // A waiting node is no reason for a finished node to rejoin, because the waiting node can wait until all
+            // nodes have finished. A lost node is a reason: the workers of all nodes worked together, so the remaining
             // nodes have to repeat the work.
             Phase::Finishing { .. } if !matches!(reason, Reason::NodesWaiting(_)) => {}
             Phase::Stopping { then: then @ AfterStop::CheckPeers(_), .. } => {
@@ -487,10 +489,13 @@ impl Supervisor {
 
     /// Returns when the next join is due.
     ///
-    /// After a worker has failed in a round with torch nodes, this node joins only after `TORCH_NOTICE_TIMEOUT`. In
-    /// that time, the torch nodes notice that their own workers have failed as well, and count a restart. A torch node
-    /// that first notices that this node waits for the next round treats that as a change of membership and counts no
-    /// restart. Workers with different restart counts never find each other.
+    /// After a worker of this node has failed in a round with torch nodes, this node joins only after
+    /// `TORCH_NOTICE_TIMEOUT`. In that time, the torch nodes notice that their own workers have failed as well, and
+    /// count a restart. A torch node that first notices that this node waits for the next round treats that as a change
+    /// of membership and counts no restart. Workers with different restart counts never find each other.
+    ///
+    /// There is no such delay once a node has left the round or waits for the next one, for example because a torch
+    /// node has noticed the failure.
     fn join_time(&self) -> Option<MonoTime> {
         let (since, mut pause) = self.pause?;
         let has_failed =

@@ -1,7 +1,7 @@
 //! The request decoder of the server, and the reply decoder of the client.
 //!
-//! The decoders copy bytes only if a frame arrives in pieces. The buffer of such a frame grows with the bytes that
-//! arrive. The decoder reserves the announced length only after 128 KiB have arrived.
+//! A frame that arrives in one piece is decoded in place. A frame that arrives in pieces is copied to a buffer, which
+//! grows with the bytes that arrive. The decoder reserves the announced length only after 128 KiB have arrived.
 
 use bytes::Bytes;
 
@@ -201,8 +201,8 @@ impl RequestDecoder {
     }
 
     /// Removes the request at the front of `input`, without a copy. Returns `None` if the caller must use
-    /// [`RequestDecoder::next`] instead, because the request is incomplete or invalid, or because an earlier request is
-    /// incomplete.
+    /// [`RequestDecoder::next`] instead, because the request is incomplete or invalid, or because the decoder has
+    /// buffered its first bytes.
     #[inline(always)]
     pub(crate) fn next_in_place<'a>(&mut self, input: &mut &'a [u8], limits: &Limits) -> Option<Request<'a>> {
         if self.0.partial.is_some() {

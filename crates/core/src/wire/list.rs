@@ -1,17 +1,18 @@
-//! Lists in requests. A list iterates over the bytes of a frame or over a caller's slice, and allocates nothing.
+//! Lists in requests and replies. A list iterates over the bytes of a frame or over a caller's slice, and allocates
+//! nothing.
 
 use std::fmt;
 
 use super::operand::{Cursor, Operand};
 use crate::error::printable;
 
-/// The keys of a CHECK, WAIT or MULTI_GET.
+/// The keys of a CHECK, WAIT or MULTI_GET, or of the reply to a LIST_KEYS.
 pub type KeyList<'a> = List<'a, &'a [u8]>;
 
 /// The keys and values of a MULTI_SET.
 pub type PairList<'a> = List<'a, (&'a [u8], &'a [u8])>;
 
-/// A list of keys, or of keys with values.
+/// A list of keys, of values, or of keys with values.
 #[derive(Clone, Copy)]
 pub struct List<'a, T>(pub(super) Repr<'a, T>);
 

@@ -127,7 +127,7 @@ impl<'a> Cursor<'a> {
         self.len - self.rest.len()
     }
 
-    /// Returns the part of the list that was decoded.
+    /// Returns how far the list of the frame was decoded.
     pub(super) fn progress(&self) -> ListProgress {
         self.progress
     }

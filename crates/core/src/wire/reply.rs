@@ -17,7 +17,7 @@ pub enum Reply {
     Canceled,
     /// The reply to CHECK: whether all keys are present.
     Checked(bool),
-    /// The reply to ADD, GETNUMKEYS, DELETE_KEY and QUEUE_LEN.
+    /// The reply to ADD, NUM_KEYS, DELETE_KEY and QUEUE_LEN.
     Number(i64),
     /// The reply to GET and COMPARE_SET.
     Value(Value),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_have_no_reply() {
+    fn validate_and_writes_without_a_result_have_no_reply() {
         let value = b"v"[..].into();
         for request in [
             Request::Validate { magic: 0 },

@@ -54,7 +54,7 @@ fn a_wait_fails_when_the_server_is_restarted_without_its_data() {
 }
 
 #[test]
-fn a_client_that_continues_counts_generations() {
+fn with_on_reset_continue_each_reset_increments_the_generation() {
     let net = Net::store(prepared(Model::ours("a")));
     let client = Client::new(net.clone(), Limits::default(), OnReset::Continue);
     for (generation, instance) in ["b", "c", "d"].into_iter().enumerate() {

@@ -11,7 +11,7 @@ use crate::server::{Behavior, Model};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_request_with_a_lost_reply_is_repeated_once_or_never() {
+fn only_a_repeatable_request_is_repeated_after_a_lost_reply() {
     for behavior in [Behavior::Close, Behavior::Refuse, Behavior::Truncate(1)] {
         for operation in all_operations() {
             let (net, client) = connected(Model::ours("a"));
@@ -21,7 +21,7 @@ fn a_request_with_a_lost_reply_is_repeated_once_or_never() {
             let sent = net.model(|model| model.count(operation.op)) - before;
             match (operation.is_repeatable, &result) {
                 (false, Err(Failure::Indeterminate(_))) => assert_eq!(sent, 1, "{:?}", operation.op),
-                // The repeated request found no key, so it is unknown whether the lost request deleted it.
+                // The repeated request found no key, so it is unknown whether the first request deleted it.
                 (true, Err(Failure::Indeterminate(_))) => assert_eq!(operation.op, Op::DeleteKey),
                 // A reply of 1 byte is not truncated.
                 (_, Ok(())) if matches!(behavior, Behavior::Truncate(1)) => {}
@@ -60,7 +60,7 @@ fn a_wait_fails_within_50_ms_after_its_server_is_killed() {
                     assert_ne!(operation.op, Op::Barrier);
                     assert!(reason.contains("closed the connection; then connection refused"), "{reason}");
                 }
-                // It is unknown whether the server counted the arrival.
+                // It is unknown whether the server counted the arrival at the barrier.
                 Failure::Indeterminate(_) => assert_eq!(operation.op, Op::Barrier),
                 other => panic!("{:?}: {other:?}", operation.op),
             }
@@ -85,7 +85,7 @@ fn a_wait_continues_over_a_new_connection() {
 }
 
 #[test]
-fn later_calls_retry_until_their_timeout_and_find_a_server_that_is_started_again() {
+fn calls_after_a_server_was_killed_retry_until_their_timeout_and_find_a_restarted_server() {
     let (net, client) = connected(Model::torch());
     net.change(|state| state.kill());
     net.advance_clock(Duration::from_secs(1));

@@ -37,7 +37,7 @@ pub(crate) struct NetState {
     /// meantime.
     pub(crate) is_stopped: bool,
     pub(crate) connections: Vec<Connection>,
-    /// The user timeouts that were set, in order.
+    /// The values of TCP_USER_TIMEOUT that clients have set, in order.
     pub(crate) user_timeouts: Vec<Duration>,
     pub(crate) is_resolvable: bool,
     events: Vec<(Duration, Event)>,
@@ -64,15 +64,15 @@ impl BadLink {
         (self.random >> 33) % end
     }
 
-    /// Returns how long the next packet takes.
-    fn travel(&mut self) -> Duration {
-        let mut travel = Duration::ZERO;
+    /// Returns how long the next packet takes to arrive, including retransmissions.
+    fn next_delay(&mut self) -> Duration {
+        let mut delay = Duration::ZERO;
         let mut retransmission = BadLink::RETRANSMISSION_TIMEOUT;
         while self.below(10) == 0 {
-            travel += retransmission;
+            delay += retransmission;
             retransmission *= 2;
         }
-        travel + Duration::from_millis(100 + self.below(401))
+        delay + Duration::from_millis(100 + self.below(401))
     }
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Connection {
     inbound: VecDeque<(Duration, Vec<u8>)>,
     /// When the client notices that the server closed the connection.
     closed_at: Option<Duration>,
-    /// When the user timeout of the client breaks the connection.
+    /// When TCP_USER_TIMEOUT breaks the connection of the client.
     breaks_at: Option<Duration>,
     /// Bytes that a stopped store has not read yet.
     unread: Vec<u8>,
@@ -278,7 +278,7 @@ impl NetState {
 
     /// Returns how long the reply to a request that is sent now takes to arrive.
     fn round_trip(&mut self) -> Duration {
-        self.bad_link.as_mut().map_or(self.latency, |link| link.travel() + link.travel())
+        self.bad_link.as_mut().map_or(self.latency, |link| link.next_delay() + link.next_delay())
     }
 
     fn serve(&mut self, id: usize, bytes: &[u8]) {

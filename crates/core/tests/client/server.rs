@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) enum Behavior {
     /// Carries the request out and sends the reply.
     Reply,
-    /// Carries the request out and closes the connection.
+    /// Carries the request out, sends no reply, and closes the connection.
     Close,
     /// Closes the connection without carrying the request out.
     Refuse,
@@ -274,6 +274,7 @@ impl Model {
                 if world_size <= 1 {
                     return reply(Reply::Stop);
                 }
+                // The model never releases such a barrier.
                 self.peers.entry(from).or_default().awaited = Some((Op::Barrier, vec![key.into()]));
                 Some(Vec::new())
             }
@@ -307,7 +308,6 @@ impl Model {
     }
 }
 
-/// Encodes a reply.
 pub(crate) fn encoded(reply: Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
     reply.encode(&mut bytes);

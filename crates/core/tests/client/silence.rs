@@ -1,4 +1,4 @@
-//! Tests of servers that send no reply because they are stopped, or because the network is cut.
+//! Tests of calls that time out or are canceled, and of calls to a server that is stopped or cut off.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +23,13 @@ fn timed<T>(net: &Net, call: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 #[test]
-fn every_operation_times_out_on_a_stopped_server_and_works_after_it_resumes() {
+fn every_operation_times_out_on_a_stopped_server_and_a_ping_works_after_it_resumes() {
     for model in [Model::ours, |_: &str| Model::torch()] {
         for operation in all_operations().into_iter().chain(waiting_operations()) {
             let (net, client) = connected(model("a"));
             net.change(|state| state.is_stopped = true);
             let (result, took) = timed(&net, || operation.run(&client, TIMEOUT));
-            let failure = result.expect_err("a stopped server answers nothing");
+            let failure = result.expect_err("a stopped server sends no reply");
             assert!(took >= TIMEOUT && took <= TIMEOUT + LATE_GRACE, "{:?} took {took:?}", operation.op);
             match failure {
                 Failure::NoAnswer | Failure::Timeout(Awaited::Keys(None)) => {
@@ -119,7 +119,7 @@ fn an_incomplete_report_of_present_keys_is_discarded() {
 }
 
 #[test]
-fn a_key_that_is_set_while_the_wait_is_cancelled_counts() {
+fn a_get_returns_a_key_that_is_set_while_its_wait_is_canceled() {
     let (net, client) = connected(Model::ours("a"));
     net.change(|state| state.latency = Duration::from_millis(10));
     // The reply to the WAIT is in flight when the client cancels the WAIT.
@@ -141,8 +141,8 @@ fn a_repeatable_call_completes_within_5_s_after_a_30_s_network_cut() {
                 assert_eq!(result, Ok(()), "{:?}", operation.op);
                 assert!(took < Duration::from_secs(35), "{:?} took {took:?}", operation.op);
             }
-            // The user timeout breaks the connection after 120 s, and the client does not repeat the request. QUEUE_POP
-            // is an exception: the client repeats the WAIT before the pop.
+            // The user timeout breaks the connection after 120 s, and the client does not repeat the request. A pop may
+            // succeed: its first request is a WAIT, which the client repeats.
             false if operation.op == Op::QueuePop => {}
             false => assert!(matches!(result, Err(Failure::Indeterminate(_))), "{result:?}"),
         }
@@ -185,7 +185,7 @@ fn small_repeatable_requests_use_the_short_user_timeout() {
 }
 
 #[test]
-fn a_late_reply_is_never_taken_for_the_next_reply() {
+fn a_late_reply_is_never_taken_for_the_reply_to_the_next_request() {
     let (net, client) = connected(Model::ours("a"));
     net.model(|model| model.on_next(Op::Get, Behavior::SplitBytes(Duration::from_secs(1))));
     let failure = ready(client.get(b"/present", &net.deadline(TIMEOUT))).unwrap_err();
@@ -195,7 +195,7 @@ fn a_late_reply_is_never_taken_for_the_next_reply() {
 }
 
 #[test]
-fn a_cancelled_call_fails_like_a_timeout() {
+fn a_canceled_call_fails_like_a_call_that_times_out() {
     for operation in waiting_operations() {
         let net = Net::store(prepared(Model::ours("a")));
         let client = net.client();

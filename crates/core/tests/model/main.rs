@@ -5,7 +5,7 @@
 //! | invariant | checked by |
 //! |---|---|
 //! | total order, sums, compare-and-set chains, wake-ups, one reply per request, counts | `every_reply_matches_the_model`, `every_reply_matches_the_model_with_tight_limits` |
-//! | an incomplete request has no effect | `an_incomplete_request_changes_nothing` |
+//! | an incomplete or refused request has no effect | `an_incomplete_request_changes_nothing`, `a_refused_request_changes_nothing` |
 //! | MULTI_SET is atomic | the model, which stores all pairs or none |
 //! | a read after a WAIT returns the values that the WAIT saw | `reads_after_waits_match_the_model` |
 //! | no registration outlives its WAIT | the model, which counts registrations after each turn |
@@ -14,7 +14,7 @@
 //! | stored data and requests stay within their limits | `memory_stays_within_the_limits` |
 //! | misbehavior of one connection does not affect other connections | `misbehavior_of_one_connection_does_not_affect_others` |
 //! | prefixes are isolated | `clients_with_different_prefixes_are_isolated` |
-//! | the codec does not depend on splits | `requests_decode_as_encoded_for_every_piece_length`, `replies_do_not_depend_on_where_the_stream_is_cut` |
+//! | the codec does not depend on splits | `requests_decode_as_encoded_for_every_piece_length`, `replies_decode_as_encoded_for_every_piece_length`, `replies_do_not_depend_on_where_the_stream_is_cut` |
 //! | outputs do not depend on the receive windows of peers | `replies_and_refusals_do_not_depend_on_retained_replies`, `replies_and_refusals_do_not_depend_on_receive_windows`, `the_bytes_sent_do_not_depend_on_the_receive_window` |
 //! | a snapshot plus the effects since then is the state | the replica of every hub (`server.rs`) |
 //!
@@ -216,7 +216,7 @@ proptest! {
         let [slow, fast] = [&windows[..], &[usize::MAX]].map(|windows| {
             let mut net = Loopback::new(HubOptions { limits: limits.clone(), ..HubOptions::default() }, ());
             let open = |net: &mut Loopback| {
-                // The connections come from loopback, whose offences are not counted.
+                // The connections come from loopback, whose violations are not counted.
                 let id = net.open_from("127.0.0.1:1000".parse().unwrap()).expect("a free slot");
                 net.send(id, &validate());
                 id

@@ -90,8 +90,8 @@ impl Operation {
         })
     }
 
-    /// Returns the number of bytes after which the server executes or refuses the operation. It refuses VALIDATE and unknown
-    /// operations at their first byte.
+    /// Returns the number of bytes after which the server executes or refuses the operation. The server refuses a
+    /// second VALIDATE and unknown operations at their first byte.
     pub(crate) fn decided_len(&self) -> usize {
         match self {
             Operation::Garbage(garbage) if matches!(garbage[0], 0 | 0x13..) => 1,

@@ -55,7 +55,7 @@ pub(crate) struct Server {
     replica: Replica,
     slots: Vec<Option<ConnectionId>>,
     /// The number of checks so far. Every 7th check restores the replica from a snapshot.
-    pieces: usize,
+    checks: usize,
 }
 
 /// The first request of every connection.
@@ -67,13 +67,13 @@ pub(crate) fn validate() -> Vec<u8> {
 
 impl Server {
     pub(crate) fn new(mut limits: Limits, slots: usize, seed: u64) -> Server {
-        // All clients have the same address, which must not be refused for its offences.
-        limits.offences_per_second = u32::MAX;
+        // All clients have the same address, which must not be refused for its violations.
+        limits.violations_per_second = u32::MAX;
         let identity = crate::model::IDENTITY.to_vec();
         let options = HubOptions { limits, seed, identity, expire_idle_jobs: None };
         let replica = Replica(Rc::new(RefCell::new(Replica::from_snapshot(None))));
         let net = Loopback::new(options, replica.clone());
-        Server { net, replica, slots: vec![None; slots], pieces: 0 }
+        Server { net, replica, slots: vec![None; slots], checks: 0 }
     }
 
     /// Opens a connection in a slot.
@@ -104,8 +104,8 @@ impl Server {
         self.net.hub.check_invariants();
         let contents_of_hub = contents(self.net.hub.snapshot());
         assert_eq!(contents(self.replica.0.borrow().snapshot()), contents_of_hub, "the replica differs");
-        self.pieces += 1;
-        if self.pieces.is_multiple_of(7) {
+        self.checks += 1;
+        if self.checks.is_multiple_of(7) {
             *self.replica.0.borrow_mut() = Replica::from_snapshot(Some(self.net.hub.snapshot()));
         }
     }

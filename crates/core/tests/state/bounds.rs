@@ -1,4 +1,4 @@
-//! Tests of the limits on a state. Input that exceeds a limit is refused before it uses much memory.
+//! Tests of the limits on a state, and of the bounds on the memory that decoding takes.
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, StateError, WallTime, pickle};
@@ -34,8 +34,9 @@ fn the_maximum_number_of_nodes_is_written_and_read_and_one_more_is_refused() {
     assert_eq!(message(&error), format!("more than {} nodes in a list", limits.state_nodes));
 }
 
+/// The bounds on memory allow 1024 more items than a state within the limit has, so they do not refuse these states.
 #[test]
-fn nodes_in_each_list_are_counted_even_where_the_limit_is_low() {
+fn a_limit_of_2_nodes_applies_to_each_list() {
     let limits = limits_with(|limits| limits.state_nodes = 2);
     assert!(pickle::encode(&large(2), &limits).is_ok());
     let error = pickle::encode(&large(3), &limits).unwrap_err();
@@ -64,7 +65,7 @@ fn an_address_of_too_many_bytes_is_not_encoded() {
 }
 
 #[test]
-fn a_round_that_does_not_read_back_is_not_encoded() {
+fn a_round_above_the_maximum_of_an_i64_is_not_encoded() {
     let mut state = State { round: i64::MAX as u64, ..State::default() };
     assert!(pickle::encode(&state, &Limits::default()).is_ok());
     state.round += 1;
@@ -79,7 +80,7 @@ fn an_extra_attribute_with_the_name_of_a_known_one_is_not_encoded() {
 }
 
 #[test]
-fn one_text_that_many_attributes_reference_counts_for_each_of_them() {
+fn a_text_is_counted_again_for_each_attribute_that_references_it() {
     let text = [&b"X"[..], &1_000_000u32.to_le_bytes(), &vec![b'a'; 1_000_000]].concat();
     let mut attributes = attributes();
     attributes.push(("note", [&text[..], b"\x94"].concat()));
@@ -101,8 +102,8 @@ fn names_and_texts_of_unknown_attributes_are_counted_together() {
     assert_eq!(message(&error), "more than 8 bytes of unknown attributes");
 }
 
-/// Returns a stream of the maximum length of a state: `once`, and then repetitions of `again`.
-fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
+/// Returns a stream that starts with `once` and is padded with repetitions of `again` to the maximum length of a state.
+fn padded(once: &[u8], again: &[u8]) -> Vec<u8> {
     let mut bytes = [b"\x80\x04", once].concat();
     let room = Limits::default().state_bytes - bytes.len();
     bytes.extend(again.iter().copied().cycle().take(room));
@@ -110,7 +111,7 @@ fn endless(once: &[u8], again: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn endless_streams_are_refused_at_a_bound() {
+fn streams_of_repeated_opcodes_are_refused_at_a_bound() {
     let node_class = [&class(TORCH, "_NodeDesc")[..], b"\x94"].concat();
     for (what, once, again, limit) in [
         ("items on the stack", &b""[..], &b"N"[..], 21_024),
@@ -122,35 +123,35 @@ fn endless_streams_are_refused_at_a_bound() {
         ("items on the stack", b"", b"(", 21_024),
         ("items on the stack", &node_class, b"h\0)\x81", 21_024),
     ] {
-        let error = decode(&endless(once, again)).unwrap_err();
+        let error = decode(&padded(once, again)).unwrap_err();
         assert_eq!(message(&error), format!("more than {limit} {what}"));
     }
 }
 
-/// As in Python, the last of several attributes with the same name counts. The first 1000 values of each node's
-/// attribute are therefore discarded.
+/// Each node has 1001 attributes with the name `addr`. As in Python, the last one is used and the first 1000 are
+/// discarded.
 #[test]
 fn discarded_containers_and_nodes_are_bounded_at_four_per_node_of_the_limit() {
     let names = ["addr", "pid", "local_id"].map(|name| [&text(name)[..], b"\x94"].concat()).concat();
     let once = [&class(TORCH, "_NodeDesc")[..], b"\x94", &names].concat();
     for (what, dropped) in [("containers", &b"h\x01}"[..]), ("nodes", b"h\x01h\0)\x81")] {
         let again = [b"h\0)\x81}(", &dropped.repeat(1000)[..], b"h\x01h\x01h\x02K\0h\x03K\0ub"].concat();
-        assert_eq!(message(&decode(&endless(&once, &again)).unwrap_err()), format!("more than 41024 {what}"));
+        assert_eq!(message(&decode(&padded(&once, &again)).unwrap_err()), format!("more than 41024 {what}"));
     }
 }
 
 #[test]
-fn dicts_and_sets_together_are_bounded_by_the_lists_of_the_largest_state() {
+fn items_in_dicts_and_sets_are_bounded_at_six_per_node_of_the_limit() {
     let full = [&b"("[..], &b"\x8c\x01aN".repeat(1000), b"u"].concat();
-    let limit = "more than 61024 items in dicts and sets";
-    assert_eq!(message(&decode(&endless(b"}", &full)).unwrap_err()), limit);
+    let expected = "more than 61024 items in dicts and sets";
+    assert_eq!(message(&decode(&padded(b"}", &full)).unwrap_err()), expected);
     let member = [&node("a", 1)[..], b"\x94"].concat();
     let full = [&b"("[..], &b"h\0".repeat(1000), b"\x90"].concat();
-    assert_eq!(message(&decode(&endless(&[&member[..], b"\x8f"].concat(), &full)).unwrap_err()), limit);
+    assert_eq!(message(&decode(&padded(&[&member[..], b"\x8f"].concat(), &full)).unwrap_err()), expected);
 }
 
 #[test]
-fn the_address_of_many_nodes_on_one_host_is_written_once_in_each_list() {
+fn the_address_of_many_nodes_on_one_host_is_written_once() {
     let node = |pid| NodeDesc::new("x".repeat(255), pid, 0);
     let limits = Limits::default();
     let state = State {

@@ -1,4 +1,4 @@
-//! Tests with equivalent forms: pickles that differ from those of CPython 3.11 and must decode to the same state.
+//! Tests with pickles that differ in form from those that CPython 3.11 writes, and must decode to the same states.
 
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, WallTime};
 
@@ -109,7 +109,7 @@ fn integers_may_have_up_to_16_bytes() {
 }
 
 #[test]
-fn the_later_of_two_equal_keys_counts() {
+fn the_last_value_of_a_repeated_key_is_used() {
     let a = node("a", 1);
     let bytes = with_participants(&[b"}(", &a, b"K\x05", &node("b", 2), b"K\x01", &a, b"K\0u"]);
     assert_eq!(decode(&bytes), Ok(two()));
@@ -127,9 +127,9 @@ fn a_duplicate_member_of_a_set_counts_once() {
 
 #[test]
 fn attributes_may_be_in_any_order() {
-    let mut turned = attributes();
-    turned.reverse();
-    assert_eq!(decode(&pickled(&object("_RendezvousState", &turned))), Ok(State::default()));
+    let mut reversed = attributes();
+    reversed.reverse();
+    assert_eq!(decode(&pickled(&object("_RendezvousState", &reversed))), Ok(State::default()));
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn a_vector_with_any_one_byte_changed_is_read_or_refused() {
 }
 
 #[test]
-fn every_truncated_vector_is_refused() {
+fn an_encoded_vector_is_refused_at_every_truncation() {
     for (_, state) in vectors().into_iter().filter(|(name, _)| name.starts_with("vector")) {
         let bytes = encode(&state);
         for end in 0..bytes.len() {

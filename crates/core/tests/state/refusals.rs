@@ -19,7 +19,7 @@ fn the_error_names_an_attribute_of_the_wrong_type() {
     for (name, value, message) in [
         ("round", &b"N"[..], "round of state that is not an int"),
         ("round", b"\x88", "round of state that is not an int"),
-        ("round", b"J\xff\xff\xff\xff", "round of state that is not an int from 0 on"),
+        ("round", b"J\xff\xff\xff\xff", "round of state that is not a non-negative int"),
         ("complete", b"K\x01", "complete of state that is not a bool"),
         ("closed", b"N", "closed of state that is not a bool"),
         ("deadline", b"K\x01", "deadline of state that is not a datetime"),
@@ -27,7 +27,7 @@ fn the_error_names_an_attribute_of_the_wrong_type() {
         ("participants", b"N", "participants of state that is not a dict"),
         ("wait_list", b"}", "wait_list of state that is not a set"),
         ("last_heartbeats", b"\x8f", "last_heartbeats of state that is not a dict"),
-        ("participants", b"}\x8c\x01aK\0s", "participants of state that is not a node"),
+        ("participants", b"}\x8c\x01aK\0s", "an entry of participants that is not a node"),
     ] {
         assert_eq!(refused_with(name, value), message);
     }
@@ -38,18 +38,18 @@ fn the_error_names_the_list_with_an_entry_of_the_wrong_type() {
     let node = node("a", 1);
     let entry = |value: &[u8]| [b"}", &node[..], value, b"s"].concat();
     for (name, value, message) in [
-        ("participants", entry(b"N"), "participants of state that is not an int"),
-        ("participants", entry(&time(STAMP, utc())), "participants of state that is not an int"),
-        ("last_heartbeats", entry(b"K\0"), "last_heartbeats of state that is not a datetime"),
+        ("participants", entry(b"N"), "an entry of participants that is not an int"),
+        ("participants", entry(&time(STAMP, utc())), "an entry of participants that is not an int"),
+        ("last_heartbeats", entry(b"K\0"), "an entry of last_heartbeats that is not a datetime"),
         (
             "last_heartbeats",
             entry(b"C\x0a\x07\xea\x0b\x0f\x11\x2b\x01\x01\xe2\x40"),
-            "last_heartbeats of state that is not a datetime",
+            "an entry of last_heartbeats that is not a datetime",
         ),
         ("participants", b"}K\0K\0s".to_vec(), "a key other than a str or a complete node"),
         ("participants", b"}}K\0s".to_vec(), "a key other than a str or a complete node"),
         ("wait_list", b"\x8f(K\0\x90".to_vec(), "a key other than a str or a complete node"),
-        ("wait_list", b"\x8f(\x8c\x01a\x90".to_vec(), "wait_list of state that is not a node"),
+        ("wait_list", b"\x8f(\x8c\x01a\x90".to_vec(), "an entry of wait_list that is not a node"),
     ] {
         assert_eq!(refused_with(name, &value), message);
     }
@@ -88,20 +88,21 @@ fn every_attribute_is_required() {
 }
 
 #[test]
-fn an_unknown_attribute_that_is_no_plain_value_is_refused() {
+fn an_unknown_attribute_that_is_a_container_or_a_node_is_refused() {
     for value in [&b"}"[..], b"\x8f", b")", &node("a", 1)] {
         assert_eq!(refused_with("later", value), "unknown attribute later of state that can't be preserved");
     }
 }
 
-/// The server relies on this: it accepts the write of a state that the decoder refuses only because the state is old.
+/// The server stores a state that is refused with `OldAgent`, and torch's agents then unpickle it. So `OldAgent` must
+/// mean that the state contains nothing else that is refused.
 #[test]
 fn an_old_state_is_reported_as_old_only_if_nothing_else_is_wrong() {
     let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();
     let old = object("_RendezvousState", &[attributes(), vec![("deadline", naive)]].concat());
     assert_eq!(refused(&pickled(&old)), StateError::OldAgent);
     let call = [&old[..], &class("os", "system"), b"\x8c\x02id\x85R0"].concat();
-    assert_eq!(message(&refused(&pickled(&call))), "os.system");
+    assert_eq!(message(&refused(&pickled(&call))), "unknown class os.system");
     let behind = [&pickled(&old)[..], b"."].concat();
     assert_eq!(message(&refused(&behind)), "bytes after the end");
 }
@@ -115,8 +116,8 @@ fn times_without_a_zone_or_outside_utc_are_refused() {
         "something other than the arguments of a time"
     );
 
-    let endless = vec![0x8a, 8, 255, 255, 255, 255, 255, 255, 255, 127];
-    for (days, seconds) in [(int(0), b"M\x10\x0e".to_vec()), (endless, int(0))] {
+    let max_days = vec![0x8a, 8, 255, 255, 255, 255, 255, 255, 255, 127];
+    for (days, seconds) in [(int(0), b"M\x10\x0e".to_vec()), (max_days, int(0))] {
         let zone = zone(delta(days, seconds, int(0)));
         assert_eq!(refused_with("deadline", &time(STAMP, zone)), "a zone other than UTC");
     }
@@ -177,7 +178,8 @@ fn a_class_name_is_accepted_only_in_its_own_module() {
         (TORCH, "_nodedesc"),
     ] {
         let at = class(module, name).len() + 1;
-        assert_eq!(refused(&pickled(&class(module, name))), malformed(&format!("{module}.{name}"), at));
+        let what = format!("unknown class {module}.{name}");
+        assert_eq!(refused(&pickled(&class(module, name))), malformed(&what, at));
     }
 }
 
@@ -248,11 +250,11 @@ fn nothing_may_remain_on_the_stack_or_after_the_state() {
     let end = state.len() + 2;
     assert_eq!(
         refused(&pickled(&[b"N", &state[..]].concat())),
-        malformed("more than the state at its end", end + 1)
+        malformed("items below the state on the stack", end + 1)
     );
     let trailing = [&pickled(&state)[..], b"N."].concat();
     assert_eq!(refused(&trailing), malformed("bytes after the end", end));
-    assert_eq!(refused(&pickled(&[b"\x80\x04", &state[..]].concat())), malformed("opcode 0x80", 2));
+    assert_eq!(refused(&pickled(&[b"\x80\x04", &state[..]].concat())), malformed("unknown opcode 0x80", 2));
 }
 
 #[test]
@@ -271,8 +273,8 @@ fn other_protocols_and_invalid_utf_8_are_refused() {
 #[test]
 fn every_other_opcode_is_refused() {
     let needed = b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.";
-    assert_eq!(needed.len(), 29, "30 with PROTO");
+    assert_eq!(needed.len(), 29, "the decoder accepts 30 opcodes: these and PROTO");
     for code in (0..=255).filter(|code| !needed.contains(code)) {
-        assert_eq!(refused(&[0x80, 4, code, b'.']), malformed(&format!("opcode {code:#04x}"), 2));
+        assert_eq!(refused(&[0x80, 4, code, b'.']), malformed(&format!("unknown opcode {code:#04x}"), 2));
     }
 }

@@ -85,9 +85,9 @@ pub(crate) fn vectors() -> Vec<(&'static str, State)> {
             State {
                 round: 1,
                 complete: true,
-                participants: (0..1000).map(|index| (thousandth(index), index)).collect(),
+                participants: (0..1000).map(|index| (nth_node(index), index)).collect(),
                 last_heartbeats: (0..1000)
-                    .map(|index| (thousandth(index), WallTime::from_micros(t0().micros() + index).unwrap()))
+                    .map(|index| (nth_node(index), WallTime::from_micros(t0().micros() + index).unwrap()))
                     .collect(),
                 ..State::default()
             },
@@ -109,12 +109,12 @@ pub(crate) fn vectors() -> Vec<(&'static str, State)> {
     ]
 }
 
-fn thousandth(index: i64) -> NodeDesc {
+fn nth_node(index: i64) -> NodeDesc {
     NodeDesc::new(format!("node-{index:04}"), 1000 + index, 0)
 }
 
 #[test]
-fn the_reference_vectors_are_read_and_written_in_no_more_bytes_than_by_torch() {
+fn reference_vectors_are_decoded_and_their_states_take_no_more_bytes_than_torchs() {
     for (name, state) in vectors() {
         let bytes = seed(name);
         assert_eq!(decode(&bytes).as_ref(), Ok(&state), "{name}");
@@ -125,7 +125,7 @@ fn the_reference_vectors_are_read_and_written_in_no_more_bytes_than_by_torch() {
 }
 
 #[test]
-fn a_set_is_read_in_any_order_and_written_sorted() {
+fn a_wait_list_of_two_nodes_survives_decoding_and_encoding() {
     let bytes = seed("vector_wait_list_two");
     let state = decode(&bytes).unwrap();
     let waiting = NodeDesc::new("10.0.0.3", 300, 1);
@@ -144,15 +144,15 @@ fn pickles_of_one_state_by_other_picklers_decode_to_the_same_state() {
 }
 
 fn unknown_opcode(code: u8, at: usize) -> StateError {
-    malformed(&format!("opcode {code:#04x}"), at)
+    malformed(&format!("unknown opcode {code:#04x}"), at)
 }
 
-fn unknown_global(module: &str, name: &str, at: usize) -> StateError {
-    malformed(&format!("{module}.{name}"), at)
+fn unknown_class(module: &str, name: &str, at: usize) -> StateError {
+    malformed(&format!("unknown class {module}.{name}"), at)
 }
 
 fn not_a_state(at: usize) -> StateError {
-    malformed("something other than a state at its end", at)
+    malformed("a pickle of something other than a state", at)
 }
 
 fn truncated(missing: u64, at: usize) -> StateError {
@@ -168,12 +168,12 @@ fn not_a_pickle(first: u8) -> StateError {
 fn refused() -> Vec<(&'static str, StateError)> {
     const TORCH: &str = crate::assembly::TORCH;
     vec![
-        ("hostile_os_system", unknown_global("posix", "system", 28)),
-        ("hostile_eval", unknown_global("builtins", "eval", 29)),
-        ("hostile_in_round", unknown_global("posix", "system", 121)),
-        ("hostile_in_participants", unknown_global("posix", "system", 244)),
-        ("hostile_other_class", unknown_global(TORCH, "DynamicRendezvousHandler", 85)),
-        ("hostile_dotted_name", unknown_global(TORCH, "os.system", 70)),
+        ("hostile_os_system", unknown_class("posix", "system", 28)),
+        ("hostile_eval", unknown_class("builtins", "eval", 29)),
+        ("hostile_in_round", unknown_class("posix", "system", 121)),
+        ("hostile_in_participants", unknown_class("posix", "system", 244)),
+        ("hostile_other_class", unknown_class(TORCH, "DynamicRendezvousHandler", 85)),
+        ("hostile_dotted_name", unknown_class(TORCH, "os.system", 70)),
         ("hostile_global_opcode", unknown_opcode(b'c', 2)),
         ("hostile_inst", unknown_opcode(b'i', 3)),
         ("hostile_obj", unknown_opcode(b'o', 4)),

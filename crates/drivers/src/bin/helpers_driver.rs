@@ -21,7 +21,7 @@ fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let words: Vec<_> = arguments.iter().map(String::as_str).collect();
     match run(&words) {
-        Ok(answer) => println!("ok {answer}"),
+        Ok(result) => println!("ok {result}"),
         Err(error) => {
             let name = match error.failure() {
                 Some(failure) => format!("{failure:?}"),
@@ -50,22 +50,23 @@ fn run(words: &[&str]) -> Result<String> {
         ["get_all", endpoint, prefix, world_size, rank, timeout] => {
             get_all(&connect(endpoint)?, number(rank), prefix, number(world_size), millis(timeout)).map(text)
         }
-        ["create", endpoint, role, world_size, timeout] => {
+        ["create", endpoint, mode, world_size, timeout] => {
             let Endpoint { host, port } = endpoint.parse()?;
             let options = C10dStoreOptions::new(host, port)
-                .is_server(role == "serve")
+                .is_server(mode == "serve")
                 .world_size(number(world_size))
                 .timeout(millis(timeout));
             let store = create_c10d_store(&options)?;
             println!("ok {}", store.port());
-            std::io::stdin().read_to_end(&mut Vec::new()).expect("an input");
+            std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input is readable");
             Ok("closed".into())
         }
         _ => panic!("no such command: {words:?}"),
     }
 }
 
-/// Connects with a timeout that is longer than the timeout of any helper, so that the helper's timeout applies.
+/// Connects with a timeout of 60 s, which is longer than any TIMEOUT_MS of the tests, so that the helper's timeout
+/// applies.
 fn connect(endpoint: &str) -> Result<TcpStore> {
     let options = TcpStoreOptions::new(endpoint.parse()?);
     TcpStore::open(options.timeout(Duration::from_secs(60)))

@@ -1,7 +1,7 @@
 //! Runs many nodes of one job in one process. Measures the time until all of them are in a round, the number of
-//! compare-and-sets, and the time until all nodes know that one of them rejoins.
+//! compare-and-sets, and the median and longest time until the other nodes are notified that one node rejoins.
 //!
-//! `many_nodes NODES [ENDPOINT]` prints one line of JSON. Without an endpoint, it starts a store server itself.
+//! `many_nodes NODES [ENDPOINT]` prints one line of JSON. Without an endpoint, the nodes use a server in this process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -17,7 +17,7 @@ use rallypoint_store::{Endpoint, Store, TcpStore, TcpStoreOptions, TcpStoreServe
 struct CountingBackend(C10dBackend);
 
 static WRITES: AtomicUsize = AtomicUsize::new(0);
-/// The time of the first successful compare-and-set since it was last cleared.
+/// The time of the first successful compare-and-set after `measure_wakeups` has cleared this value.
 static FIRST_CHANGE: Mutex<Option<Instant>> = Mutex::new(None);
 
 impl RendezvousBackend for CountingBackend {
@@ -101,7 +101,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         "{{\"nodes\": {nodes}, \"seconds\": {seconds:.6}, \"writes\": {writes}, \"woken\": {median:.6}, \
          \"woken_last\": {last:.6}}}"
     );
-    // The process exits without dropping the handlers, because the nodes would leave the rendezvous one by one.
+    // The process exits without dropping the handlers. Dropping them would stop their heartbeat threads one by one.
     std::process::exit(0);
 }
 
@@ -124,19 +124,20 @@ fn measure_wakeups(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
         });
     }
     ready.wait();
-    // All threads need time to start waiting. Heartbeats do not end their waits, because they do not change the round.
+    // All threads need time to start waiting. A heartbeat does not end a wait, because `wait_for_change` only waits for
+    // the signal that a node wants the next round.
     std::thread::sleep(Duration::from_millis(500));
     *FIRST_CHANGE.lock().expect("no thread panics while it has the lock") = None;
     let first = Arc::clone(first);
     std::thread::spawn(move || first.next_rendezvous());
-    // While the main thread sleeps, the messages of the other threads do not wake it. Waking it would delay those
+    // Sleep before receiving. Every message would wake a blocked receiver, and those wake-ups would delay the other
     // threads.
     std::thread::sleep(Duration::from_millis(300));
     let wakeups: Vec<Instant> = receiver.iter().take(waiting_handlers.len()).collect();
     let changed = FIRST_CHANGE
         .lock()
         .expect("no thread panics while it has the lock")
-        .expect("the change woke the nodes");
+        .expect("the rejoining node has changed the state");
     let mut delays: Vec<_> =
         wakeups.iter().map(|at| at.saturating_duration_since(changed).as_secs_f64()).collect();
     delays.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! Decodes states of a rendezvous, or the base64 values in which a store contains them, for interop tests. Each line of
-//! input is one state or value in hex.
+//! Decodes pickled rendezvous states, or the base64 values that stores contain for them, for interop tests. Each line
+//! of input is the hex of one state or value.
 //!
 //! ```text
 //! state_codec < LINES        for each pickled state: prints `ok`, the state, and the hex of our encoding of it
@@ -15,11 +15,11 @@ use rallypoint_core::rendezvous::{StateError, cell, pickle};
 
 fn main() -> std::io::Result<()> {
     let mode = std::env::args().nth(1);
-    let answer = match mode.as_deref() {
-        None => state_answer,
-        Some("cell") => cell_answer,
+    let decode = match mode.as_deref() {
+        None => recode_state,
+        Some("cell") => decode_cell,
         Some(other) => {
-            eprintln!("state_codec: {other:?} is not \"cell\"");
+            eprintln!("state_codec: unknown mode {other:?}\nhint: pass \"cell\" or no argument");
             std::process::exit(2);
         }
     };
@@ -28,7 +28,7 @@ fn main() -> std::io::Result<()> {
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         match from_hex(line.trim()) {
-            Some(bytes) => match answer(&bytes, &limits) {
+            Some(bytes) => match decode(&bytes, &limits) {
                 Ok(text) => writeln!(out, "ok\t{text}")?,
                 Err(error) => writeln!(out, "error\t{error}")?,
             },
@@ -38,13 +38,13 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-fn state_answer(bytes: &[u8], limits: &Limits) -> Result<String, StateError> {
+fn recode_state(bytes: &[u8], limits: &Limits) -> Result<String, StateError> {
     let state = pickle::decode(bytes, limits)?;
-    let written = pickle::encode(&state, limits)?;
-    Ok(format!("{state:?}\t{}", to_hex(&written)))
+    let encoded = pickle::encode(&state, limits)?;
+    Ok(format!("{state:?}\t{}", to_hex(&encoded)))
 }
 
-fn cell_answer(value: &[u8], limits: &Limits) -> Result<String, StateError> {
+fn decode_cell(value: &[u8], limits: &Limits) -> Result<String, StateError> {
     cell::decode(value, limits).map(|bytes| to_hex(&bytes))
 }
 

@@ -1,8 +1,8 @@
-//! Runs store operations that it reads from standard input, for interop tests that use the same server or file.
+//! Runs store operations that it reads from standard input. In interop tests, torch uses the same server or file.
 //!
 //! ```text
-//! store_driver tcp  HOST:PORT TIMEOUT_MS [PREFIX...]     with a PrefixStore around it for each prefix
-//! store_driver file PATH TIMEOUT_MS NUM_WORKERS          a negative number of workers means none
+//! store_driver tcp  HOST:PORT TIMEOUT_MS [PREFIX...]     wraps the store in a PrefixStore for each prefix
+//! store_driver file PATH TIMEOUT_MS NUM_WORKERS          with a negative NUM_WORKERS, the file is never deleted
 //! ```
 //!
 //! Opens the store and prints `ok` or `err NAME MESSAGE`. Then each line of standard input is one operation, for which
@@ -40,7 +40,7 @@ fn main() {
     };
     answer(Ok(String::new()));
     for line in std::io::stdin().lock().lines() {
-        let line = line.expect("lines of text");
+        let line = line.expect("standard input is UTF-8");
         let words: Vec<_> = line.split(' ').collect();
         match words[..] {
             ["close"] => {
@@ -122,13 +122,14 @@ fn run(store: &dyn Store, words: &[&str]) -> Result<String, StoreError> {
             let sums = (0..number(times)).map(|_: u32| store.add(key, 1).map(|sum| sum.to_string()));
             sums.collect::<Result<Vec<_>, _>>()?.join(" ")
         }
-        // `synchronize` and `meet` call helper functions whose other ranks run torch.
+        // `synchronize` and `elastic_barrier` run our versions of torch's elastic helpers. The other ranks run torch's.
         ["synchronize", data, rank, size, prefix, timeout] => {
             list(&synchronize(store, &bytes(data), number(rank), number(size), prefix, millis(timeout))?)
         }
-        ["meet", prefix, rank, size, timeout] => {
-            let at = Barrier::new(prefix, number(size)).rank(number::<u64>(rank)).timeout(millis(timeout));
-            done(barrier(store, &at)?)
+        ["elastic_barrier", prefix, rank, size, timeout] => {
+            let options =
+                Barrier::new(prefix, number(size)).rank(number::<u64>(rank)).timeout(millis(timeout));
+            done(barrier(store, &options)?)
         }
         _ => panic!("no such command: {words:?}"),
     })
@@ -148,7 +149,7 @@ fn answer(result: Result<String, StoreError>) {
         }
     };
     let mut out = std::io::stdout().lock();
-    // A failed write means that the test has ended. The caller closes the store next.
+    // A failed write means that the test has ended. `main` then reaches the end of its input and closes the store.
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 

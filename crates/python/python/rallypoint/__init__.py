@@ -45,8 +45,8 @@ def _available_submodules():
     return _SUBMODULES
 
 
-# If a process forks while another thread imports a module, the child waits forever for that thread, which it does not
-# have. So a fork waits until the import is complete.
+# If a process forks while another thread imports a module, the import never completes in the child, because that thread
+# does not exist there. The child would wait for it forever. So a fork waits until the import is complete.
 _import_lock = _RLock()
 
 
@@ -66,8 +66,8 @@ def _after_in_child():
 
 
 def _call_extension(hook):
-    # The extension does not register fork hooks itself. If a fork were waiting for its import, Python would skip the
-    # extension's `before` hook for that fork and run only its `after` hooks.
+    # The extension does not register fork hooks itself. If it registered them during an import for which a fork waits,
+    # Python would skip its `before` hook for that fork and run only its `after` hooks.
     extension = _sys.modules.get(f"{__name__}._rallypoint")
     getattr(extension, hook, lambda: None)()
 

@@ -7,7 +7,7 @@ import sysconfig
 
 
 def find_command() -> "str | None":
-    """Returns the path of the command in this environment's scripts or the user's, or `None`."""
+    """Returns the path of the command in the scripts folder of this environment or of the user, or `None`."""
     folders = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     folders.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
     return shutil.which("rallypoint", path=os.pathsep.join(folders))

@@ -1,8 +1,8 @@
 """The exceptions of the stores, with torch's names and base classes.
 
-If torch is loaded, each exception is also an instance of torch's class of the same name, so that
-`except torch.distributed.DistStoreError` catches it. Torch is never imported for that: a program that has not loaded
-torch cannot refer to torch's classes.
+If torch is loaded, each exception is also an instance of torch's class of the same name (for `NotANumberError`, of
+`DistNetworkError`), so that `except torch.distributed.DistStoreError` catches it. Torch is never imported for that: a
+program that has not loaded torch cannot refer to torch's classes.
 """
 
 import sys
@@ -13,7 +13,7 @@ class DistError(RuntimeError):
 
     def __reduce__(self) -> "tuple[object, ...]":
         # Pickle by the public class: the class that also derives from torch's cannot be imported by name.
-        public = next(base for base in type(self).__mro__ if "_torch_twin" not in vars(base))
+        public = next(base for base in type(self).__mro__ if "_derives_from_torch" not in vars(base))
         return public, self.args
 
 
@@ -53,8 +53,8 @@ def class_to_raise(ours: type, module: str = "torch.distributed", name: "str | N
     Args:
         ours: one of our exception classes.
         module: the module with torch's class.
-        name: the name of torch's class. The default is the first of the names of `ours` and its bases that `module`
-            has.
+        name: the name of torch's class. By default, it is the name of `ours`, or of the nearest base of `ours` for
+            which `module` has a class.
     """
     torch_module = sys.modules.get(module)
     names = [name] if name else [base.__name__ for base in ours.__mro__ if base.__module__ == ours.__module__]
@@ -63,11 +63,12 @@ def class_to_raise(ours: type, module: str = "torch.distributed", name: "str | N
     if torch_class is None:
         return ours
     key = ours, torch_class
-    twin = _twins.get(key)
-    if twin is None:
-        body = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__qualname__": ours.__qualname__, "_torch_twin": True}
-        twin = _twins.setdefault(key, type(ours.__name__, (ours, torch_class), body))
-    return twin
+    combined = _combined_classes.get(key)
+    if combined is None:
+        body = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__qualname__": ours.__qualname__, "_derives_from_torch": True}
+        combined = _combined_classes.setdefault(key, type(ours.__name__, (ours, torch_class), body))
+    return combined
 
 
-_twins: "dict[tuple[type, type], type]" = {}
+# The classes derived from both one of our classes and one of torch's, by that pair.
+_combined_classes: "dict[tuple[type, type], type]" = {}

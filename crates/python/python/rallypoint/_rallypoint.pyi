@@ -14,8 +14,8 @@ class Store:
     ValueError if an argument is invalid, and NotImplementedError if this kind of store does not have the operation.
 
     Derive from Store to write a store in Python. Define set, get, add, check, compare_set, wait and every other method
-    that the program calls. append, multi_get, multi_set and barrier have fallbacks, which call those. Such a store can
-    be passed to PrefixStore.
+    that the program calls. append, multi_get, multi_set and barrier have fallbacks, which call the first six. Such
+    a store can be passed to PrefixStore.
     """
 
     def __init__(self) -> None: ...
@@ -128,7 +128,7 @@ class TCPStore(Store):
         timeout: the timeout of connecting and of operations that wait. The default is 300 s.
         wait_for_workers: whether the process with the server waits until world_size processes have connected.
         multi_tenant: whether all stores of this process with the same port share one server.
-        master_listen_fd: the file descriptor of a bound socket. The server listens on it, and closes it at the end.
+        master_listen_fd: the file descriptor of a bound socket. The server listens on it, and closes it when it stops.
         use_libuv: ignored. Torch has this argument.
 
     Raises:
@@ -205,7 +205,7 @@ class PrefixStore(Store):
         """The store below all nested prefixes."""
 
     def clone(self) -> PrefixStore:
-        """Returns a PrefixStore with the same prefix in a clone of the underlying store."""
+        """Returns a PrefixStore with the same prefix over a clone of the underlying store."""
 
 @final
 class RendezvousCell:

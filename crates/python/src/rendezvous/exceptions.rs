@@ -64,7 +64,8 @@ fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -
 
 /// Returns the exception for a store that failed.
 ///
-/// An exception of a store written in Python is raised unchanged, unless it is of a type that stores usually raise.
+/// A failure of a store becomes the `__cause__` of a `RendezvousConnectionError`. An exception of a store written in
+/// Python is raised unchanged if its type is not one that stores usually raise.
 fn connection_exception(py: Python<'_>, source: StoreError) -> PyErr {
     let is_foreign = matches!(source, StoreError::Foreign(_));
     let cause = error::to_python(py, source);

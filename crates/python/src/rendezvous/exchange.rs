@@ -41,7 +41,7 @@ pub(super) fn exchange_store_info(
     Ok((info.master_addr, info.master_port))
 }
 
-/// Returns the values that all ranks have set under the prefix.
+/// Waits until all ranks have set their values under the prefix, and returns the values in the order of the ranks.
 #[pyfunction]
 pub(super) fn get_all<'py>(
     py: Python<'py>,
@@ -56,7 +56,7 @@ pub(super) fn get_all<'py>(
     Ok(to_python(py, values))
 }
 
-/// Sets this rank's value, and returns the values of all ranks.
+/// Sets this rank's value, waits for the values of all ranks, and returns them in the order of the ranks.
 #[pyfunction]
 pub(super) fn synchronize<'py>(
     py: Python<'py>,
@@ -73,7 +73,8 @@ pub(super) fn synchronize<'py>(
     Ok(to_python(py, values))
 }
 
-/// Waits until all ranks have arrived. After a timeout, returns the missing ranks if they are known.
+/// Waits until all ranks have arrived, and returns an empty list. After a timeout, returns the missing ranks if they
+/// are known, and otherwise raises the timeout.
 #[pyfunction]
 pub(super) fn barrier(
     py: Python<'_>,

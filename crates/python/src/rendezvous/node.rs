@@ -98,8 +98,8 @@ impl RendezvousNode {
         let handler = self.handler()?;
         let guard = detached(py, || self.call_lock.lock())?;
         let joined = detached(py, || handler.next_rendezvous()).and_then(|joined| {
-            // Run the handler of a signal that arrived as `next_rendezvous` returned. If the handler ran and raised only
-            // after this method, the node would stay in the round.
+            // Run the handler of a signal that arrived as `next_rendezvous` returned. If the handler raised its
+            // exception only after this method returned, the node would stay in the round.
             forward(py).and_then(|()| py.check_signals()).map(|()| joined)
         });
         let round = match joined {

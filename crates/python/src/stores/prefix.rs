@@ -27,7 +27,7 @@ struct Target {
 }
 
 impl PyPrefixStore {
-    /// Returns the store behind this one, or `None` before `__init__`.
+    /// Returns this store as a [`Source::Prefix`], or `None` before `__init__`.
     pub(super) fn source(&self, py: Python<'_>) -> PyResult<Option<Source>> {
         let Some(target) = self.target.get() else { return Ok(None) };
         Ok(Some(Source::Prefix(target.prefix.clone(), Box::new(source(target.store.bind(py))?))))
@@ -84,7 +84,7 @@ impl PyPrefixStore {
         Ok(inner.unbind())
     }
 
-    /// Returns a PrefixStore with the same prefix in a clone of the underlying store.
+    /// Returns a PrefixStore with the same prefix over a clone of the underlying store.
     fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let Target { prefix, store } = Self::target(slf)?;
         let inner = store.bind(slf.py()).call_method0("clone")?;
@@ -105,7 +105,8 @@ pub(crate) fn prefix_store_for<'py>(
     Ok(Bound::new(py, PyClassInitializer::from(PyStore::empty()).add_subclass(prefixed))?.into_any())
 }
 
-/// Returns whether the object is one of torch's stores. Does not import torch: without it, no such object exists.
+/// Returns whether the object is one of torch's stores. Does not import torch: if the program has not imported it, no
+/// such object exists.
 fn is_torch_store(object: &Bound<'_, PyAny>) -> bool {
     let check = || -> PyResult<bool> {
         let modules = object.py().import("sys")?.getattr("modules")?;

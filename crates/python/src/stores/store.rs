@@ -23,8 +23,8 @@ use crate::python_store::PythonStore;
 /// ValueError if an argument is invalid, and NotImplementedError if this kind of store does not have the operation.
 ///
 /// Derive from Store to write a store in Python. Define set, get, add, check, compare_set, wait and every other method
-/// that the program calls. append, multi_get, multi_set and barrier have fallbacks, which call those. Such a store can
-/// be passed to PrefixStore.
+/// that the program calls. append, multi_get, multi_set and barrier have fallbacks, which call the first six. Such
+/// a store can be passed to PrefixStore.
 #[pyclass(name = "Store", module = "rallypoint", subclass, frozen, weakref)]
 pub(crate) struct PyStore {
     /// The Rust store behind a TCPStore, FileStore or HashStore.
@@ -104,7 +104,7 @@ impl Source {
     /// immediately as in torch.
     fn effective_timeout(&self, timeout: Timeout) -> Option<Duration> {
         match self {
-            Source::Native(native) if native.settings().kind() == StoreKind::Tcp => {
+            Source::Native(native) if native.original_store().kind() == StoreKind::Tcp => {
                 Some(timeout.zero_as_immediate())
             }
             Source::Prefix(_, inner) => inner.effective_timeout(timeout),
@@ -114,7 +114,7 @@ impl Source {
 
     fn has_extended_api(&self) -> bool {
         match self {
-            Source::Native(native) => native.settings().has_extended_api(),
+            Source::Native(native) => native.original_store().has_extended_api(),
             Source::Prefix(_, inner) => inner.has_extended_api(),
             Source::Python(store) => store.has_extended_api(),
         }
@@ -144,7 +144,7 @@ fn own_source(slf: &Bound<'_, PyStore>) -> PyResult<Option<Source>> {
     }
 }
 
-/// The classes whose `__init__` opens a store.
+/// The classes whose `__init__` must run before the store can be used.
 fn native_classes(py: Python<'_>) -> [Bound<'_, PyType>; 4] {
     [
         py.get_type::<super::tcp::PyTcpStore>(),
@@ -159,7 +159,8 @@ fn is_exactly_native(object: &Bound<'_, PyAny>) -> bool {
     native_classes(object.py()).iter().any(|class| object.get_type().is(class))
 }
 
-/// Returns whether an object without a Rust store is of a class whose `__init__` sets one.
+/// Returns whether a store for which `own_source` returned `None` needs its `__init__` first. If not, it is written in
+/// Python.
 fn is_uninitialized(object: &Bound<'_, PyAny>) -> bool {
     native_classes(object.py()).iter().any(|class| object.is_instance(class).unwrap_or(false))
 }
@@ -235,8 +236,8 @@ fn call<T: Send>(
     run(py, || call(&*source.store()?))
 }
 
-/// Runs an operation that waits for at most `timeout`, or else for the store's own timeout. If it times out, the
-/// exception has torch's message.
+/// Runs an operation that waits for at most `timeout`, or for the store's own timeout if that is `None`. If the
+/// operation times out, the exception has torch's message.
 fn wait<T: Send>(
     py: Python<'_>,
     source: &Source,

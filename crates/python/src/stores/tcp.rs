@@ -30,7 +30,7 @@ use crate::process::{Native, Original};
 ///     timeout: the timeout of connecting and of operations that wait. The default is 300 s.
 ///     wait_for_workers: whether the process with the server waits until world_size processes have connected.
 ///     multi_tenant: whether all stores of this process with the same port share one server.
-///     master_listen_fd: the file descriptor of a bound socket. The server listens on it, and closes it at the end.
+///     master_listen_fd: the file descriptor of a bound socket. The server listens on it, and closes it when it stops.
 ///     use_libuv: ignored. Torch has this argument.
 ///
 /// Raises:
@@ -150,7 +150,7 @@ impl PyTcpStore {
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let opened = Self::opened(slf)?;
         let (client, server) = slf.py().detach(|| match opened.native.tcp() {
-            None => ("<none in this process yet>".into(), None),
+            None => ("<not shown in a forked process>".into(), None),
             Some(store) => (format_socket(store), store.server().map(|server| server.port())),
         });
         let server = server.map_or("<nullptr>".into(), |port| format!("TCPServer(port={port})"));
@@ -272,8 +272,8 @@ impl OpenArguments {
 
 /// Returns the host to bind for a server at `host`. An empty string means all addresses.
 ///
-/// An address and `localhost` are bound as given. Any other name is the name of this machine for other machines, and may
-/// resolve to a different address on this machine.
+/// An IP address and `localhost` are bound as given. Any other name is the one by which other machines reach this
+/// machine. On this machine, it may resolve to another address, so the server binds all addresses.
 fn bind_host(host: &str) -> &str {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     if bare.parse::<IpAddr>().is_ok() || host == "localhost" { host } else { "" }
@@ -286,8 +286,8 @@ fn format_socket(store: &TcpStore) -> String {
         false => format!("[{}]:{}", address.ip(), address.port()),
     };
     match store.socket() {
-        Some((number, local, remote)) => {
-            format!("SocketImpl(fd={number}, addr={}, remote={})", name(local), name(remote))
+        Some((fd, local, remote)) => {
+            format!("SocketImpl(fd={fd}, addr={}, remote={})", name(local), name(remote))
         }
         None => "SocketImpl(in use)".into(),
     }

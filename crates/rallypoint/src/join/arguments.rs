@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_node_rank_for_c10d_is_refused_as_a_flag_and_causes_a_warning_as_a_variable() {
         let error = parameters("--node-rank 1", &[]).0.unwrap_err();
-        assert!(error.starts_with("--node-rank 1 can't be hono"), "{error}");
+        assert!(error.starts_with("--node-rank 1 can't be honored"), "{error}");
         let (made, warnings) = parameters("", &[("PET_NODE_RANK", "1")]);
         assert_eq!(made.unwrap().backend, "c10d");
         assert!(

@@ -41,7 +41,7 @@ const READ: &[(&str, &str, &str)] = &[
     (
         "TORCH_ELASTIC_WORKER_IDENTICAL",
         "run",
-        "1: all nodes have the same workers, so ranks need no exchange.",
+        "1: all nodes have the same number of workers with one role, so each node computes the ranks itself.",
     ),
     ("TORCHELASTIC_HEALTH_CHECK_PORT", "run", "Default of `--health-check`."),
     ("TORCHELASTIC_ERROR_FILE", "run", "File for the first failure of the job, in torch's form."),
@@ -51,7 +51,7 @@ const READ: &[(&str, &str, &str)] = &[
     (
         "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
         "run",
-        "Seconds after which a worker that cannot be interrupted is given up.",
+        "Seconds that a worker may be in uninterruptible sleep before the agent gives up.",
     ),
     ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "run, join", "1: workers get a store of their own, as in torch."),
     (
@@ -93,8 +93,8 @@ pub(super) fn markdown() -> String {
         READ.iter().map(|(name, commands, meaning)| [code(name), (*commands).into(), (*meaning).into()]);
     let set = SET.iter().map(|(name, meaning)| [code(name), (*meaning).into()]);
     format!(
-        "## Defaults of flags\n\n`run` and `join` read the variables of torchrun. A flag on the command line wins. The value for a flag without a\n\
-         value is 1 or 0.\n\n{}\n## Variables that commands read\n\n{}\n## Variables of workers\n\n\
+        "## Defaults of flags\n\n`run` and `join` read the variables of torchrun. A flag on the command line wins. For a flag that takes no\n\
+         value, the variable is 1 or 0.\n\n{}\n## Variables that commands read\n\n{}\n## Variables of workers\n\n\
          Workers inherit the environment of the agent. In addition, the agent sets:\n\n{}",
         table(["variable", "flag", "command"], flags()),
         table(["variable", "command", "meaning"], read),
@@ -122,8 +122,8 @@ fn variables(cli: &clap::Command, command: &str) -> Vec<(String, String)> {
     flags.map(|(variable, long)| (variable, format!("--{long}"))).collect()
 }
 
-/// Checks the documentation of the variables in `read`, which are those that a command reads. The documented `PET_…`
-/// variables of the command must be the same, and all other variables in `read` must be documented.
+/// Checks that the variables that a command reads are documented. The `PET_…` variables in `read` must be those of the
+/// command's flags. Every other variable in `read` must have a row in [`READ`] that names the command.
 #[cfg(test)]
 pub(crate) fn assert_documented(command: &str, read: &std::collections::BTreeSet<String>) {
     let flags = variables(&Cli::command(), command).into_iter().map(|(variable, _)| variable).collect();

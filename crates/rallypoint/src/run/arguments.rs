@@ -168,7 +168,7 @@ pub(crate) struct RunArgs {
         help_heading = "Observability"
     )]
     pub(super) log_format: String,
-    /// Torch's name for the event log: null, console or dynamic_rendezvous (the same as null) [default: null]
+    /// Destination of events, by torch's names: null, console or dynamic_rendezvous (the same as null) [default: null]
     #[arg(long, alias = "event_log_handler", value_name = "NAME", help_heading = "Observability")]
     pub(super) event_log_handler: Option<String>,
     /// Write events as lines of JSON to a file; - for standard error

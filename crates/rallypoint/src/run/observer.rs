@@ -23,11 +23,11 @@ impl LaunchObserver for RunObserver {
         Arc::clone(&self.0) as _
     }
 
-    fn formed(&self, world: &str) {
+    fn formed(&self, description: &str) {
         self.0.end();
         match std::io::stderr().is_terminal() {
-            true => output::write_stderr(world),
-            false => tracing::info!("{world}"),
+            true => output::write_stderr(description),
+            false => tracing::info!("{description}"),
         }
     }
 

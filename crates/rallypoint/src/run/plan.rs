@@ -107,7 +107,9 @@ fn monitor_interval(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result
         environment.number(args.monitor_interval, "--monitor-interval", python::float)?.unwrap_or(0.1);
     match seconds > 0.0 && seconds <= MAX_SECONDS {
         true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err(Refusal::value(format!("--monitor-interval {seconds} must be greater than 0"))),
+        false => Err(Refusal::value(format!(
+            "--monitor-interval {seconds} must be greater than 0 and at most {MAX_SECONDS} seconds"
+        ))),
     }
 }
 
@@ -116,9 +118,9 @@ fn max_restart_backoff(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Res
     let seconds = seconds.unwrap_or(30.0);
     match (0.0..=MAX_SECONDS).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
-        false => {
-            Err(Refusal::value(format!("--max-restart-backoff {seconds} must be 0 or a number of seconds")))
-        }
+        false => Err(Refusal::value(format!(
+            "--max-restart-backoff {seconds} must be from 0 to {MAX_SECONDS} seconds"
+        ))),
     }
 }
 
@@ -148,7 +150,7 @@ fn signals(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<(Vec<i32
             }
             Some(number) if !reaches_agent(number) => {
                 return Err(Refusal::value(format!(
-                    "--signals-to-handle: {name} can't be handled here: it stops, resumes or crashes a process; use SIGTERM, \
+                    "--signals-to-handle: {name} is not supported, because it is not forwarded to the agent; use SIGTERM, \
                      SIGINT, SIGUSR1 or a similar signal"
                 )));
             }

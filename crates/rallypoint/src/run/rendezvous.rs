@@ -35,7 +35,8 @@ pub(super) struct RendezvousFlags {
 /// The kind of rendezvous that the flags select.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A c10d rendezvous on a free port of this machine, because of `--standalone` or because there is only one node.
+    /// A c10d rendezvous on a free port of this machine. It is selected by `--standalone`, or if there is only one node
+    /// and no backend other than `static`, no endpoint and no master port is set.
     OneMachine,
     Static,
     /// A rendezvous whose backend assigns the group ranks.

@@ -12,9 +12,9 @@ use rallypoint_agent::{CommandMode, EventLog, LaunchConfig, check_workers, is_di
 use crate::flags::FlagEnvironment;
 use crate::refusal::Refusal;
 
-/// Returns the Python interpreter of the workers: `PYTHON_EXEC` if it is set, or else the first one that exists in
-/// the activated environments, in the directory of this program, and on the `PATH`. Fails if `PYTHON_EXEC` does not
-/// exist, or if there is no interpreter.
+/// Returns the Python interpreter of the workers: `PYTHON_EXEC` if it is set, or else the first one that is found. The
+/// search order is: the activated environments, the directory of this program, the `PATH`. Fails if `PYTHON_EXEC` is
+/// not an executable file, or if no interpreter is found.
 ///
 /// `invoked_as` is the name of this program as the user typed it. If that is a link into an environment, the
 /// interpreter of that environment is not used, because links are not followed.
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_or_script_is_named() {
+    fn the_error_for_a_missing_program_or_script_names_it() {
         let dir = tempfile::tempdir().unwrap();
         file(&dir.path().join("data"), 0o644);
         let path = dir.path().as_os_str();

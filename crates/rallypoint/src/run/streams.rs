@@ -49,7 +49,7 @@ pub(super) fn parse_ranks(text: &str) -> Result<Option<Vec<u32>>, Refusal> {
     Ok(Some(ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()))
 }
 
-/// Parses a comma-separated list of texts. A text contains a comma where the list has `,,`.
+/// Parses a comma-separated list of texts. `,,` stands for a comma inside a text.
 pub(super) fn parse_list(text: &str) -> Vec<String> {
     let mut items = vec![String::new()];
     let mut chars = text.chars().peekable();

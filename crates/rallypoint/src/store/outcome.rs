@@ -69,8 +69,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the output without `--json`. Control characters in names and values are escaped only if standard
-    /// output is a terminal.
+    /// Returns the text that is printed without `--json`. If standard output is a terminal, control characters in
+    /// names and values are escaped, except in a value with `--raw`.
     fn text(&self, terminal: bool) -> Vec<u8> {
         let name = |key: &str| match terminal {
             true => output::escape_control(key.as_bytes(), &[]),
@@ -194,12 +194,12 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         Some(Failure::Indeterminate(_)) if op == Some(Op::Barrier) => (
             UNREACHABLE,
             "indeterminate",
-            "other clients may have passed; use another key for the next barrier",
+            "other clients may have passed the barrier; use another key for the next barrier",
         ),
         Some(Failure::Indeterminate(_)) => (
             UNREACHABLE,
             "indeterminate",
-            "read the key to check whether it was carried out before you repeat it",
+            "before you repeat the operation, read the key to check whether it was carried out",
         ),
         Some(Failure::Protocol(..)) => (
             FAILURE,
@@ -208,7 +208,7 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
         ),
         Some(Failure::Unsupported(_)) => (FAILURE, "unsupported", ""),
         Some(Failure::TooLarge { what: Oversized::Reply, .. }) => {
-            (FAILURE, "failed", "this command accepts no longer replies; request less at a time")
+            (FAILURE, "failed", "the reply is longer than this command accepts; request less data at a time")
         }
         Some(Failure::TooLarge { .. }) => {
             (USAGE, "usage", "store the value in parts, or store the path of a file")

@@ -38,7 +38,7 @@ fn describe_state(run_id: &str, state: &State, now: WallTime) -> String {
         let _ = write!(text, "{name}: {}\n{}", lines.len(), lines.concat());
     };
     // Group ranks are final only if the round is complete.
-    let rank = |rank: &i64| if state.complete { format!("rank {rank}: ") } else { String::new() };
+    let rank = |rank: &i64| if state.complete { format!("group rank {rank}: ") } else { String::new() };
     let mut participants: Vec<_> = state.participants.iter().collect();
     participants.sort_by_key(|(_, rank)| **rank);
     list("participants", &mut participants.into_iter().map(|(node, number)| (rank(number), node)));
@@ -78,8 +78,8 @@ mod tests {
             describe_state("job", &state, time(10)),
             "rendezvous job: round 3, complete\n\
              participants: 2\n  \
-             rank 0: b (pid 7, local id 0), heartbeat 1970-01-01T00:00:11.000000Z (in 1.0 s)\n  \
-             rank 1: a (pid 7, local id 0), heartbeat 1970-01-01T00:00:08.000000Z (2.0 s ago)\n\
+             group rank 0: b (pid 7, local id 0), heartbeat 1970-01-01T00:00:11.000000Z (in 1.0 s)\n  \
+             group rank 1: a (pid 7, local id 0), heartbeat 1970-01-01T00:00:08.000000Z (2.0 s ago)\n\
              wait list: 1\n  \
              c (pid 7, local id 0), heartbeat 1970-01-01T00:00:10.000000Z (0.0 s ago)\n\
              redundancy list: 1\n  \

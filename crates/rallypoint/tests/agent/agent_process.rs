@@ -10,7 +10,7 @@ use std::time::Duration;
 use rallypoint_testkit::{ChildGuard, Lines, WAIT_TIMEOUT, eventually_or};
 use rustix::process::{Pid, Signal};
 
-/// The environment variable that marks all processes of one agent. Each agent has another value.
+/// The environment variable that marks all processes of one agent. Its value is different for each agent.
 pub(crate) const MARK: &str = "RALLYPOINT_TEST_MARK";
 
 pub(crate) fn random() -> u64 {
@@ -45,7 +45,7 @@ impl Agent {
         })
     }
 
-    /// Starts the agent through the command `before`, which executes it.
+    /// Starts the command `before` and appends the command line of the agent, which that command must execute.
     pub(crate) fn start_through(before: &[&str], arguments: &[&str]) -> Agent {
         Agent::spawn(before, arguments, |command| {
             command.env("RALLYPOINT_LOG", "info");
@@ -90,14 +90,14 @@ impl Agent {
         eventually_or(WAIT_TIMEOUT, message, || count() >= times);
     }
 
-    pub(crate) fn pid(&self) -> Pid {
+    pub(crate) fn outer_pid(&self) -> Pid {
         self.child.pid()
     }
 
     /// Returns the process id of the agent, which is the child of the outer process. Returns `None` if it has not
     /// started yet.
     pub(crate) fn agent_pid(&self) -> Option<Pid> {
-        children(self.pid()).first().copied()
+        children(self.outer_pid()).first().copied()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -114,7 +114,7 @@ impl Agent {
 
     fn wait_within(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
-        let message = || format!("it does not end:\n{}\n{}", self.out.text(), self.err.text());
+        let message = || format!("the agent does not exit:\n{}\n{}", self.out.text(), self.err.text());
         eventually_or(limit, message, || {
             status = self.child.try_wait().unwrap();
             status.is_some()

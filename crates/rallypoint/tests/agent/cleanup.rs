@@ -23,14 +23,14 @@ fn start(workers: &str, script: &str) -> Agent {
 pub(crate) fn assert_no_process_left(mark: &str, what: &str) {
     eventually_or(
         CLEANUP_TIMEOUT,
-        || format!("{what}: still there: {:#?}", process_lines(mark)),
+        || format!("{what}: these processes still run: {:#?}", process_lines(mark)),
         || process_lines(mark).is_empty(),
     );
 }
 
 /// Returns the process ids of the outer process and of the agent.
 fn both_pids(agent: &Agent) -> [Pid; 2] {
-    [agent.pid(), agent.agent_pid().unwrap()]
+    [agent.outer_pid(), agent.agent_pid().unwrap()]
 }
 
 #[test]
@@ -52,15 +52,15 @@ fn no_process_remains_whenever_the_outer_process_or_the_agent_is_killed() {
             0 => (agent.agent_pid(), "the agent"),
             _ => (None, "the outer process"),
         };
-        let _ = kill_process(victim.unwrap_or(agent.pid()), Signal::KILL);
+        let _ = kill_process(victim.unwrap_or(agent.outer_pid()), Signal::KILL);
         let mark = agent.mark();
         agent.wait();
         assert_no_process_left(&mark, &format!("round {round}: {process} was killed after {pause} µs"));
     }
 }
 
-/// Returns the name of a process that `pkill` and `killall` compare with their argument.
-fn name(pid: Pid) -> String {
+/// Returns the name of a process. `pkill` and `killall` compare this name with their argument.
+fn process_name(pid: Pid) -> String {
     let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
@@ -85,15 +85,15 @@ fn kill_matching(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
 fn no_process_remains_after_pkill_by_name_or_command_line() {
     kill_matching("the script in the command line", |_, line| line.contains("a_word_of_the_script"));
     kill_matching("the program in the command line", |_, line| line.contains("rallypoint"));
-    kill_matching("the program's name", |pid, _| name(pid).contains("rallypoint"));
+    kill_matching("the program's name", |pid, _| process_name(pid).contains("rallypoint"));
 }
 
 #[test]
-fn workers_die_when_both_processes_are_killed_together() {
+fn workers_die_when_the_outer_process_and_the_agent_are_killed_together() {
     let agent = start("3", "echo ready; exec sleep 600");
     agent.wait_for_lines("ready", 3);
     kill_together(&both_pids(&agent));
-    assert_no_process_left(&agent.mark(), "both were killed");
+    assert_no_process_left(&agent.mark(), "the outer process and the agent were killed");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn an_unhandled_signal_ends_the_agent_and_all_of_its_processes() {
 }
 
 #[test]
-fn a_parent_that_ignores_sigchld_still_gets_the_exit_code() {
+fn an_agent_started_with_sigchld_ignored_still_gets_the_exit_code_of_its_worker() {
     let script = r#"trap '' CHLD; exec "$0" run --standalone --no-python sh -c 'exit 3'"#;
     let ended = std::process::Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_rallypoint")])
@@ -156,6 +156,6 @@ fn processes_that_a_shell_started_before_it_executed_the_agent_are_not_killed() 
     let lines = process_lines(&mark);
     let shell_child = rustix::process::Pid::from_raw(pid).unwrap();
     let lives = kill_process(shell_child, Signal::KILL).is_ok();
-    assert!(lives, "it was killed: {err}");
-    assert_eq!(lines.len(), 1, "and nothing else is left: {lines:?}");
+    assert!(lives, "the background process of the shell was killed: {err}");
+    assert_eq!(lines.len(), 1, "only the background process of the shell may be left: {lines:?}");
 }

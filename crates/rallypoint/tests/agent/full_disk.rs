@@ -15,7 +15,7 @@ use crate::agent_process::{Agent, AgentOutput};
 struct Disk {
     dir: TempDir,
     /// The command that mounts the file system and then executes the arguments that follow it.
-    mounting: Vec<String>,
+    mount_command: Vec<String>,
 }
 
 impl Disk {
@@ -33,9 +33,9 @@ impl Disk {
             can_mount.is_ok_and(|done| done.status.success()).then_some(words)
         });
         if found.is_none() {
-            println!("skipped: no mounts of its own for a process here");
+            println!("skipped: this machine does not allow the test to mount a file system");
         }
-        Some(Disk { dir, mounting: found? })
+        Some(Disk { dir, mount_command: found? })
     }
 
     /// Returns a path outside of the small file system.
@@ -51,7 +51,7 @@ impl Disk {
         let script = script.replace("DIR", dir);
         let usual = ["--standalone", "--log-dir", &logs, "--end-report", &report];
         let command = ["--no-python", "sh", "-c", &script];
-        let before: Vec<&str> = self.mounting.iter().map(String::as_str).collect();
+        let before: Vec<&str> = self.mount_command.iter().map(String::as_str).collect();
         Agent::start_through(&before, &[&usual[..], flags, &command].concat())
     }
 
@@ -68,14 +68,14 @@ fn read(report: &Path) -> Value {
 fn assert_reported(ended: &AgentOutput, report: &Value, what: &str) {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     let warnings: Vec<_> =
-        ended.err.lines().filter(|line| line.contains(" WARN ") && !is_usual(line)).collect();
+        ended.err.lines().filter(|line| line.contains(" WARN ") && !is_restart_warning(line)).collect();
     assert!(warnings.len() == 1 && warnings[0].contains(what), "{what:?} in {warnings:?}");
     let errors = report["log_errors"].as_array().unwrap();
     assert!(errors.len() == 1 && errors[0].as_str().unwrap().contains(what), "{what:?} in {report}");
 }
 
-/// Returns whether the line is the warning about a restart, which is expected.
-fn is_usual(line: &str) -> bool {
+/// Returns whether the line is the warning about a restart, which does not count as a report of a full disk.
+fn is_restart_warning(line: &str) -> bool {
     line.contains("restarting the workers")
 }
 
@@ -108,8 +108,8 @@ fn workers_that_restart_on_a_full_disk_have_their_output_passed_through() {
     let Some(disk) = Disk::new("size=64k") else { return };
     let script = "echo start $TORCHELASTIC_RESTART_COUNT; echo and on standard error >&2
         if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then head -c 200000 /dev/zero; exit 1; fi";
-    for flags in ["--redirects", "--tee"] {
-        let ended = disk.start(&[flags, "3", "--max-restarts", "1"], script).ended();
+    for flag in ["--redirects", "--tee"] {
+        let ended = disk.start(&[flag, "3", "--max-restarts", "1"], script).ended();
         assert_reported(&ended, &disk.report(), "is full");
         assert!(ended.out.lines().any(|line| line == "start 1"), "{}", ended.out);
         assert!(ended.err.lines().any(|line| line == "and on standard error"), "{}", ended.err);

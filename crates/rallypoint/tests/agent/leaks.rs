@@ -18,11 +18,11 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
     let dir = tempfile::tempdir().unwrap();
     let (store, health) = (Port::unassigned(), Port::unassigned());
     let (endpoint, health_endpoint) = (store.endpoint(), health.endpoint());
-    let ours = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--health-check", &health_endpoint];
+    let fixed = ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--health-check", &health_endpoint];
     let mut processes = BTreeSet::new();
     for round in 0..scaled(30, 1000) {
         // Even rounds use a port that the system chooses. Odd rounds use ports that the test checks below.
-        let endpoint_flags: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &ours };
+        let endpoint_flags: &[&str] = if round % 2 == 0 { &["--standalone"] } else { &fixed };
         let workers = ["--nproc-per-node", "2", "--no-python", "sh", "-c", "sleep 600"];
         let environment = [("TMPDIR", dir.path()), ("TORCHELASTIC_ENABLE_FILE_TIMER", Path::new("1"))];
         let mut agent = Agent::start_with(&[endpoint_flags, &workers].concat(), &environment);
@@ -34,12 +34,12 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
             0 => agent.agent_pid(),
             _ => None,
         };
-        let _ = kill_process(victim.unwrap_or(agent.pid()), signal);
+        let _ = kill_process(victim.unwrap_or(agent.outer_pid()), signal);
         agent.wait();
         assert_no_process_left(&agent.mark(), "killed while it started");
         for port in [&endpoint, &health_endpoint] {
-            // The kernel removes the environment of a dying process, by which the test finds it, before it closes the
-            // sockets of the process. So a port may be in use for a moment longer.
+            // The test finds processes by their environment. A dying process loses its environment before the kernel
+            // closes its sockets, so a port may still be in use for a moment.
             let bind = || TcpListener::bind(port);
             eventually_or(
                 CLEANUP_TIMEOUT,
@@ -61,12 +61,12 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
 /// with our names.
 fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
     // The fields of a line are key, id, permissions, size, and the process id of the creator.
-    let maker = |line: &&str| line.split_whitespace().nth(4).is_some_and(|pid| processes.contains(pid));
+    let is_of_job = |line: &&str| line.split_whitespace().nth(4).is_some_and(|pid| processes.contains(pid));
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let files = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let is_ours = |name: &String| ["rallypoint", "torchelastic"].iter().any(|word| name.contains(word));
-    table.lines().skip(1).filter(maker).map(String::from).chain(names.filter(is_ours)).collect()
+    table.lines().skip(1).filter(is_of_job).map(String::from).chain(names.filter(is_ours)).collect()
 }
 
 /// Timeout for many restarts on a busy machine.

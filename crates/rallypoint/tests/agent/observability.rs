@@ -46,21 +46,21 @@ fn a_health_check_reports_the_state_of_the_agent() {
     let arguments = ["--standalone", "--health-check", &endpoint, "--no-python", "sh", "-c", script];
     let agent = Agent::start(&arguments);
     agent.wait_for_lines("ready", 1);
-    let ask = || {
+    let get = || {
         let mut stream = std::net::TcpStream::connect(&endpoint).ok()?;
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").ok()?;
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
         serde_json::from_str::<Value>(text.split_once("\r\n\r\n")?.1).ok()
     };
-    eventually("the agent reports that it runs", || ask().is_some_and(|state| state["status"] == "running"));
-    let state = ask().unwrap();
+    eventually("the agent reports that it runs", || get().is_some_and(|state| state["status"] == "running"));
+    let state = get().unwrap();
     assert_eq!((&state["workers"], &state["world_size"]), (&1.into(), &1.into()), "{state}");
 }
 
 #[test]
 fn a_node_of_a_static_job_logs_what_it_waits_for() {
-    for (rank, what) in [("0", "1 of 2 nodes are here"), ("1", "no answer yet from rank 0 at 127.0.0.1:")] {
+    for (rank, what) in [("0", "1 of 2 nodes have joined"), ("1", "no reply yet from rank 0 at 127.0.0.1:")] {
         let port = Port::reserve().number.to_string();
         let agent = Agent::start_with_default_log_level(&[
             "--nnodes",
@@ -81,8 +81,8 @@ fn a_node_of_a_static_job_logs_what_it_waits_for() {
 #[test]
 fn a_node_logs_that_no_store_answers_at_the_endpoint() {
     // The kernel completes connections to this listener, but no process accepts them or sends a reply.
-    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = mute.local_addr().unwrap().to_string();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = silent.local_addr().unwrap().to_string();
     let agent = Agent::start_with_default_log_level(&[
         "--nnodes",
         "2",
@@ -96,7 +96,7 @@ fn a_node_logs_that_no_store_answers_at_the_endpoint() {
         "true",
     ]);
     eventually("the node logs the reason", || {
-        agent.err().contains(&format!("no answer yet from the store at {endpoint}: accepts connections"))
+        agent.err().contains(&format!("no reply yet from the store at {endpoint}: accepts connections"))
     });
 }
 
@@ -120,19 +120,19 @@ fn a_reader_that_pauses_receives_every_teed_line() {
 }
 
 #[test]
-fn dropped_output_lines_are_reported_and_a_signal_ends_the_wait_for_a_reader() {
+fn unread_output_lines_are_reported_and_a_signal_ends_the_wait_for_a_reader() {
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i of many; done; echo all >&2";
     for is_closed in [true, false] {
         let arguments = ["run", "--standalone", "--tee", "1", "--no-python", "sh", "-c", script];
-        let (out, theirs) = std::io::pipe().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
         let mut agent = std::process::Command::new(env!("CARGO_BIN_EXE_rallypoint"))
             .args(arguments)
             .stdin(std::process::Stdio::null())
-            .stdout(theirs)
+            .stdout(writer)
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let out = (!is_closed).then_some(out);
+        let reader = (!is_closed).then_some(reader);
         let mut err = std::io::BufReader::new(agent.stderr.take().unwrap());
         let mut text = String::new();
         while !text.contains("all\n") {
@@ -147,7 +147,7 @@ fn dropped_output_lines_are_reported_and_a_signal_ends_the_wait_for_a_reader() {
         }
         err.read_to_string(&mut text).unwrap();
         agent.wait().unwrap();
-        drop(out);
+        drop(reader);
         assert!(
             text.contains(
                 "some lines of the workers were not shown, because the output of the agent was not read"

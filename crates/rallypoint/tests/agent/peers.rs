@@ -33,7 +33,7 @@ fn a_node_with_one_killed_process_is_removed_by_its_other_process() {
         let (survivor, victim) = (join(), join());
         [&host, &survivor, &victim].into_iter().for_each(|node| node.wait_for_lines("/3 ", 1));
         let killed = match process {
-            "outer" => victim.pid(),
+            "outer" => victim.outer_pid(),
             _ => victim.agent_pid().unwrap(),
         };
         let start = Instant::now();
@@ -56,7 +56,7 @@ fn a_waiting_node_with_one_killed_process_is_not_in_the_round() {
         wait_for_host(&port);
         let victim = join();
         eventually("the node waits", || victim.err().contains("2 of at least 3"));
-        let killed = if process == "outer" { victim.pid() } else { victim.agent_pid().unwrap() };
+        let killed = if process == "outer" { victim.outer_pid() } else { victim.agent_pid().unwrap() };
         let start = Instant::now();
         kill_process(killed, Signal::KILL).unwrap();
         let others = [join(), join()];
@@ -79,17 +79,17 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
     wait_for_host(&port);
     let waiting = join();
     eventually("the node waits", || waiting.err().contains("2 of at least 3"));
-    kill_together(&[host.pid(), host.agent_pid().unwrap()]);
+    kill_together(&[host.outer_pid(), host.agent_pid().unwrap()]);
     eventually("the node takes over", || waiting.err().contains("hosts it now at"));
     let others = [join(), join()];
     [&waiting, &others[0], &others[1]].into_iter().for_each(|node| node.wait_for_lines("/3 ", 1));
 }
 
-/// Workers of a training fail as soon as their connection to a lost peer breaks. The missing heartbeats of the peer
-/// are detected only later. So an agent whose worker fails waits for the other nodes to confirm that no node was
-/// lost.
+/// Workers in a training job fail as soon as their connection to a lost node breaks. The missing heartbeats of that
+/// node are detected only later. So an agent whose worker fails when no restart is left waits until the other nodes
+/// have reported that they are alive.
 #[test]
-fn workers_that_fail_because_a_peer_was_lost_use_no_restart() {
+fn workers_that_fail_because_a_peer_was_lost_do_not_use_the_restart_budget() {
     let port = Port::reserve();
     let dir = tempfile::tempdir().unwrap();
     let lost = dir.path().join("lost");
@@ -107,7 +107,7 @@ fn workers_that_fail_because_a_peer_was_lost_use_no_restart() {
     std::fs::write(&lost, "").unwrap();
     for node in [&host, &survivor] {
         node.wait_for_lines("/2 ", 1);
-        assert!(node.err().contains("asking the other nodes whether one was lost"), "{}", node.err());
+        assert!(node.err().contains("checking whether another node was lost"), "{}", node.err());
     }
 }
 
@@ -125,7 +125,7 @@ fn a_worker_failure_with_live_peers_ends_the_job_immediately() {
         assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
         assert!(ended.err.contains("SIGKILL"), "{}", ended.err);
     }
-    // The agents must not wait for the time in which a lost peer would be detected, which is 15 s.
+    // The agents must not wait for 15 s, after which they would detect a lost peer.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
@@ -177,14 +177,14 @@ fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
     let dir = tempfile::tempdir().unwrap();
     let done = dir.path().join("done");
     let script = format!("{PRINT_RANKS} until [ -e {} ]; do sleep 0.05; done", done.display());
-    let worker = start_node_with_command(&port, "1", "join_timeout=60", &[], &["sh", "-c", &script]);
+    let working = start_node_with_command(&port, "1", "join_timeout=60", &[], &["sh", "-c", &script]);
     wait_for_host(&port);
-    worker.wait_for_lines("ranks", 1);
+    working.wait_for_lines("ranks", 1);
     let spare = start_node(&port, "1", &[], &script);
     eventually("the node warns", || spare.err().contains("is a spare of the rendezvous"));
     std::fs::write(&done, "").unwrap();
-    let (worker, spare) = (worker.ended(), spare.ended());
-    assert_eq!((worker.status.code(), spare.status.code()), (Some(0), Some(0)), "{}", spare.err);
+    let (working, spare) = (working.ended(), spare.ended());
+    assert_eq!((working.status.code(), spare.status.code()), (Some(0), Some(0)), "{}", spare.err);
     let warnings: Vec<_> = spare.err.lines().filter(|line| line.contains("WARN")).collect();
     assert!(warnings.iter().any(|line| line.contains("this node ran no workers")), "{warnings:?}");
     assert!(
@@ -194,22 +194,22 @@ fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
     );
 }
 
-/// If the stopped node kept its workers after it continues, both nodes would train and write the same checkpoints.
+/// If the workers of the stopped node continued with it, both nodes would train and write the same checkpoints.
 #[test]
 fn a_stopped_node_ends_its_workers_after_a_spare_has_replaced_it() {
     let port = Port::reserve();
     let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
     let script = format!("{PRINT_RANKS} exec sleep 600");
-    let stuck = start_node(&port, "1", &[], &script);
-    stuck.wait_for_lines("ranks", 1);
+    let stopped = start_node(&port, "1", &[], &script);
+    stopped.wait_for_lines("ranks", 1);
     let spare = start_node(&port, "1", &[], &script);
     eventually("the node is a spare", || spare.err().contains("is a spare of the rendezvous"));
-    let agent = stuck.agent_pid().unwrap();
+    let agent = stopped.agent_pid().unwrap();
     kill_process(agent, Signal::STOP).unwrap();
     spare.wait_for_lines("ranks", 1);
     kill_process(agent, Signal::CONT).unwrap();
     eventually("the workers have ended", || children(agent).is_empty());
-    eventually("the node is a spare", || stuck.err().contains("is a spare of the rendezvous"));
+    eventually("the stopped node is a spare", || stopped.err().contains("is a spare of the rendezvous"));
     drop(server);
 }
 

@@ -119,21 +119,22 @@ fn a_final_failure_on_either_node_ends_both_nodes_and_both_report_it() {
 
 #[test]
 fn a_duplicate_node_rank_is_named_on_every_node() {
-    for twice in [0, 1] {
+    for duplicate in [0, 1] {
         let port = Port::reserve();
-        let nodes = [(0, "127.0.0.2"), (1, "127.0.0.3"), (twice, "127.0.0.4")].map(|(rank, address)| {
+        let nodes = [(0, "127.0.0.2"), (1, "127.0.0.3"), (duplicate, "127.0.0.4")].map(|(rank, address)| {
             let node = start_node(&port, rank, "3", &["--local-addr", address], "echo it ran");
             // A node that logs this has registered its rank. So the third node is the one whose rank is already
             // taken.
             if address != "127.0.0.4" {
-                eventually("the node waits", || node.err().contains(" of 3 nodes are here"));
+                eventually("the node waits", || node.err().contains(" of 3 nodes have joined"));
             }
             node
         });
-        let (first, address) = (&nodes[twice as usize], ["127.0.0.2", "127.0.0.3"][twice as usize]);
+        let index = duplicate as usize;
+        let (first, address) = (&nodes[index], ["127.0.0.2", "127.0.0.3"][index]);
         let first = format!("to {address} (pid {})", first.agent_pid().unwrap().as_raw_nonzero());
         let ended = nodes.map(Agent::ended);
-        let what = format!("node rank {twice} was given twice: {first} and to 127.0.0.4 (pid ");
+        let what = format!("node rank {duplicate} was given twice: {first} and to 127.0.0.4 (pid ");
         for node in &ended {
             assert_eq!((node.status.code(), node.out.as_str()), (Some(1), ""), "{}", node.err);
             assert!(node.err.contains(&what) && node.err.contains("--node-rank"), "{}", node.err);
@@ -184,13 +185,13 @@ fn a_signal_ends_a_node_that_waits_for_other_nodes() {
 }
 
 #[test]
-fn a_node_fails_when_the_node_of_rank_0_and_its_store_are_killed() {
+fn a_node_fails_when_the_node_of_group_rank_0_and_its_store_are_killed() {
     let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let [first, second] = [0, 1].map(|rank| start_node(&port, rank, "2", &[], &script));
     first.wait_for_lines("ranks", 2);
     second.wait_for_lines("ranks", 2);
-    kill_together(&[first.pid(), first.agent_pid().unwrap()]);
+    kill_together(&[first.outer_pid(), first.agent_pid().unwrap()]);
     let ended = second.ended();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
     assert!(ended.err.contains(&port.endpoint()), "{}", ended.err);

@@ -52,7 +52,7 @@ fn a_slow_worker_does_not_use_up_the_grace_of_other_workers() {
 }
 
 #[test]
-fn a_stubborn_worker_is_killed_after_its_grace_and_not_before() {
+fn a_worker_that_ignores_sigterm_is_killed_after_its_grace_and_not_before() {
     let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
     let agent = Agent::start(&standalone(&["--shutdown-timeout", "2"], script));
     agent.wait_for_lines("ready", 1);
@@ -105,8 +105,8 @@ fn a_signal_sent_to_both_processes_or_twice_within_a_second_leaves_workers_their
         match to_both {
             true => rustix::process::kill_process(agent_pid, Signal::TERM).unwrap(),
             false => {
-                let taken = || agent.err().contains("closing signal SIGTERM");
-                eventually("the agent has handled the first signal", taken);
+                let is_handled = || agent.err().contains("closing signal SIGTERM");
+                eventually("the agent has handled the first signal", is_handled);
                 agent.signal(Signal::TERM);
             }
         }

@@ -20,9 +20,9 @@ use crate::node::{Node, command, run, server, text};
 fn a_waiting_node_takes_over_when_the_host_is_killed() {
     let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.wait_for_log("1 of at least 3 nodes are here");
+    host.wait_for_log("1 of at least 3 nodes have joined");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "read_timeout=2"]);
-    waiting.wait_for_log("2 of at least 3 nodes are here");
+    waiting.wait_for_log("2 of at least 3 nodes have joined");
     host.signal(Signal::KILL);
     waiting.wait_for_log("hosts it now at");
     let others = [0, 1].map(|_| Node::at(port, "3", &[]));
@@ -35,10 +35,10 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
 fn a_waiting_node_whose_store_was_lost_fails_after_the_join_timeout() {
     let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.wait_for_log("1 of at least 3 nodes are here");
+    host.wait_for_log("1 of at least 3 nodes have joined");
     let conf = ["--rdzv-conf", "is_host=0,join_timeout=6,read_timeout=2"];
     let mut waiting = Node::at(port, "3", &conf);
-    waiting.wait_for_log("2 of at least 3 nodes are here");
+    waiting.wait_for_log("2 of at least 3 nodes have joined");
     let start = Instant::now();
     host.signal(Signal::KILL);
     let (code, log) = waiting.ended();
@@ -53,7 +53,7 @@ fn a_waiting_node_whose_store_was_lost_fails_after_the_join_timeout() {
 fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
     let port = reserve_port();
     let mut host = Node::at(port, "2", &[]);
-    host.wait_for_log("1 of at least 2 nodes are here");
+    host.wait_for_log("1 of at least 2 nodes have joined");
     let conf = ["--rdzv-conf", "is_host=0,read_timeout=2,store_outage_timeout=3"];
     let other = Node::at(port, "2", &conf);
     assert_eq!((host.joined()["world_size"].as_u64(), other.joined()["rank"].as_u64()), (Some(2), Some(1)));
@@ -69,8 +69,8 @@ fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
 
 #[test]
 fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
-    // The server refuses a corrupt value under the key of a state. This run id contains a slash, so the server takes
-    // the key for one of a round and accepts any value.
+    // The server refuses a corrupt value under the key of a state, but does not check values under keys with a slash.
+    // So this run id contains a slash.
     const KEY: &str = "torch.rendezvous.job/1";
     let server = server();
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
@@ -95,9 +95,9 @@ fn a_node_tolerates_a_corrupt_state_for_10_s_and_then_fails_with_the_reason() {
 fn a_signal_ends_a_node_that_reconnects_to_its_store() {
     let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.wait_for_log("1 of at least 3 nodes are here");
+    host.wait_for_log("1 of at least 3 nodes have joined");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "is_host=0,read_timeout=2"]);
-    waiting.wait_for_log("2 of at least 3 nodes are here");
+    waiting.wait_for_log("2 of at least 3 nodes have joined");
     host.signal(Signal::KILL);
     waiting.wait_for_log("has not answered for");
     let start = Instant::now();
@@ -109,7 +109,7 @@ fn a_signal_ends_a_node_that_reconnects_to_its_store() {
 #[test]
 fn a_file_store_in_a_missing_folder_is_refused_immediately() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("missing/meeting");
+    let path = folder.path().join("missing/rendezvous");
     let start = Instant::now();
     let output = run(&["--rdzv-endpoint", path.to_str().unwrap(), "--rdzv-conf", "store_type=file"]);
     let stderr = text(&output.stderr);
@@ -121,7 +121,7 @@ fn a_file_store_in_a_missing_folder_is_refused_immediately() {
 #[test]
 fn a_locked_file_store_is_given_up_after_the_read_timeout() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("meeting");
+    let path = folder.path().join("rendezvous");
     let locked = File::create(&path).unwrap();
     flock(&locked, FlockOperation::LockExclusive).unwrap();
     let start = Instant::now();
@@ -154,7 +154,7 @@ fn a_node_started_by_nohup_ignores_sighup() {
     let mut nohup = Command::new("nohup");
     nohup.arg(plain.get_program()).args(plain.get_args()).env_remove("RALLYPOINT_LOG");
     let mut node = Node::run(nohup);
-    node.wait_for_log("1 of at least 2 nodes are here");
+    node.wait_for_log("1 of at least 2 nodes have joined");
     node.signal(Signal::HUP);
     node.signal(Signal::TERM);
     assert_eq!(node.ended().0, 143);
@@ -166,7 +166,7 @@ fn a_node_started_by_nohup_ignores_sighup() {
         .args(plain.get_args())
         .env_remove("RALLYPOINT_LOG");
     let mut node = Node::run(usual);
-    node.wait_for_log("1 of at least 2 nodes are here");
+    node.wait_for_log("1 of at least 2 nodes have joined");
     node.signal(Signal::HUP);
     assert_eq!(node.ended().0, 129);
 }
@@ -174,26 +174,26 @@ fn a_node_started_by_nohup_ignores_sighup() {
 #[test]
 fn a_static_node_logs_that_rank_0_does_not_answer_and_how_many_nodes_are_present() {
     let port = reserve_port();
-    let fixed = |rank: &'static str| Node::at(port, "3", &["--rdzv-backend", "static", "--node-rank", rank]);
-    let mut second = fixed("1");
+    let node = |rank: &'static str| Node::at(port, "3", &["--rdzv-backend", "static", "--node-rank", rank]);
+    let mut second = node("1");
     second.wait_for_log(&format!(
-        "waiting in the rendezvous 'job': no answer yet from rank 0 at 127.0.0.1:{port}: connection refused"
+        "waiting in the rendezvous 'job': no reply yet from rank 0 at 127.0.0.1:{port}: connection refused"
     ));
-    let mut first = fixed("0");
-    first.wait_for_log("2 of 3 nodes are here; gives up in ");
-    second.wait_for_log("2 of 3 nodes are here; gives up in ");
-    let third = fixed("2");
+    let mut first = node("0");
+    first.wait_for_log("2 of 3 nodes have joined; gives up in ");
+    second.wait_for_log("2 of 3 nodes have joined; gives up in ");
+    let third = node("2");
     assert_eq!(third.joined()["world_size"], 3);
 }
 
 /// The node with group rank 0 is killed before the round is complete. So it can't publish the master address and
 /// port, and the other node can't start in that round.
 #[test]
-fn a_spare_replaces_a_rank_0_that_was_killed_before_the_round_was_complete() {
+fn a_spare_replaces_a_node_of_group_rank_0_that_was_killed_before_the_round_was_complete() {
     let server = server();
     let at = |address| Node::start(&server, "2", &["--local-addr", address]);
     let mut first = at("127.0.0.1");
-    first.wait_for_log("1 of at least 2 nodes are here");
+    first.wait_for_log("1 of at least 2 nodes have joined");
     first.signal(Signal::KILL);
     let start = Instant::now();
     let mut second = at("127.0.0.2");
@@ -229,11 +229,11 @@ fn a_command_runs_although_the_log_cannot_be_written() {
 /// Another program uses the port when the node starts, and frees it later.
 #[test]
 fn a_node_that_could_not_host_the_store_retries() {
-    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut node = Node::at(stranger.local_addr().unwrap().port(), "1", &[]);
+    let other_program = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut node = Node::at(other_program.local_addr().unwrap().port(), "1", &[]);
     // The node could not bind the port, so it connects to the other program as a client.
-    drop(stranger.accept().unwrap());
-    drop(stranger);
+    drop(other_program.accept().unwrap());
+    drop(other_program);
     node.wait_for_log("hosts the TCP store");
     assert_eq!(node.joined()["world_size"], 1);
 }
@@ -246,7 +246,7 @@ fn large_states_that_change_often_use_bounded_memory() {
     let (server, limits) = (server(), Limits::default());
     let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
     let mut node = Node::start(&server, "3", &["--rdzv-conf", "is_host=0,join_timeout=300"]);
-    node.wait_for_log("1 of at least 3 nodes are here");
+    node.wait_for_log("1 of at least 3 nodes have joined");
     let (start, mut peak_mib) = (Instant::now(), 0);
     for turn in 0.. {
         let mut state = cell::read(&store.get(KEY).unwrap(), &limits).unwrap().unwrap();

@@ -81,13 +81,16 @@ fn a_waiting_node_logs_the_participants_the_missing_nodes_and_the_timeout() {
     let server = server();
     let mut first = Node::start(&server, "3", &["--rdzv-conf", "join_timeout=50"]);
     let alone = first.wait_for_log("waiting in the rendezvous 'job'");
-    assert!(alone.contains("1 of at least 3 nodes are here, 2 missing: 127.0.0.1 (pid "), "{alone}");
+    assert!(
+        alone.contains("1 of at least 3 nodes have joined, 2 missing; joined: 127.0.0.1 (pid "),
+        "{alone}"
+    );
     assert!(
         alone.contains("gives up in 50 s (join_timeout)") || alone.contains("gives up in 49 s"),
         "{alone}"
     );
     let _second = Node::start(&server, "3", &[]);
-    let both = first.wait_for_log("2 of at least 3 nodes are here, 1 missing");
+    let both = first.wait_for_log("2 of at least 3 nodes have joined, 1 missing");
     assert_eq!(both.matches("pid ").count(), 2, "{both}");
 }
 
@@ -118,7 +121,7 @@ fn a_signal_makes_a_waiting_node_leave_immediately() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let server = server();
         let mut node = Node::start(&server, "2", &[]);
-        node.wait_for_log("1 of at least 2 nodes are here");
+        node.wait_for_log("1 of at least 2 nodes have joined");
         let start = Instant::now();
         node.signal(signal);
         assert_eq!(node.ended().0, code);
@@ -143,21 +146,21 @@ fn a_signal_ends_a_node_that_has_not_reached_its_store() {
 }
 
 #[test]
-fn a_silent_store_does_not_delay_a_node_that_got_a_signal() {
+fn a_stopped_host_does_not_delay_a_node_that_got_a_signal() {
     let port = reserve_port();
     let mut host = Node::at(port, "4", &[]);
-    host.wait_for_log("1 of at least 4 nodes are here");
-    let (mut patient, mut impatient) = (Node::at(port, "4", &[]), Node::at(port, "4", &[]));
-    patient.wait_for_log("3 of at least 4 nodes are here");
-    impatient.wait_for_log("3 of at least 4 nodes are here");
+    host.wait_for_log("1 of at least 4 nodes have joined");
+    let (mut signaled_once, mut signaled_twice) = (Node::at(port, "4", &[]), Node::at(port, "4", &[]));
+    signaled_once.wait_for_log("3 of at least 4 nodes have joined");
+    signaled_twice.wait_for_log("3 of at least 4 nodes have joined");
     host.signal(Signal::STOP);
     let start = Instant::now();
-    patient.signal(Signal::TERM);
-    impatient.signal(Signal::TERM);
-    impatient.signal(Signal::INT);
-    assert!([130, 143].contains(&impatient.ended().0));
+    signaled_once.signal(Signal::TERM);
+    signaled_twice.signal(Signal::TERM);
+    signaled_twice.signal(Signal::INT);
+    assert!([130, 143].contains(&signaled_twice.ended().0));
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    assert!([143, 5].contains(&patient.ended().0));
+    assert!([143, 5].contains(&signaled_once.ended().0));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
@@ -266,7 +269,7 @@ fn a_node_that_times_out_during_a_round_reports_the_round() {
 }
 
 #[test]
-fn a_closed_rendezvous_exits_with_3_and_a_spare_of_an_ended_job_with_0() {
+fn joining_a_closed_rendezvous_exits_with_3_and_a_spare_of_an_ended_job_exits_with_0() {
     let server = server();
     // The command succeeds, so the job ends and the node closes the rendezvous.
     assert_eq!(Node::start(&server, "1", &["--", "true"]).ended().0, 0);
@@ -348,7 +351,7 @@ fn all_wrong_rdzv_conf_options_are_reported_together() {
 
 #[test]
 fn excessive_values_are_wrong_usage() {
-    let (long, most) = ("x".repeat(70_000), u64::MAX.to_string());
+    let (long, max) = ("x".repeat(70_000), u64::MAX.to_string());
     let fixed = ["--rdzv-backend", "static", "--rdzv-endpoint", "127.0.0.1:1", "--node-rank"];
     for (arguments, expected) in [
         (&["--rdzv-conf", "keep_alive_interval=9223372036854775807"][..], "longer than a century"),
@@ -356,8 +359,8 @@ fn excessive_values_are_wrong_usage() {
         (&["--rdzv-id", &long], "the run id has 70000 bytes"),
         (&["--local-addr", "two words"], "\"two words\" is neither a host name nor an address"),
         (&["--local-addr", &long], "more than 255 bytes"),
-        (&[&fixed[..], &["0", "--nnodes", &most]].concat(), "the maximum is 1000000"),
-        (&[&fixed[..], &[&most, "--nnodes", "2"]].concat(), "it must be from 0 to 1"),
+        (&[&fixed[..], &["0", "--nnodes", &max]].concat(), "the maximum is 1000000"),
+        (&[&fixed[..], &[&max, "--nnodes", "2"]].concat(), "it must be from 0 to 1"),
     ] {
         let output = run(arguments);
         let stderr = text(&output.stderr);
@@ -399,7 +402,7 @@ fn the_first_node_at_the_endpoint_hosts_the_store() {
 #[test]
 fn nodes_join_through_a_file_store() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("meeting");
+    let path = folder.path().join("rendezvous");
     let path = path.to_str().unwrap();
     let arguments = [
         "--rdzv-endpoint",

@@ -60,6 +60,7 @@ impl Node {
         self.lines.line()
     }
 
+    /// Waits for the next line of standard output, which must be the JSON that a node prints when it has joined.
     pub(crate) fn joined(&self) -> Value {
         serde_json::from_str(&self.line()).unwrap()
     }
@@ -68,6 +69,8 @@ impl Node {
         self.child.signal(signal);
     }
 
+    /// Waits until the node exits. Returns its exit code, or -1 if a signal killed it, and the log lines that were not
+    /// read before.
     pub(crate) fn ended(mut self) -> (i32, String) {
         let status = self.child.ended();
         (status.code().unwrap_or(-1), self.log.rest())

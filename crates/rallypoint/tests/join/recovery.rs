@@ -13,17 +13,20 @@ use crate::node::{Node, command, server};
 fn the_next_round_after_a_lost_store_has_the_full_join_timeout() {
     let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.wait_for_log("1 of at least 3 nodes are here");
+    host.wait_for_log("1 of at least 3 nodes have joined");
     let mut waiting = Node::at(port, "3", &["--rdzv-conf", "join_timeout=60,read_timeout=2"]);
-    waiting.wait_for_log("2 of at least 3 nodes are here");
-    let waited = Instant::now();
+    waiting.wait_for_log("2 of at least 3 nodes have joined");
+    let start = Instant::now();
     // Part of the join timeout passes before the store is lost.
     std::thread::sleep(Duration::from_secs(4));
     host.signal(Signal::KILL);
-    let less = waiting.wait_for_log("gives up in");
-    let left = 60 - waited.elapsed().as_secs();
+    let after_loss = waiting.wait_for_log("gives up in");
+    let left = 60 - start.elapsed().as_secs();
     // The log has the remaining time rounded up to whole seconds.
-    assert!((30..=left + 1).any(|seconds| less.contains(&format!("gives up in {seconds} s"))), "{less}");
+    assert!(
+        (30..=left + 1).any(|seconds| after_loss.contains(&format!("gives up in {seconds} s"))),
+        "{after_loss}"
+    );
     let others = [0, 1].map(|_| Node::at(port, "3", &[]));
     assert_eq!(waiting.joined()["world_size"], 3);
     for other in others {
@@ -32,8 +35,11 @@ fn the_next_round_after_a_lost_store_has_the_full_join_timeout() {
     }
     // The node rejoins only when another node waits, and then has the full join timeout again.
     let _newcomer = Node::at(port, "3", &[]);
-    let again = waiting.wait_for_log("gives up in");
-    assert!(again.contains("gives up in 60 s") || again.contains("gives up in 59 s"), "{again}");
+    let after_rejoin = waiting.wait_for_log("gives up in");
+    assert!(
+        after_rejoin.contains("gives up in 60 s") || after_rejoin.contains("gives up in 59 s"),
+        "{after_rejoin}"
+    );
 }
 
 #[test]
@@ -44,14 +50,14 @@ fn a_node_whose_log_has_no_reader_stays_in_its_round_and_leaves_on_a_signal() {
     full.write_all(&[b'x'; 65_536]).unwrap();
     let conf = "keep_alive_interval=1,keep_alive_max_attempt=3";
     let arguments = ["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2", "--rdzv-conf", conf];
-    let mut silent = ChildGuard::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
+    let mut unread_node = ChildGuard::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
     // The pause is longer than the 3 s after which a node without heartbeats is dropped.
     std::thread::sleep(Duration::from_secs(5));
     let other = Node::start(&server, "2", &["--rdzv-conf", conf]);
     assert_eq!(other.joined()["world_size"], 2);
-    silent.signal(Signal::TERM);
+    unread_node.signal(Signal::TERM);
     let newcomer = Node::start(&server, "2", &["--rdzv-conf", conf]);
     assert_eq!(newcomer.joined()["round"], 1, "the new node replaces the one that left");
-    assert_eq!(silent.ended().code(), Some(0));
+    assert_eq!(unread_node.ended().code(), Some(0));
     drop(unread);
 }

@@ -23,10 +23,10 @@ impl Job {
         Node::at(self.port, nodes, &fixed)
     }
 
-    /// Like `node`, but waits until the node logs that `here` nodes are present.
-    fn waiting(&self, address: &str, rank: &str, nodes: &str, here: u64) -> Node {
+    /// Like `node`, but waits until the node logs that `joined` nodes have joined.
+    fn waiting(&self, address: &str, rank: &str, nodes: &str, joined: u64) -> Node {
         let mut node = self.node(address, rank, nodes);
-        node.wait_for_log(&format!("{here} of {nodes} nodes are here"));
+        node.wait_for_log(&format!("{joined} of {nodes} nodes have joined"));
         node
     }
 }

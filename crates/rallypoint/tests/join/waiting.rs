@@ -42,11 +42,11 @@ fn a_signal_removes_a_spare_or_a_waiting_node_from_its_list() {
             let mut node = Node::start(&server, nodes, &[]);
             node.wait_for_log(expected_line);
             let before = state(&server);
-            let (on, off) = match nodes {
+            let (list, other_list) = match nodes {
                 "1" => (&before.redundancy_list, &before.wait_list),
                 _ => (&before.wait_list, &before.redundancy_list),
             };
-            assert!(contains_only(on, &node) && off.is_empty(), "{before:?}");
+            assert!(contains_only(list, &node) && other_list.is_empty(), "{before:?}");
             let start = Instant::now();
             node.signal(signal);
             let (ended, log) = node.ended();
@@ -84,7 +84,7 @@ fn an_unchanged_reason_to_wait_is_logged_once() {
     let mut others = Vec::new();
     let mut waiting = Vec::new();
     for (id, nodes, expected_line) in
-        [("full", "1", "standing by as a spare"), ("going", "1:2", "round 0 is under way with 1 node")]
+        [("full", "1", "standing by as a spare"), ("not-full", "1:2", "round 0 is under way with 1 node")]
     {
         others.push(running(&server, nodes, &["--rdzv-id", id]));
         waiting.push((Node::start(&server, nodes, &["--rdzv-id", id]), expected_line));
@@ -97,7 +97,8 @@ fn an_unchanged_reason_to_wait_is_logged_once() {
     wait();
     let lines = waiting_lines_of(first);
     assert_eq!(lines.len(), 2, "{lines:#?}");
-    for (line, what) in lines.iter().zip(["1 of at least 3 nodes are here", "2 of at least 3 nodes are here"])
+    for (line, what) in
+        lines.iter().zip(["1 of at least 3 nodes have joined", "2 of at least 3 nodes have joined"])
     {
         assert!(line.contains(what), "{lines:#?}");
     }
@@ -115,7 +116,8 @@ fn a_node_in_the_last_call_logs_when_the_round_starts() {
     let line = node.wait_for_log("waiting in the rendezvous 'job'");
     let start = Instant::now();
     let node_name = format!("127.0.0.1 (pid {})", node.child.id());
-    let what = format!("1 of at most 2 nodes are here, last call for more: {node_name}; starts in ");
+    let what =
+        format!("1 of at most 2 nodes have joined, last call for more; joined: {node_name}; starts in ");
     let (_, rest) = line.split_once(&what).unwrap_or_else(|| panic!("{line}"));
     let seconds = rest.strip_suffix(" s (last_call_timeout)").and_then(|seconds| seconds.parse().ok());
     let seconds: u64 = seconds.unwrap_or_else(|| panic!("{line}"));

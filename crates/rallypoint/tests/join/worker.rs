@@ -1,4 +1,4 @@
-//! Nodes with a command, and the fate of the command when nodes join, leave or are killed.
+//! Nodes with a command: whether the command keeps running or ends when nodes join, leave or are killed.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::node::{Node, server};
 
-/// Returns a handler in this process that is another node of the job.
+/// Returns a rendezvous handler with which this process acts as another node of the job.
 fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
     let endpoint = format!("127.0.0.1:{}", server.port());
     let mut parameters = RendezvousParameters::new("c10d", &endpoint, "job", 1, 2).unwrap();
@@ -24,7 +24,7 @@ fn peer(server: &TcpStoreServer) -> Box<dyn RendezvousHandler> {
         .unwrap()
 }
 
-/// Publishes that the node of this process has one worker, as every node of a round publishes its number of workers.
+/// Publishes that the node of this process has one worker. The other nodes of the round wait for that.
 fn assign_peer_ranks(round: &RendezvousInfo) {
     let mine = RoleInfo { role: "default".into(), rank: round.rank, local_world_size: 1 };
     assign_ranks(&*round.store, &mine, round.world_size).unwrap();
@@ -41,7 +41,7 @@ fn is_running(pid: &str) -> bool {
 fn a_command_ends_when_other_nodes_reform_the_round_without_this_node() {
     let server = server();
     let mut node = Node::start(&server, "1:2", &["--", "sh", "-c", "echo ready; exec sleep 300"]);
-    node.wait_for_log("1 of at most 2 nodes are here");
+    node.wait_for_log("1 of at most 2 nodes have joined");
     let peer = peer(&server);
     let round = peer.next_rendezvous().unwrap();
     assert_eq!(round.world_size, 2);
@@ -60,7 +60,7 @@ fn a_command_that_exits_with_0_after_sigterm_is_a_success() {
     let server = server();
     let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done";
     let mut node = Node::start(&server, "1:2", &["--", "sh", "-c", script]);
-    node.wait_for_log("1 of at most 2 nodes are here");
+    node.wait_for_log("1 of at most 2 nodes have joined");
     let peer = peer(&server);
     let round = peer.next_rendezvous().unwrap();
     assign_peer_ranks(&round);
@@ -119,7 +119,7 @@ fn start_three_nodes(server: &TcpStoreServer, command: &GatedCommand) -> [Node; 
     working.joined();
     assert_eq!(working.line(), "ready");
     let late = Node::start(server, "2:3", &SHORT_LAST_CALL);
-    plain.wait_for_log("it begins when the nodes with a command exit or rejoin");
+    plain.wait_for_log("the next round begins when the nodes with a command exit or rejoin");
     [working, plain, late]
 }
 

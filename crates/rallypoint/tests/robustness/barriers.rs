@@ -37,10 +37,10 @@ fn w08_a_barrier_does_not_count_clients_that_canceled() {
 fn w08_a_barrier_does_not_count_dead_clients() {
     let mut server = Server::start();
     let mut b = server.connect();
-    for torn in [false, true] {
+    for is_reset in [false, true] {
         let mut a = server.connect();
         a.start_blocking(barrier("/bar", 2));
-        if torn {
+        if is_reset {
             a.reset()
         } else {
             drop(a)
@@ -74,7 +74,7 @@ fn w08_each_use_of_a_barrier_waits_for_all_clients() {
 }
 
 #[test]
-fn w09_an_empty_barrier_is_refused_and_only_arrivals_release_waiters() {
+fn w09_a_barrier_without_clients_is_refused_and_only_arrivals_release_waiters() {
     let mut server = Server::start();
     for world_size in [0, -1, i64::MIN] {
         let mut client = server.connect();

@@ -1,6 +1,6 @@
-//! A server with little memory: in a control group of 64 MiB, and under `ulimit -v` and `ulimit -d`. Clients exhaust
-//! every limit of the server, so that it refuses requests. It must keep serving, and must stay below four fifths of
-//! its memory.
+//! A server with little memory: in a control group of 64 MiB, and under `ulimit -v` and `ulimit -d`. Clients fill the
+//! store, stall uploads and leave replies unread until the server refuses requests. The server must keep serving, and
+//! must use less than four fifths of the memory limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Drop for ControlGroup {
     }
 }
 
-/// The limit `input_stall` of the servers. It is short, so that stalled uploads soon make room for others.
+/// The limit `input_stall` of the servers. It is short, so that each stalled upload delays the next one by only 100 ms.
 const INPUT_STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs these commands in a shell, and then starts `rallypoint serve` in the same process.
@@ -167,7 +167,7 @@ fn fill_the_store(server: &Server) {
         "long names fill the store"
     );
     // Clients request lists of all keys and don't read them, while the keys are deleted. The first lists exceed the
-    // limit of replies, so the server refuses them.
+    // limit `output_hard`, so the server refuses them.
     let mut slow_readers = Vec::new();
     let mut client = server.connect();
     for n in 0.. {
@@ -196,13 +196,13 @@ fn fill_the_store(server: &Server) {
 
 /// Creates stalled uploads, unread replies and deferred requests at the same time, and returns the clients that keep
 /// them open.
-fn use_all_limits(server: &Server) -> Vec<Client> {
+fn stall_clients(server: &Server) -> Vec<Client> {
     let mut clients: Vec<Client> = Vec::new();
     let value = vec![7; 4 * MIB];
     let mut writer = server.connect();
     writer.set("/large", &value);
     for n in 0..CLIENTS {
-        // This upload stops at the latest one byte before its end.
+        // The last byte of this upload is never sent. The server may stop reading the upload before that.
         let mut upload = server.connect();
         let bytes = set(&format!("/upload/{n}"), &value);
         let sent = upload.send_nonblocking(&bytes[..bytes.len() - 1]);
@@ -235,13 +235,13 @@ fn use_all_limits(server: &Server) -> Vec<Client> {
     clients
 }
 
-/// Exhausts all limits of the server twice, and checks that it still serves.
-fn fill(server: &mut Server) {
+/// Fills the store and then stalls clients, twice. Checks that the server still serves.
+fn exhaust_memory(server: &mut Server) {
     for _ in 0..2 {
         fill_the_store(server);
-        let clients = use_all_limits(server);
-        // The clients reset their connections, because the server would see a regular close only after the data that
-        // it has not read.
+        let clients = stall_clients(server);
+        // The clients reset their connections. A FIN would reach the server only after the data that the server does
+        // not read.
         clients.into_iter().for_each(Client::reset);
         eventually(Duration::from_secs(10), "all connections are closed", || server.connections() == 0);
     }
@@ -259,7 +259,7 @@ fn a_server_in_a_64_mib_control_group_refuses_excess_requests_and_keeps_serving(
     for start in [server_after, embedded_server_after] {
         let Some(group) = ControlGroup::new(limit) else { return };
         let mut server = start(&format!("echo $$ > {}/cgroup.procs", group.folder.display()));
-        fill(&mut server);
+        exhaust_memory(&mut server);
         let peak = server.process().peak_memory();
         println!("at most {} KiB of {} KiB", peak / KIB, limit / KIB);
         assert!(peak < limit / 5 * 4, "{peak} of {limit}");
@@ -276,7 +276,7 @@ fn a_server_with_limited_address_space_refuses_excess_requests_and_keeps_serving
         [(standalone, "-v", 64 * MIB), (standalone, "-d", 48 * MIB), (embedded, "-v", 384 * MIB)]
     {
         let mut server = start(&format!("ulimit {option} {}", limit / KIB));
-        fill(&mut server);
+        exhaust_memory(&mut server);
         let peak = server.process().peak_memory();
         println!("ulimit {option}: at most {} KiB of {} KiB", peak / KIB, limit / KIB);
         assert!(peak < limit / 5 * 4, "ulimit {option}: {peak} of {limit}");

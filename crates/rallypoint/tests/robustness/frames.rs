@@ -31,10 +31,10 @@ fn c09_a_frame_truncated_at_any_byte_stores_nothing() {
     let mut other = server.connect();
     for frame in writes() {
         for cut in 1..frame.len() {
-            for torn in [false, true] {
+            for is_reset in [false, true] {
                 let mut client = server.connect();
                 client.send(&frame[..cut]);
-                if torn { client.reset() } else { drop(client) }
+                if is_reset { client.reset() } else { drop(client) }
             }
         }
         assert!(!other.is_present("/k") && !other.is_present("/k2"), "{frame:?}");
@@ -60,17 +60,17 @@ fn c09_thousands_of_truncated_frames_leak_no_memory() {
         server.process().memory()
     };
     let before = cut_off(rounds / 4);
-    // The allocator keeps the memory of connections that were open at the same time, and a busy machine has more of
-    // them. So memory may grow in some stretches. A leak would make it grow in every stretch.
-    let stretches = [(); 8].map(|()| cut_off(rounds / 4));
-    let leaks: Vec<usize> = std::iter::once(before)
-        .chain(stretches)
-        .zip(stretches)
+    // The allocator keeps the memory of connections that were open at the same time. Their number varies on a busy
+    // machine, so memory may grow in some batches. A leak would make it grow in every batch.
+    let batches = [(); 8].map(|()| cut_off(rounds / 4));
+    let growths: Vec<usize> = std::iter::once(before)
+        .chain(batches)
+        .zip(batches)
         .map(|(before, after)| after.saturating_sub(before))
         .collect();
-    let leak = leaks.iter().min().expect("eight stretches") * 4 / rounds;
-    println!("{leaks:?} B, each over {} frames", rounds / 4);
-    assert!(leak < 1, "{leaks:?} B, each over {} frames", rounds / 4);
+    let leak_per_frame = growths.iter().min().expect("eight batches") * 4 / rounds;
+    println!("memory grew by {growths:?} B, each over {} frames", rounds / 4);
+    assert!(leak_per_frame < 1, "memory grew by {growths:?} B, each over {} frames", rounds / 4);
     server.assert_healthy();
 }
 
@@ -100,7 +100,7 @@ fn c10_a_thousand_partial_frames_delay_no_other_client() {
 }
 
 #[test]
-fn c10_a_request_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
+fn c10_a_connection_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
     let limits = Limits::default();
     assert_eq!((limits.partial_grace, limits.partial_rate), (Duration::from_secs(30), 1024));
     let mut server = Server::with_limits(&["partial_grace=500ms"]);
@@ -123,8 +123,8 @@ fn c10_a_request_below_the_minimum_rate_is_closed_and_a_faster_one_is_not() {
         if silent.has_ended() {
             silence_ended.get_or_insert(start.elapsed());
         }
-        // The pause determines the rates: about 25,600 bytes per second, which is above the minimum of 1,024, and
-        // about 200 bytes per second.
+        // With this pause, `steady` sends about 25,600 bytes per second, which is above the minimum of 1,024.
+        // `crawling` sends about 200 bytes per second.
         std::thread::sleep(Duration::from_millis(20));
     }
     for ended in [crawl_ended, silence_ended] {
@@ -150,8 +150,8 @@ fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
     std::thread::sleep(Duration::from_millis(700));
     let start = Instant::now();
     client.send(&[&frame[1_500..], &frame[..10]].concat());
-    // Of the second request, fewer bytes have arrived than of the first. The server must not measure its rate with
-    // the bytes or the start time of the first.
+    // The server must measure the rate of the second request without the bytes and the start time of the first one.
+    // Fewer bytes of the second request have arrived than of the first one.
     while start.elapsed() < Duration::from_millis(950) {
         other.ping();
         let ended = client.has_ended();
@@ -169,7 +169,7 @@ fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
 }
 
 #[test]
-fn c10_a_request_that_the_server_does_not_read_is_not_slow() {
+fn c10_a_request_that_the_server_does_not_read_is_not_closed_as_slow() {
     let mut server = Server::with_limits(&["partial_grace=200ms", "deferred_bytes=1KiB"]);
     let mut other = server.connect();
     let mut waiter = server.connect();

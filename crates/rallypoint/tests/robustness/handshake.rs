@@ -39,8 +39,8 @@ fn one_request_per_operation() -> Vec<Vec<u8>> {
     requests.into_iter().map(message).collect()
 }
 
-/// Sends `bytes` over a new connection without a handshake. Waits for its end, and returns what was received before
-/// it.
+/// Sends `bytes` over a new connection without a handshake. Waits until the server ends the connection, and returns how
+/// it ended.
 fn ended_by(server: &Server, bytes: &[u8]) -> crate::harness::End {
     let mut client = server.dial();
     client.send(bytes);
@@ -98,7 +98,7 @@ fn c03_a_handshake_split_at_any_byte_works() {
     for split in 1..bytes.len() {
         let mut client = server.dial();
         client.send(&bytes[..split]);
-        // When the server has replied to this later ping, it has read the first part on its own.
+        // When the server has replied to this later ping, it has read the first part separately from the second.
         other.ping();
         client.send(&bytes[split..]);
         assert_eq!(client.reply(ReplyKind::Nonce), Reply::Nonce(9), "split after {split} bytes");
@@ -123,7 +123,8 @@ fn c03_the_handshake_has_one_deadline_for_all_of_its_bytes() {
     for byte in &validate()[..4] {
         // On a busy machine, the server may close the connection before the last byte is sent.
         let _ = client.try_send(&[*byte]);
-        // The bytes arrive at intervals of 90 ms, so a timeout of 400 ms for each read would never expire.
+        // The bytes arrive at intervals of 90 ms. A timeout of 400 ms for each read would expire only 400 ms after the
+        // last byte.
         std::thread::sleep(Duration::from_millis(90));
     }
     client.end();
@@ -161,7 +162,7 @@ fn c04_c06_a_bad_frame_closes_the_connection_within_1_ms_for_less_than_20_us_of_
     let too_long_a_key = [&[Op::Set as u8][..], &u64::MAX.to_le_bytes()].concat();
     for bad in [vec![0xff], too_long_a_key] {
         let mut times = Vec::new();
-        let mut visits = |bad: Option<&[u8]>| {
+        let mut cpu_time = |bad: Option<&[u8]>| {
             let before = server.process().user_cpu();
             for _ in 0..rounds {
                 let mut client = server.connect();
@@ -177,29 +178,29 @@ fn c04_c06_a_bad_frame_closes_the_connection_within_1_ms_for_less_than_20_us_of_
         // Each bad frame needs a connection of its own. The CPU time of connections without a bad frame is
         // subtracted.
         let mut costs = Vec::new();
-        let is_little = (0..10).any(|_| {
-            let cost = visits(Some(&bad)).saturating_sub(visits(None)) / rounds;
+        let is_cheap = (0..10).any(|_| {
+            let cost = cpu_time(Some(&bad)).saturating_sub(cpu_time(None)) / rounds;
             costs.push(cost);
             cost < Duration::from_micros(20)
         });
-        assert!(is_little, "{costs:?} of processor time for an offence");
+        assert!(is_cheap, "{costs:?} of CPU time per bad frame");
         times.sort();
         let median = times[times.len() / 2];
-        println!("{bad:?}: {costs:?} of processor time, closed within {median:?}");
+        println!("{bad:?}: {costs:?} of CPU time per bad frame, closed within {median:?} (median)");
         assert!(median < Duration::from_millis(1), "{median:?}");
     }
     server.assert_healthy();
 }
 
 #[test]
-fn c05_http_tls_and_ssh_clients_are_disconnected_and_use_no_file() {
+fn c05_http_tls_and_ssh_clients_are_disconnected_and_leave_no_file_descriptor_open() {
     let mut server = Server::start();
     let tls_hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[0x5a; 506]].concat();
     let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec();
     for bytes in [http, tls_hello, b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), vec![0xf5], vec![b'*']] {
         let mut client = server.dial();
         client.send(&bytes);
-        eventually(Duration::from_secs(5), "the server closes the file", || server.connections() == 0);
+        eventually(Duration::from_secs(5), "the file descriptor is closed", || server.connections() == 0);
         assert_eq!(client.end().received, b"");
     }
     assert!(server.disconnects().iter().all(|line| line.contains("not a c10d store client")));

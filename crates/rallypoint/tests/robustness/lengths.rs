@@ -10,6 +10,8 @@ use crate::harness::{
     message, scaled, string,
 };
 
+/// Sends `bytes` over a new connection after the handshake. Waits until the server ends the connection, and returns how
+/// it ended.
 fn ended_by(server: &Server, bytes: &[u8]) -> End {
     let mut client = server.connect();
     client.send(bytes);
@@ -98,20 +100,20 @@ fn non_loopback_address() -> Option<std::net::IpAddr> {
 }
 
 #[test]
-fn c06_an_address_with_repeated_offences_is_refused_during_the_penalty() {
+fn c06_an_address_with_repeated_violations_is_refused_during_the_penalty() {
     let limits = Limits::default();
-    assert_eq!((limits.offences_per_second, limits.offence_penalty), (20, Duration::from_secs(10)));
+    assert_eq!((limits.violations_per_second, limits.violation_penalty), (20, Duration::from_secs(10)));
     let Some(ip) = non_loopback_address() else {
         return eprintln!("skipped: this machine has only loopback addresses");
     };
-    let mut server = Server::listening_on("0.0.0.0:0", &["offence_penalty=1s", "offences_per_second=5"]);
+    let mut server = Server::listening_on("0.0.0.0:0", &["violation_penalty=1s", "violations_per_second=5"]);
     let from_outside = (ip, server.address().port()).into();
     let mut connected = Client::connect(from_outside);
     let frame = header(Op::Set, &[u64::MAX]);
     let offend = || Client::try_connect(from_outside).is_ok_and(|mut client| client.try_send(&frame).is_ok());
     let start = Instant::now();
-    // The sixth offense within a second starts the penalty. The loop takes more attempts if a new second starts in
-    // between.
+    // The sixth violation within a second starts the penalty. If the second ends before that, the count starts again at
+    // zero.
     while offend() {
         assert!(start.elapsed() < Duration::from_secs(10), "the address is never refused");
     }

@@ -35,8 +35,8 @@ fn r08_a_request_sent_byte_by_byte_costs_linear_cpu_time() {
     // The CPU time includes the requests of the latency probes. A parser that starts again with each byte would use
     // one CPU completely.
     let least = spent.iter().copied().fold(f64::INFINITY, f64::min);
-    println!("{:.1} % of a processor", least * 100.0);
-    assert!(least < 0.4, "{spent:?} of a processor");
+    println!("{:.1} % of a CPU", least * 100.0);
+    assert!(least < 0.4, "{spent:?} of a CPU");
     drop(attacker);
     server.assert_healthy();
 }
@@ -62,11 +62,11 @@ fn r09_the_largest_multi_set_takes_at_most_500_ms_and_linear_cpu_time() {
     let few = runs.iter().map(|(few, _)| *few).min().expect("five runs");
     let all = runs.iter().map(|(_, (all, _))| *all).min().expect("five runs");
     let took = runs.iter().map(|(_, (_, took))| *took).min().expect("five runs");
-    println!("8,192 keys {few:?}, 131,072 keys {all:?} of processor time, {took:?} in all");
+    println!("CPU time: {few:?} for 8,192 keys, {all:?} for 131,072 keys, which took {took:?}");
     assert!(took < Duration::from_millis(500), "{took:?}");
     // Sixteen times as many keys may cost more than sixteen times as much CPU time, because they don't fit into the
     // CPU caches. Quadratic work would cost 256 times as much.
-    assert!(all < few * 128, "{all:?} for sixteen times what cost {few:?}");
+    assert!(all < few * 128, "CPU time: {few:?} for 8,192 keys, {all:?} for 131,072 keys");
     server.assert_healthy_with_stored(131_072 * 200);
 }
 
@@ -149,7 +149,7 @@ fn r09_many_clients_with_large_requests_are_all_answered() {
     let keys = KeyList::new(&keys);
     let [get, check, wait] =
         [Request::MultiGet { keys }, Request::Check { keys }, Request::Wait { keys }].map(message);
-    let ask = || {
+    let start_client = || {
         let (address, all) = (server.address(), [&set[..], &get, &wait, &check, &set, &check].concat());
         std::thread::spawn(move || {
             let mut client = Client::connect(address);
@@ -161,8 +161,8 @@ fn r09_many_clients_with_large_requests_are_all_answered() {
             assert_eq!(client.bytes(4), 7u32.to_le_bytes());
         })
     };
-    let spawn: Vec<_> = (0..12).map(|_| ask()).collect();
-    for (n, thread) in spawn.into_iter().enumerate() {
+    let threads: Vec<_> = (0..12).map(|_| start_client()).collect();
+    for (n, thread) in threads.into_iter().enumerate() {
         assert!(thread.join().is_ok(), "client {n} is not answered");
     }
     server.assert_healthy_with_stored(20_000 * 200 + HEAP_BYTES);
@@ -203,8 +203,8 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, sides: usize) -> usize {
-        (self.next() % sides as u64) as usize
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
     }
 
     fn bytes(&mut self, max_len: usize) -> Vec<u8> {
@@ -306,7 +306,7 @@ fn r10_fuzzed_frames_without_a_pause_do_not_stop_the_service() {
     let mut server = Server::start();
     let frames = scaled(20_000, 1_000_000);
     let seeds = [1, 2];
-    let visitor = LatencyProbe::connect_continuously(server.address());
+    let probe = LatencyProbe::connect_continuously(server.address());
     let start = Instant::now();
     std::thread::scope(|scope| {
         for seed in seeds {
@@ -315,20 +315,20 @@ fn r10_fuzzed_frames_without_a_pause_do_not_stop_the_service() {
         }
     });
     let took = start.elapsed();
-    let visits = visitor.finish();
+    let latencies = probe.finish();
     let growth = server.memory_growth();
     println!(
-        "{frames} frames in {took:?}; {} visits, median {:?}, worst {:?}; {} KiB more, log {} B",
-        visits.len(),
-        visits[visits.len() / 2],
-        visits[visits.len() - 1],
+        "{frames} frames in {took:?}; {} probes, median {:?}, worst {:?}; memory grew by {} KiB, log {} B",
+        latencies.len(),
+        latencies[latencies.len() / 2],
+        latencies[latencies.len() - 1],
         growth / KIB,
         server.log_len()
     );
-    // `finish` has checked that every visit was served. A visit may take more than a second: if the accept queue of
+    // `finish` has checked that every probe was served. A probe may take more than a second: if the accept queue of
     // the server is full, the client's kernel retries after 1 s.
-    let slow = visits[visits.len() * 95 / 100];
-    assert!(slow < Duration::from_secs(3), "one visit in twenty took {slow:?}");
+    let slow = latencies[latencies.len() * 95 / 100];
+    assert!(slow < Duration::from_secs(3), "the 95th percentile of the probes is {slow:?}");
     assert!(growth < 16 * MIB, "{growth}");
     assert!(server.log_len() < MAX_LOG_BYTES, "{}", server.log_len());
     server.assert_healthy();

@@ -1,10 +1,10 @@
-//! Tests of the server under bad input and faults. Their names start with the row of the tables C, V, W and R in
-//! docs/internals/robustness.md that they test.
+//! Tests of the server under bad input and faults. If docs/internals/robustness.md has a row for the case (tables C, V,
+//! W and R), the name of the test starts with that row.
 //!
 //! The server runs as a child process, because its memory, file descriptors, CPU time and log are measured per
 //! process. Most tests end with [`harness::Server::assert_healthy`], which checks the requirements that all rows
-//! share. `RALLYPOINT_SOAK=1` runs the tests with full counts. Faults that affect the client are tested in the store
-//! crate.
+//! share. `RALLYPOINT_SOAK=1` runs the tests with full counts. Faults that affect the client are tested in the core
+//! crate (`tests/client`) and in the store crate (`tests/client_faults`).
 
 mod barriers;
 mod containers;

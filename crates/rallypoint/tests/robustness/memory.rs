@@ -9,7 +9,7 @@ use rallypoint_store::Limits;
 use crate::harness::{Client, HEAP_BYTES, KIB, MIB, Server, eventually, exclusive, message, scaled};
 
 /// Returns a SET request of 8 MiB without its last byte.
-fn almost_an_upload() -> Vec<u8> {
+fn incomplete_upload() -> Vec<u8> {
     let mut frame = message(Request::Set { key: b"/k", value: vec![1; 8 * MIB][..].into() });
     frame.pop();
     frame
@@ -19,7 +19,7 @@ fn almost_an_upload() -> Vec<u8> {
 fn r04_aborted_uploads_free_their_memory() {
     let _exclusive = exclusive();
     let mut server = Server::start();
-    let upload = almost_an_upload();
+    let upload = incomplete_upload();
     for round in 0..scaled(40, 400) {
         let mut client = server.connect();
         client.send(&upload);
@@ -39,7 +39,7 @@ fn r04_incomplete_requests_share_a_limit_and_stalled_ones_are_closed() {
     // `input_stall`.
     let (uploads, total) = (scaled(13, 50), scaled(64, 256));
     let mut server = Server::with_limits(&["input_stall=500ms", &format!("input_total={total}MiB")]);
-    let upload = almost_an_upload();
+    let upload = incomplete_upload();
     let mut small = server.connect();
     small.send(&upload[..1_000]);
     let mut clients: Vec<(Client, usize)> = (0..uploads).map(|_| (server.connect(), 0)).collect();
@@ -51,7 +51,7 @@ fn r04_incomplete_requests_share_a_limit_and_stalled_ones_are_closed() {
         }
         peak = peak.max(server.memory_growth());
     }
-    println!("{uploads} held uploads of 8 MiB: {} MiB at most", peak / MIB);
+    println!("{uploads} stalled uploads of 8 MiB: {} MiB at most", peak / MIB);
     assert!(peak > total / 4 * MIB && peak < (total + 16) * MIB, "{peak}");
     // The uploads have stalled. Clients that continue to send must succeed: `other` starts a new upload, and `small`
     // completes one that it has started before.
@@ -70,15 +70,15 @@ fn r04_incomplete_requests_share_a_limit_and_stalled_ones_are_closed() {
 }
 
 #[test]
-fn r05_unread_replies_use_no_memory_and_pause_reading() {
+fn r05_unread_replies_share_the_stored_value_and_later_requests_are_not_read() {
     let mut server = Server::start();
     let value = vec![9; 8 * MIB];
     server.connect().set("/k", &value);
     server.wait_until_idle();
     let before = server.process().memory();
-    let mut slow_readers = server.connect();
-    (0..100).for_each(|_| slow_readers.send_request(Request::Get { key: b"/k" }));
-    slow_readers.send_request(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
+    let mut slow_reader = server.connect();
+    (0..100).for_each(|_| slow_reader.send_request(Request::Get { key: b"/k" }));
+    slow_reader.send_request(Request::Set { key: b"/behind", value: (&b"v"[..]).into() });
     server.wait_until_idle();
     let cost = server.process().memory().saturating_sub(before);
     assert!(cost < 16 * MIB, "{cost}");
@@ -86,12 +86,12 @@ fn r05_unread_replies_use_no_memory_and_pause_reading() {
     assert!(!other.is_present("/behind"), "the server reads although more than 1 MiB of replies are unsent");
     // A client that starts to read later gets all replies.
     for _ in 0..100 {
-        assert_eq!(slow_readers.bytes(8), (value.len() as u64).to_le_bytes());
-        assert!(slow_readers.bytes(value.len()) == value);
+        assert_eq!(slow_reader.bytes(8), (value.len() as u64).to_le_bytes());
+        assert!(slow_reader.bytes(value.len()) == value);
     }
-    slow_readers.ping();
+    slow_reader.ping();
     assert!(other.is_present("/behind"));
-    drop((slow_readers, other));
+    drop((slow_reader, other));
     server.assert_healthy_with_stored(value.len());
 }
 
@@ -123,7 +123,7 @@ fn r05_a_client_that_reads_no_replies_is_closed_and_a_slow_reader_is_not() {
 }
 
 #[test]
-fn r05_a_client_above_the_hard_output_limit_is_closed_sooner() {
+fn r05_a_client_above_output_hard_is_closed_after_a_third_of_output_stall() {
     let mut server = Server::with_limits(&["output_hard=1MiB", "output_stall=6s"]);
     let mut client = server.connect();
     let item = vec![7; 8 * MIB];
@@ -154,8 +154,8 @@ fn r05_requests_deferred_behind_a_wait_use_bounded_memory() {
     let growth = server.memory_growth();
     println!("10 MiB of one-byte requests: {} KiB", growth / KIB);
     assert!(growth < 48 * MIB, "{growth}");
-    // The clients reset their connections, because the server would see a regular close only after the data that it
-    // has not read.
+    // The clients reset their connections. A FIN would reach the server only after the data that the server does not
+    // read.
     clients.into_iter().for_each(Client::reset);
     server.assert_healthy();
 }

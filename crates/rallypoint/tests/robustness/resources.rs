@@ -1,5 +1,5 @@
 //! Rows R01–R03, R07 and R13 in docs/internals/robustness.md: clients that try to use up connections and file
-//! descriptors. Row R12 is tested in `serve.rs`.
+//! descriptors, and peers that disappear. Row R12 is tested in `serve.rs`.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -111,7 +111,8 @@ fn connect_200_times(server: &Server) -> (Vec<Client>, usize) {
 
 #[test]
 fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
-    // With 64 spare files, the server's own limit is reached first. With none, the file limit of the system is.
+    // With 64 spare files, the connection limit of the server is reached first. With none, the file limit of the
+    // process is reached first.
     for limit in ["spare_files=64", "spare_files=0"] {
         let mut server = Server::with_files(128, &[limit]);
         let (mut served, refused) = connect_200_times(&server);
@@ -146,7 +147,7 @@ fn r07_connections_beyond_the_file_limit_are_refused_and_the_rest_are_served() {
 }
 
 #[test]
-fn r07_a_server_with_64_files_serves_32_connections_and_logs_its_limit() {
+fn r07_a_server_with_64_files_serves_32_connections_and_logs_its_limit_of_48() {
     let mut server = Server::with_files(64, &[]);
     let mut served: Vec<Client> = (0..32).map(|_| server.connect()).collect();
     served.iter_mut().for_each(Client::ping);
@@ -205,10 +206,10 @@ fn r13_kernel_buffers_have_the_configured_size() {
         (socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap())
     };
     let mut limits = Limits::default();
-    let by_itself = buffers(Some(limits.clone()));
+    let by_default = buffers(Some(limits.clone()));
     limits.socket_bytes = 40 * KIB;
     assert_eq!(buffers(Some(limits)), (40 * KIB, 40 * KIB));
-    assert_ne!(by_itself, (40 * KIB, 40 * KIB));
+    assert_ne!(by_default, (40 * KIB, 40 * KIB));
 }
 
 /// Returns the active timer of the server's end of a connection, from `/proc/net/tcp`: its kind and its remaining
@@ -271,7 +272,7 @@ fn connections_are_closed_after_the_link_goes_down() {
     ip("link set lo down");
     let cut = Instant::now();
     eventually(Duration::from_secs(20), "all three connections are closed", || server.connections() == 0);
-    println!("given up after {:?}", cut.elapsed());
+    println!("closed after {:?}", cut.elapsed());
     assert!(cut.elapsed() > Duration::from_millis(900), "the connections are closed before the timeout");
 }
 
@@ -284,7 +285,7 @@ fn r13_connections_of_an_unreachable_peer_are_closed() {
     };
     // The test is skipped on machines that do not allow network namespaces. The socket options are also tested above.
     if !own_network(&["ip", "link", "set", "lo", "up"]).is_ok_and(|output| output.status.success()) {
-        return eprintln!("skipped: no network namespaces here");
+        return eprintln!("skipped: this machine does not allow network namespaces");
     }
     let this = std::env::current_exe().expect("the path of this test");
     let name = "resources::connections_are_closed_after_the_link_goes_down";

@@ -19,7 +19,7 @@ fn fill(server: &Server, count: usize) {
     client.ping();
 }
 
-/// Returns the number of keys that `fill` has set. The latency probes set other keys.
+/// Counts the keys that `fill` has set. The latency probes and the tests set other keys.
 fn of_job(keys: &[Key]) -> usize {
     keys.iter().filter(|key| key.starts_with(b"/job/")).count()
 }
@@ -58,7 +58,7 @@ fn unread_key_lists_delay_no_other_client() {
 
 /// The keys change between the requests, so the lists can't share memory.
 #[test]
-fn unread_key_lists_of_changing_keys_share_the_reply_limit() {
+fn unread_key_lists_of_changing_keys_count_towards_output_total() {
     let _exclusive = exclusive();
     let mut server = Server::with_limits(&["output_total=32MiB"]);
     let long = "k".repeat(4_000);
@@ -109,13 +109,13 @@ fn a_client_that_reads_a_long_key_list_delays_no_other_client() {
 }
 
 #[test]
-fn values_referenced_only_by_replies_share_the_reply_limit() {
+fn values_that_only_replies_reference_count_towards_output_total() {
     let _exclusive = exclusive();
     let mut server = Server::with_limits(&["output_total=64MiB"]);
     let value = vec![7; 8 * MIB];
     let mut writer = server.connect();
     let mut slow_readers: Vec<Client> = Vec::new();
-    // Each slow reader references another value, because the value is replaced before each GET.
+    // Each reply references a different value, because the value is replaced before each GET.
     for _ in 0..40 {
         writer.set("/k", &value);
         writer.ping();
@@ -131,7 +131,7 @@ fn values_referenced_only_by_replies_share_the_reply_limit() {
         );
     }
     let kept = server.connections() - 1;
-    println!("{kept} of 40 values of 8 MiB are kept for clients that take nothing");
+    println!("{kept} of 40 values of 8 MiB are kept for clients that read nothing");
     assert!((4..=16).contains(&kept), "{kept}");
     assert!(
         server.disconnects().iter().all(|line| line.contains("replies of")),
@@ -146,13 +146,13 @@ fn values_referenced_only_by_replies_share_the_reply_limit() {
 }
 
 #[test]
-fn unread_replies_share_a_limit_and_the_longest_idle_client_is_closed() {
+fn above_output_total_the_client_that_read_nothing_for_the_longest_time_is_closed() {
     let _exclusive = exclusive();
     let mut server = Server::with_limits(&["output_total=64MiB"]);
     let item = vec![3; 8 * MIB];
     let mut pusher = server.connect();
-    let mut small = server.connect();
-    small.start_waiting(&["/absent"]);
+    let mut waiter = server.connect();
+    waiter.start_waiting(&["/absent"]);
     let mut slow_readers: Vec<Client> = Vec::new();
     for _ in 0..20 {
         pusher.send_request(Request::QueuePush { key: b"/q", value: item[..].into() });
@@ -180,7 +180,7 @@ fn unread_replies_share_a_limit_and_the_longest_idle_client_is_closed() {
     let mut last = slow_readers.pop().expect("there are clients");
     assert_eq!(last.bytes(16 + item.len())[16..], item[..]);
     pusher.set("/absent", "");
-    small.assert_woken();
-    drop((last, slow_readers, pusher, small));
+    waiter.assert_woken();
+    drop((last, slow_readers, pusher, waiter));
     server.assert_healthy_with_stored(2 * item.len());
 }

@@ -85,7 +85,7 @@ fn v04_an_add_parses_the_leading_number_like_stoll() {
 }
 
 #[test]
-fn v05_an_add_never_overflows() {
+fn v05_an_add_that_would_overflow_is_refused() {
     let mut server = Server::start();
     let mut client = server.connect();
     for (stored, delta) in [(i64::MAX, 1), (i64::MIN, -1), (1, i64::MAX), (-2, i64::MIN)] {
@@ -107,7 +107,7 @@ fn v06_compare_set_replies_like_torch() {
     assert_eq!(
         compare_set(&mut client, "/k", "x", "new"),
         "x",
-        "absent key, other value expected: torch returns the expected value"
+        "absent key, non-empty value expected: like torch, the reply is the expected value"
     );
     assert!(!client.is_present("/k"), "nothing is stored");
     assert_eq!(compare_set(&mut client, "/k", "", "new"), "new", "absent key, empty value expected: stored");
@@ -116,9 +116,17 @@ fn v06_compare_set_replies_like_torch() {
         "new",
         "present key, empty value expected: the current value"
     );
-    assert_eq!(compare_set(&mut client, "/k", "old", "newer"), "new", "another value: the current value");
+    assert_eq!(
+        compare_set(&mut client, "/k", "old", "newer"),
+        "new",
+        "present key, different value expected: the current value"
+    );
     assert_eq!(client.value("/k"), b"new");
-    assert_eq!(compare_set(&mut client, "/k", "new", "newer"), "newer", "expected value: stored");
+    assert_eq!(
+        compare_set(&mut client, "/k", "new", "newer"),
+        "newer",
+        "present key, its current value expected: stored"
+    );
     assert_eq!(client.value("/k"), b"newer");
     client.set("/empty", "");
     assert_eq!(

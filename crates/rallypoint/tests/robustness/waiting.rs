@@ -1,4 +1,4 @@
-//! Rows W01–W07, W10 and W11 in docs/internals/robustness.md: which waiters are woken, and which are not.
+//! Rows W01–W07, W10 and W11 in docs/internals/robustness.md: which waiters are woken, and the cost of waiters.
 
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ fn w04_an_incomplete_multi_set_is_invisible_and_a_complete_one_is_applied_once()
         assert!(!other.is_present("/a") && !other.is_present("/c"), "after {at} bytes");
         assert_eq!(other.value("/b"), b"old", "after {at} bytes");
         writer.send(&[*byte]);
-        // When the server has replied to this ping, it has read the byte on its own.
+        // When the server has replied to this ping, it has read the byte separately from the next one.
         other.ping();
     }
     waiter.assert_woken();
@@ -109,7 +109,7 @@ fn w04_an_aborted_multi_set_stores_nothing() {
 #[test]
 fn w05_a_waiter_that_dies_while_its_key_is_set_affects_neither_the_setter_nor_other_waiters() {
     let mut server = Server::start();
-    let pid = Pid::from_raw(server.process().0 as i32).expect("a process number");
+    let pid = Pid::from_raw(server.process().0 as i32).expect("a process id");
     let mut setter = server.connect();
     let mut waiters: Vec<Client> = (0..3).map(|_| server.connect()).collect();
     for round in 0..30 {
@@ -122,14 +122,14 @@ fn w05_a_waiter_that_dies_while_its_key_is_set_affects_neither_the_setter_nor_ot
         waiters[2].start_waiting(&[&key, "/k0"]);
         // The server is stopped, so that it finds the closed connection and the SET at the same time when it
         // continues.
-        kill_process(pid, Signal::STOP).expect("the child has ended");
+        kill_process(pid, Signal::STOP).expect("the server runs");
         if round % 2 == 0 {
             dying.reset()
         } else {
             drop(dying)
         }
         setter.send_request(Request::Set { key: key.as_bytes(), value: (&b"v"[..]).into() });
-        kill_process(pid, Signal::CONT).expect("the child has ended");
+        kill_process(pid, Signal::CONT).expect("the server runs");
         setter.ping();
         waiters.iter_mut().for_each(Client::assert_woken);
     }
@@ -219,15 +219,15 @@ fn w10_fifty_waiters_that_die_together_are_closed_within_1_s() {
 #[test]
 fn w10_a_dead_waiter_is_closed_although_requests_behind_its_wait_are_unread() {
     let mut server = Server::with_limits(&["deferred_bytes=1KiB"]);
-    for torn in [false, true] {
+    for is_reset in [false, true] {
         let mut waiter = server.connect();
         waiter.start_waiting(&["/k"]);
-        // The requests are more than the server reads during a wait. So it can't detect the disconnect by reading to
-        // the end of the stream.
+        // The client sends more requests than the server reads during a wait. So the server can't detect the disconnect
+        // by reading to the end of the stream.
         waiter.send(&message(Request::Ping { nonce: 1 }).repeat(12_000));
         server.wait_until_idle();
         assert_eq!(server.connections(), 1);
-        if torn {
+        if is_reset {
             waiter.reset()
         } else {
             drop(waiter)
@@ -268,8 +268,8 @@ fn w11_the_cost_of_a_cancel_does_not_depend_on_other_clients() {
     let growth = server.memory_growth();
     let among_many = (0..5).map(|_| cancel_time(&mut client)).min().expect("five tries");
     assert!(among_many < Duration::from_millis(1), "{among_many:?}");
-    // A waiter that disconnects costs no more than a cancel, so the next request of another client is not delayed.
-    let mut leave_time = || {
+    // A waiter that disconnects does not delay the next request of another client either.
+    let mut disconnect_time = || {
         let mut times: Vec<Duration> = (0..51)
             .map(|_| {
                 let mut leaving = server.connect();
@@ -283,9 +283,9 @@ fn w11_the_cost_of_a_cancel_does_not_depend_on_other_clients() {
         times.sort();
         times[25]
     };
-    let leave = (0..5).map(|_| leave_time()).min().expect("five tries");
-    assert!(leave < Duration::from_millis(1), "{leave:?}");
-    println!("cancel {among_many:?}, leave {leave:?}, 400,000 awaited keys in {} KiB", growth / 1024);
+    let disconnect = (0..5).map(|_| disconnect_time()).min().expect("five tries");
+    assert!(disconnect < Duration::from_millis(1), "{disconnect:?}");
+    println!("cancel {among_many:?}, disconnect {disconnect:?}, 400,000 keys in {} KiB", growth / 1024);
     for peer in &mut peers {
         peer.cancel_wait();
     }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn retracted_nodes_that_were_never_announced_use_no_memory() {
+    fn a_node_whose_retraction_precedes_its_announcement_is_not_announced() {
         let mut text: String = (0..100_000).map(|pid| format!("- {pid} 0 a\n")).collect();
         text += "+ 100000 0 a\n+ 7 0 a\n";
         assert_eq!(parse(text.as_bytes(), &Limits::default()), [NodeDesc::new("a", 100_000, 0)]);

@@ -1,5 +1,6 @@
 //! Decides which node hosts the store. Every node whose machine has the endpoint's address tries to bind the endpoint's
-//! port. The first one hosts the store, and all other nodes are its clients.
+//! port. The first one hosts the store, and all other nodes are its clients. With the option `is_host`, the user
+//! decides instead.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub struct C10dStore {
     pub is_host: bool,
     /// An address at which other nodes reach this machine.
     pub reachable_as: String,
-    /// A function that hosts the store on this node after its host was lost. `None` if this node hosts the store
+    /// A function that hosts the store on this node after the host was lost. `None` if this node hosts the store
     /// already, if the server is standalone, or if the store is a file.
     pub(crate) take_over: Option<TakeOver>,
 }
@@ -113,8 +114,9 @@ pub fn create_tcp_store(
                     );
                     if parameters.max_nodes > 1 && is_loopback(&endpoint.host) {
                         tracing::info!(
-                            "only nodes on this machine can reach it there; for nodes on other machines, use an address \
-                             of this machine as the endpoint of every node"
+                            "only nodes on this machine can reach the store at {}; for nodes on other machines, use \
+                             another address of this machine as the endpoint of every node",
+                            endpoint.host
                         );
                     }
                     return Ok(TcpC10dStore {
@@ -134,7 +136,7 @@ pub fn create_tcp_store(
         let open_start = Instant::now();
         match TcpStore::open_reporting(options, &mut |fault| reporter.report(fault)) {
             Ok(store) => break store,
-            // An attempt that ends before `open_timeout` was canceled and is not repeated.
+            // Try again only if the attempt used all of `open_timeout`. An attempt that ended earlier was canceled.
             Err(StoreError::Call { failure: Failure::Unreachable(_), .. })
                 if open_start.elapsed() >= open_timeout && start.elapsed() < timeout => {}
             Err(mut source) => {
@@ -189,8 +191,9 @@ fn client_options(endpoint: Endpoint, cancellation: Option<Arc<dyn Cancellation>
     options.cancellation(cancellation)
 }
 
-/// Returns the default limits with a smaller maximum for replies and for values in a file. The state is the largest
-/// value in this store, and a larger one must not exhaust the memory of this node.
+/// Returns the default limits with a smaller maximum for replies and for values in a file. No node of a rendezvous
+/// stores a larger value than the state, so a larger value is an error or an attack. It must not exhaust the memory of
+/// this node.
 fn store_limits() -> Limits {
     let mut limits = TcpStoreServer::default_limits();
     let max_len = 4 * limits.state_bytes;
@@ -211,7 +214,7 @@ fn advertised_host(endpoint: &Endpoint) -> String {
 
 pub(crate) fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {
     let path: std::path::PathBuf = match parameters.endpoint.trim() {
-        // Without an endpoint, torch also creates a file that only this process knows.
+        // As in torch, an empty endpoint means a new file that no other process knows.
         "" => {
             let random = RandomState::new().build_hasher().finish();
             std::env::temp_dir().join(format!("rallypoint-{}-{random:016x}", std::process::id()))

@@ -1,4 +1,5 @@
-//! The address of the workers' store, which the agent of rank 0 usually serves.
+//! The address of the workers' store, which the node with group rank 0 usually serves. In this file, that node is
+//! called rank 0.
 //!
 //! Rank 0 publishes the address in every round, and the other nodes read it in every round. Torch's nodes do both in
 //! their first round only, so a node that joins a later round of torch's nodes waits until its timeout. If rank 0 runs
@@ -30,8 +31,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) struct Bootstrap {
     /// The server that this node has run since its first round as rank 0.
     server: Option<Arc<TcpStoreServer>>,
-    /// The address that was published last, and the node that published it.
-    last_published: Option<(NodeDesc, RendezvousStoreInfo)>,
+    /// The address that this node read last, and the node that published it. `None` after a round in which this node
+    /// was rank 0.
+    last_read: Option<(NodeDesc, RendezvousStoreInfo)>,
 }
 
 /// A round that this node has joined, while the address of the workers' store is unknown.
@@ -84,7 +86,7 @@ impl Bootstrap {
             }
             false => None,
         };
-        self.last_published = None;
+        self.last_read = None;
         loop {
             let call_start = Instant::now();
             match RendezvousStoreInfo::build(0, round.store, addr, port) {
@@ -102,7 +104,7 @@ impl Bootstrap {
     fn read(&mut self, round: &NewRound<'_>) -> Result<Option<RendezvousStoreInfo>> {
         let NewRound { rank_0, store, handler, .. } = *round;
         let previous =
-            self.last_published.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
+            self.last_read.as_ref().filter(|(node, _)| node == rank_0).map(|(_, info)| info.clone());
         let timeout = match previous {
             None => store.timeout().unwrap_or(Duration::MAX),
             Some(_) => REPUBLISH_TIMEOUT,
@@ -140,7 +142,8 @@ impl Bootstrap {
             },
             Some(info) => {
                 tracing::debug!(
-                    "rank 0, {rank_0}, has not published the address of the workers' store again: {info:?}"
+                    "rank 0, {rank_0}, has not published the address of the workers' store in this round; \
+                     using the address that it published in an earlier round: {info:?}"
                 );
                 // Publish the address again for nodes that were not in the earlier round.
                 let _ = info.publish(store);
@@ -151,7 +154,7 @@ impl Bootstrap {
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
         };
-        self.last_published = Some((rank_0.clone(), info.clone()));
+        self.last_read = Some((rank_0.clone(), info.clone()));
         Ok(Some(info))
     }
 

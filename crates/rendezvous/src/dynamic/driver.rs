@@ -41,7 +41,8 @@ pub(super) struct Driver {
     member: Mutex<Member>,
     /// The state that was read or written last and its token, so that an unchanged state is not decoded again.
     cached: Mutex<Option<(Token, Arc<State>)>>,
-    /// A function that hosts the store in place of a lost host. `None` if this node must not host the store.
+    /// A function that hosts the store in place of a lost host. `None` if this node hosts the store already, or if no
+    /// node hosts it.
     pub(super) take_over: Option<TakeOver>,
     /// The store that this node hosts after it took over. Dropping it stops the server.
     hosted: Mutex<Option<TcpStore>>,
@@ -50,7 +51,7 @@ pub(super) struct Driver {
     /// The generation of the store that the state was last read from.
     generation: AtomicU64,
     /// What this node has published as rank 0: the round, the address of the workers' store, and the generation of the
-    /// store that contains them.
+    /// rendezvous store that contains the address.
     pub(super) published: Mutex<Option<(u64, RendezvousStoreInfo, u64)>>,
     limits: Limits,
     start: Instant,
@@ -60,7 +61,7 @@ pub(super) struct Driver {
 const INTERRUPT_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// A node waits for signals only if the last round trip to the store was at most this long. With a longer round trip,
 /// canceling the wait costs more time than the signal saves.
-const MAX_ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(50);
+const SLOW_ROUND_TRIP_INTERVAL: Duration = Duration::from_millis(50);
 /// The timeout of each task that follows a heartbeat, so that it does not delay the next heartbeat.
 const UPKEEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The timeout of each call that checks whether a removed node had finished.
@@ -127,7 +128,7 @@ impl Driver {
         cached.as_ref().map(|(_, state)| Arc::clone(state))
     }
 
-    /// Reads the state.
+    /// Reads the state. If the store has lost the round that this node is in, returns that round instead.
     pub(super) fn read_state(&self) -> Result<Arc<State>> {
         let timeout = self.member().call_timeout(self.now());
         let limited = self.backend.within(timeout);
@@ -176,9 +177,9 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Fails with the same error if it is final or the state has been corrupt for too long, with
-    /// `RendezvousError::Interrupted` if this thread was interrupted, and with `RendezvousError::Outage` after
-    /// `store_outage_timeout`.
+    /// Fails with the same error if it is final or the state has been corrupt for 10 s, with
+    /// `RendezvousError::Interrupted` if the calling thread was interrupted, and with `RendezvousError::Outage` if the
+    /// outage has lasted for `store_outage_timeout`.
     pub(super) fn tolerate(&self, error: RendezvousError, start: MonoTime) -> Result<()> {
         if self.is_cancelled() {
             return Err(self.interrupted());
@@ -226,7 +227,7 @@ impl Driver {
     /// Waits for a signal until it is received, `timeout` has passed, or this node is interrupted. Returns whether the
     /// signal was received.
     pub(super) fn wait(&self, signal: Signal, timeout: Duration) -> bool {
-        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > MAX_ROUND_TRIP_TIMEOUT {
+        if Duration::from_micros(self.round_trip.load(Ordering::Relaxed)) > SLOW_ROUND_TRIP_INTERVAL {
             self.sleep(timeout);
             return false;
         }
@@ -448,8 +449,10 @@ impl Driver {
         }
     }
 
-    /// Returns whether rank 0 of this round runs torch and was lost. In rounds after its first one, such a node does
-    /// not publish the address of the workers' store.
+    /// Returns whether rank 0 of this round was lost and runs torch. Returns `false` for round 0.
+    ///
+    /// Torch's nodes never announce themselves. They publish the address of the workers' store in their first round
+    /// only.
     pub(super) fn has_lost_torch_rank_0(&self, round: u64, rank_0: &NodeDesc) -> bool {
         let is_lost = self.latest().is_some_and(|state| !state.has(rank_0));
         round > 0 && is_lost && !self.backend.announced(round).is_ok_and(|ours| ours.contains(rank_0))
@@ -552,7 +555,7 @@ mod tests {
     use crate::c10d::C10dBackend;
 
     #[test]
-    fn a_failed_publication_is_repeated() {
+    fn an_address_counts_as_published_again_only_if_the_store_accepts_it() {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         let store = TcpStore::connect("127.0.0.1", server.port()).unwrap();
         // The store refuses keys that contain the long run id.
@@ -562,11 +565,11 @@ mod tests {
             let backend = C10dBackend::new(Arc::new(store.clone()), "job").unwrap();
             let driver = Driver::new(Arc::new(backend), Arc::new(store.clone()), member);
             let info = RendezvousStoreInfo { master_addr: "host".into(), master_port: 1 };
-            let lost = store.generation() + 1;
-            *driver.published.lock().unwrap() = Some((0, info, lost));
+            let other_generation = store.generation() + 1;
+            *driver.published.lock().unwrap() = Some((0, info, other_generation));
             driver.publish_again();
             let published_in = driver.published.lock().unwrap().as_ref().map(|published| published.2);
-            assert_eq!(published_in == Some(lost), is_refused);
+            assert_eq!(published_in == Some(other_generation), is_refused);
         }
         let published = format!("{}/MASTER_PORT", keys::round_prefix("job", 0));
         assert_eq!(store.get(&published).unwrap(), b"1");

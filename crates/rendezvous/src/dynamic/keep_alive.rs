@@ -12,7 +12,7 @@ use rallypoint_store::{Cancellation, sleep};
 
 use super::driver::{Driver, fault_of};
 
-/// A handle to the thread. Dropping the handle stops the thread.
+/// A handle to the thread. Dropping the handle stops the thread and waits until it has exited.
 pub(super) struct KeepAlive {
     /// Dropping the sender stops the thread.
     stop_on_drop: Option<Sender<()>>,
@@ -20,7 +20,7 @@ pub(super) struct KeepAlive {
     cancellation: Option<Arc<dyn Cancellation>>,
 }
 
-/// The shortest interval between two heartbeats, whether or not the first one succeeded.
+/// The shortest pause before a heartbeat. After a failed heartbeat, the next one may be due without a pause.
 const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 impl KeepAlive {
@@ -52,7 +52,8 @@ impl Drop for KeepAlive {
     }
 }
 
-/// Sends one heartbeat. A failed heartbeat is logged and not retried, because the next heartbeat follows.
+/// Sends one heartbeat, with retries for up to `heartbeat_timeout`. A failure is only logged, because the thread sends
+/// another heartbeat after the next pause.
 fn send_heartbeat(driver: &Driver) {
     let (me, run_id) = (&driver.me, &driver.settings.run_id);
     let failed =
@@ -64,7 +65,7 @@ fn send_heartbeat(driver: &Driver) {
             tracing::warn!("{failed} within {limit} s (heartbeat_timeout).");
         }
         Ok(_) => {}
-        // The core logs outages and corrupt states.
+        // `Driver::pursue` logs outages and corrupt states.
         Err(error) if fault_of(&error).is_some() => {}
         Err(error) => tracing::warn!("{failed}: {error}"),
     }

@@ -55,7 +55,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn each_namespace_has_its_own_ids_and_the_initial_one_has_torchs() {
+    fn each_pid_namespace_has_its_own_ids_and_the_initial_one_starts_at_0() {
         let folder = tempfile::tempdir().unwrap();
         let first_id = |name: &str| {
             let link = folder.path().join(name);

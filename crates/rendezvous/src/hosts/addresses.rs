@@ -1,5 +1,5 @@
-//! Resolves names in the background, because a name server may be slow and a node that joins must not wait for it. Up
-//! to 8 threads resolve thousands of names. They stop 5 min after the first lookup.
+//! Resolves names in the background, because a name server may be slow. A node that joins waits at most 200 ms for new
+//! names. Up to 8 threads resolve thousands of names. They stop 5 min after the first lookup.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    fn never(_: &str) -> Vec<IpAddr> {
+    fn resolve_for_60_s(_: &str) -> Vec<IpAddr> {
         std::thread::sleep(Duration::from_secs(60));
         Vec::new()
     }
@@ -126,7 +126,7 @@ mod tests {
         let names: Vec<_> = (0..64).map(|number| format!("node{number}")).collect();
         let start = Instant::now();
         for _ in 0..100 {
-            addresses.look_up_with(&names, never);
+            addresses.look_up_with(&names, resolve_for_60_s);
             assert_eq!(addresses.get("node0"), None);
         }
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());

@@ -1,4 +1,4 @@
-//! Hostile values under the state's key: a node executes nothing and fails with an error that describes the value.
+//! Tests with hostile or misleading keys in the store: states, announcements, signals, and keys of an earlier job.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ fn join_error(value: &[u8]) -> String {
 }
 
 #[test]
-fn junk_is_a_state_error() {
+fn a_value_that_is_not_a_pickle_is_a_state_error() {
     for value in [&b"!!!"[..], b"", b"AAAA", b"gAQ=", &[0xff; 1000]] {
         let text = join_error(value);
         assert!(text.contains("is corrupt"), "{text}");
@@ -36,7 +36,7 @@ fn junk_is_a_state_error() {
 }
 
 #[test]
-fn a_pickle_that_runs_a_command_is_refused_by_name() {
+fn a_pickle_that_calls_a_function_is_refused_and_the_error_names_the_function() {
     let marker = tempfile::tempdir().unwrap();
     let marker = marker.path().join("executed");
     // Python pickles an object whose `__reduce__` returns `(os.system, (command,))` like this.
@@ -61,7 +61,7 @@ fn a_pickled_number_is_a_state_error() {
 }
 
 #[test]
-fn a_state_that_is_too_large_is_refused_before_it_is_read() {
+fn a_state_that_is_too_large_is_refused_because_of_the_limit() {
     let text = join_error(&vec![b'A'; 7 << 20]);
     assert!(text.contains("limit"), "{text}");
 }
@@ -127,7 +127,8 @@ fn a_false_signal_wakes_a_node_once() {
     joining.join().unwrap().unwrap_err();
 }
 
-/// Deleting the state starts a new job, which must not contain nodes of the old one.
+/// If the state is deleted after all nodes have exited, the next node starts a new job. The new job must not contain
+/// nodes of the old one.
 #[test]
 fn a_job_whose_state_was_deleted_starts_without_its_old_keys() {
     let job = Job::new(2, 2);

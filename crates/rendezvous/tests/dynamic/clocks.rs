@@ -55,8 +55,9 @@ fn a_clock_that_jumps_during_a_round_drops_no_node() {
     assert_eq!(after[0].round, before[0].round + 1);
 }
 
-/// Clock offsets with which torch's nodes fail. One node computes the end of the last call with its clock, and another
-/// node compares it with a different clock. A node whose clock is behind looks dead.
+/// Clock offsets with which torch's nodes fail. One torch node computes the end of the last call with its own clock,
+/// and another torch node compares that end with a different clock. A node whose clock is behind seems dead to torch's
+/// nodes.
 const OFFSETS: [i64; 6] = [-HOUR_SECONDS, -60, -20, 20, 60, HOUR_SECONDS];
 
 const LAST_CALL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -96,7 +97,7 @@ fn the_last_call_ends_on_time_whichever_clock_is_wrong() {
                 let took = start.elapsed();
                 assert_agree(&joined);
                 assert_eq!((joined[0].round, joined[0].world_size), (0, 2), "{seconds} s");
-                // The last call may end late, because nodes poll at most twice per second.
+                // Allow 4 s more, because the nodes may be delayed on a busy machine.
                 let expected = LAST_CALL_TIMEOUT - Duration::from_millis(100)
                     ..LAST_CALL_TIMEOUT + Duration::from_secs(4);
                 assert!(expected.contains(&took), "{seconds} s: {took:?}");

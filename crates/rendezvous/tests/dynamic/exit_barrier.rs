@@ -42,7 +42,8 @@ fn no_node_waits_for_a_failed_node_and_the_rendezvous_stays_open() {
         if !fails_last {
             failing.fail().unwrap();
         }
-        // The barrier calls `give_up` only while the node waits, so not if the other node has failed before.
+        // The barrier calls `give_up` only while the node waits. If the other node has already failed, the node does
+        // not wait.
         let fail_now = || {
             assert!(fails_last);
             failing.fail().map(|()| None)
@@ -86,7 +87,7 @@ fn a_node_that_loses_the_store_reports_that() {
     assert_eq!(barrier.finish(&*nodes[0], BARRIER_TIMEOUT, true, stop_server), RoundEnd::StoreLost);
 }
 
-/// A handler whose job loses its store when the last node closes the rendezvous.
+/// A handler that stops the server of its job when the rendezvous is closed, as if the host of the store had left.
 struct HostThatLeaves(Mutex<Option<Job>>);
 
 impl RendezvousHandler for HostThatLeaves {

@@ -33,8 +33,8 @@ fn a_dead_node_is_removed_and_a_spare_replaces_it() {
     eventually_within(Duration::from_secs(10), "the spare waits", || {
         nodes[0].membership().unwrap().num_nodes_waiting() > 0
     });
-    let left = nodes[0].next_rendezvous().unwrap();
-    assert_agree(&[left, waiting.join().unwrap().unwrap()]);
+    let remaining = nodes[0].next_rendezvous().unwrap();
+    assert_agree(&[remaining, waiting.join().unwrap().unwrap()]);
 }
 
 /// A torch node that was dropped continues and never notices it.
@@ -53,7 +53,7 @@ fn a_dropped_node_notices_it_and_rejoins() {
         nodes[0].membership().unwrap().num_nodes_waiting() > 0
     });
     let first = join(&nodes[0]);
-    eventually_within(Duration::from_secs(5), "the other node sees that it waits", || {
+    eventually_within(Duration::from_secs(5), "the second node sees that the first one waits", || {
         nodes[1].membership().unwrap().num_nodes_waiting() > 0
     });
     let second = nodes[1].next_rendezvous().unwrap();
@@ -65,7 +65,7 @@ fn a_dropped_node_notices_it_and_rejoins() {
 /// A node that waits is in no round that it could restore, so it joins again.
 #[test]
 fn a_waiting_node_joins_again_after_the_state_was_deleted() {
-    for is_first_restored in [true, false] {
+    for has_first_joined_again in [true, false] {
         let job = job_with_short_timeouts(2, 2);
         let (node, store) = (job.node(), job.store());
         let joining = join(&node);
@@ -73,7 +73,7 @@ fn a_waiting_node_joins_again_after_the_state_was_deleted() {
             job.state().participants.contains_key(node.node())
         });
         assert!(store.delete_key("torch.rendezvous.job").unwrap());
-        if is_first_restored {
+        if has_first_joined_again {
             eventually_within(Duration::from_secs(10), "the node has joined again", || {
                 store.check(&["torch.rendezvous.job"]).unwrap()
                     && job.state().participants.contains_key(node.node())
@@ -104,7 +104,7 @@ fn a_deleted_state_is_restored() {
 }
 
 #[test]
-fn the_error_for_a_lost_store_names_it() {
+fn the_error_for_an_outage_names_the_store_and_the_timeout() {
     let mut job = job_with_short_timeouts(1, 1);
     job.settings.store_outage_timeout = Duration::from_secs(2);
     let store = job.store();
@@ -147,7 +147,7 @@ fn a_frozen_store_is_an_error_after_the_outage_timeout() {
     let proxy = Relay::to(job.server.port());
     let endpoint = Endpoint::new("127.0.0.1", proxy.port());
     let timeout = Duration::from_secs(2);
-    let max_call_timeout = Duration::from_secs(4);
+    let max_call_duration = Duration::from_secs(4);
     let store = TcpStore::open(TcpStoreOptions::new(endpoint).timeout(timeout)).unwrap();
     let node = job.node_over(&(Arc::new(store) as Arc<dyn Store>));
     node.next_rendezvous().unwrap();
@@ -155,7 +155,7 @@ fn a_frozen_store_is_an_error_after_the_outage_timeout() {
     eventually_within(Duration::from_secs(20), "the outage has lasted too long", || {
         let start = Instant::now();
         let failed = node.membership().is_err();
-        assert!(start.elapsed() < max_call_timeout, "{:?}", start.elapsed());
+        assert!(start.elapsed() < max_call_duration, "{:?}", start.elapsed());
         failed
     });
     let start = Instant::now();
@@ -164,8 +164,8 @@ fn a_frozen_store_is_an_error_after_the_outage_timeout() {
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
 }
 
-/// Completes the round with a rank 0 that publishes no address, like a node that died after it joined, or a torch node
-/// that has published in an earlier round. Returns when `node` waits for that address.
+/// Completes the round with a rank 0 that does not publish the address of the workers' store, like a node that died
+/// after it joined, or a torch node that has published the address in an earlier round. Returns when `node` has joined.
 fn add_silent_rank_0(job: &Job, node: &DynamicRendezvousHandler) {
     add_silent_rank_0_to_round(0, job, node);
 }
@@ -211,7 +211,8 @@ fn a_node_that_waits_for_rank_0_to_publish_the_master_can_be_interrupted() {
     assert!(!state(&job.store()).has(node.node()), "the node has left");
 }
 
-/// If the node did not notice that rank 0 was lost, it would fail after `read_timeout` (60 s), although a spare waits.
+/// If the node did not notice that rank 0 was lost, it would fail after the timeout of its store (20 s), although a
+/// spare waits.
 #[test]
 fn a_round_whose_rank_0_dies_before_it_publishes_the_master_re_forms_with_a_spare() {
     let job = job_with_short_timeouts(2, 2);
@@ -224,7 +225,7 @@ fn a_round_whose_rank_0_dies_before_it_publishes_the_master_re_forms_with_a_spar
     let after = [joining.join().unwrap().unwrap(), waiting.join().unwrap().unwrap()];
     assert_agree(&after);
     assert_eq!(after[0].round, 1);
-    // The dead node is removed after 3 s, and nodes poll once per second. The store's timeout is 20 s.
+    // The dead node is removed after 3 s, and nodes poll once per second.
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
 }
 
@@ -239,7 +240,7 @@ fn a_node_that_waits_for_rank_0_notices_that_the_rendezvous_is_closed() {
 }
 
 #[test]
-fn an_invalid_address_is_refused_before_anything_is_written() {
+fn a_handler_with_an_invalid_address_is_refused() {
     for addr in ["", "two words", &"x".repeat(256)] {
         let store: Arc<dyn Store> = Arc::new(HashStore::new());
         let backend = Arc::new(C10dBackend::new(Arc::clone(&store), "job").unwrap());

@@ -17,7 +17,7 @@ pub(crate) struct Job {
     pub(crate) server: TcpStoreServer,
     pub(crate) settings: Settings,
     pub(crate) counts: Arc<Counts>,
-    /// The latency of each call to the backend.
+    /// The latency that is added to each read and write of the state and of announcements. Retractions have none.
     pub(crate) latency: Duration,
     /// Whether nodes wait for signals without polling the state.
     pub(crate) never_polls: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Job {
 /// The timeout of a node that never polls and waits for a signal. Only a failing test takes this long.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The calls of all backends of a job.
+/// The numbers of calls to all backends of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) reads: AtomicUsize,
@@ -34,14 +34,14 @@ pub(crate) struct Counts {
 }
 
 /// A backend that counts calls and adds latency.
-struct Counted {
+struct CountingBackend {
     inner: C10dBackend,
     counts: Arc<Counts>,
     latency: Duration,
     never_polls: bool,
 }
 
-impl RendezvousBackend for Counted {
+impl RendezvousBackend for CountingBackend {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -81,7 +81,7 @@ impl RendezvousBackend for Counted {
     }
     fn within(&self, timeout: Duration) -> Option<Box<dyn RendezvousBackend>> {
         let (inner, counts) = (self.inner.with_timeout(timeout), Arc::clone(&self.counts));
-        Some(Box::new(Counted { inner, counts, ..*self }))
+        Some(Box::new(CountingBackend { inner, counts, ..*self }))
     }
 }
 
@@ -129,7 +129,7 @@ impl Job {
         Arc::new(self.handler(settings))
     }
 
-    /// Creates a node whose clock has this offset, which the test may change.
+    /// Creates a node whose wall clock has this offset. The test may change the offset later.
     pub(crate) fn node_with_clock_offset(&self, seconds: Arc<AtomicI64>) -> Arc<DynamicRendezvousHandler> {
         let clock = move || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
@@ -158,7 +158,7 @@ impl Job {
         addr: &str,
         settings: Settings,
     ) -> DynamicRendezvousHandler {
-        let backend = Counted {
+        let backend = CountingBackend {
             inner: C10dBackend::new(Arc::clone(&store), &settings.run_id).unwrap(),
             counts: Arc::clone(&self.counts),
             latency: self.latency,

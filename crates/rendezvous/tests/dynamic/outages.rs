@@ -65,31 +65,33 @@ fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
         let first = join(&nodes[0]);
         let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];
         let port = job.server.port();
+        // Assigning the new server to `job.server` stops the old one.
         let server_elsewhere = || TcpStoreServer::bind("127.0.0.1", 0).unwrap();
         if !is_counted {
             job.server = server_elsewhere();
         }
-        let mut since = None;
+        let mut outage_start = None;
         let job = &mut job;
         std::thread::scope(|scope| {
-            let finish = |rank: usize| ExitBarrier::of(&rounds[rank]).with_outage_timeout(FINISH_TIMEOUT);
+            let barrier_of = |n: usize| ExitBarrier::of(&rounds[n]).with_outage_timeout(FINISH_TIMEOUT);
+            // `rounds` starts with the round of the second node.
+            let (barrier, other_barrier) = (barrier_of(0), barrier_of(1));
+            let (node, other) = (&nodes[1], &nodes[0]);
             // The exit barrier repeatedly calls a function that decides whether to give up. The function of this node
             // also stops and restarts the store.
-            let (wait, leave) = (finish(0), finish(1));
-            let (node, other) = (&nodes[1], &nodes[0]);
             let waiting = scope.spawn(move || {
-                wait.finish(&**node, FINISH_TIMEOUT, true, || {
-                    let since: Instant = *since.get_or_insert_with(|| {
+                barrier.finish(&**node, FINISH_TIMEOUT, true, || {
+                    let outage_start: Instant = *outage_start.get_or_insert_with(|| {
                         job.server = server_elsewhere();
                         Instant::now()
                     });
-                    if since.elapsed() > Duration::from_secs(5) && job.server.port() != port {
+                    if outage_start.elapsed() > Duration::from_secs(5) && job.server.port() != port {
                         job.server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
                     }
                     Ok(None)
                 })
             });
-            assert_eq!(leave.finish(&**other, FINISH_TIMEOUT, true, || Ok(None)), RoundEnd::Finished);
+            assert_eq!(other_barrier.finish(&**other, FINISH_TIMEOUT, true, || Ok(None)), RoundEnd::Finished);
             assert_eq!(
                 waiting.join().unwrap(),
                 RoundEnd::Finished,

@@ -1,5 +1,5 @@
-//! Collective operations over a server: every rank gets the values of all ranks, or an error that names exactly the
-//! missing ranks.
+//! Tests of collective operations: every rank gets the values of all ranks, or an error that names exactly the missing
+//! ranks.
 
 use std::time::{Duration, Instant};
 
@@ -20,27 +20,27 @@ fn client(server: &TcpStoreServer) -> TcpStore {
 }
 
 /// Runs `act` for these ranks in parallel, each with its own client. Returns the results in the order of `ranks`.
-fn ranks<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
+fn run_ranks<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    ranks_at(&server, ranks, act)
+    run_ranks_at(&server, ranks, act)
 }
 
-fn ranks_at<T: Send>(
+fn run_ranks_at<T: Send>(
     server: &TcpStoreServer,
     ranks: &[u64],
     act: impl Fn(&dyn Store, u64) -> T + Sync,
 ) -> Vec<T> {
-    ranks_with(|| client(server), ranks, act)
+    run_ranks_with(|| client(server), ranks, act)
 }
 
-/// Like [`ranks`], over a store in this process. The timeout error of such a store always contains the missing keys. A
-/// server on a busy machine may reply too late, and its error then does not contain them.
-fn local_ranks<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
+/// Like [`run_ranks`], over a store in this process. The timeout error of such a store always contains the missing
+/// keys. The timeout error of a client lacks them if its server replies too late, which may happen on a busy machine.
+fn run_locally<T: Send>(ranks: &[u64], act: impl Fn(&dyn Store, u64) -> T + Sync) -> Vec<T> {
     let store = HashStore::new();
-    ranks_with(|| store.clone(), ranks, act)
+    run_ranks_with(|| store.clone(), ranks, act)
 }
 
-fn ranks_with<S: Store, T: Send>(
+fn run_ranks_with<S: Store, T: Send>(
     client: impl Fn() -> S,
     ranks: &[u64],
     act: impl Fn(&dyn Store, u64) -> T + Sync,
@@ -60,7 +60,7 @@ fn ranks_with<S: Store, T: Send>(
     })
 }
 
-fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
+fn missing_ranks<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
     match result.unwrap_err() {
         StoreError::Call { failure: Failure::Timeout(Awaited::Ranks { missing, .. }), context } => {
             assert!(context.waited >= SHORT_TIMEOUT, "{context:?}");
@@ -72,7 +72,7 @@ fn missing<T: std::fmt::Debug>(result: Result<T>) -> Vec<u64> {
 
 #[test]
 fn every_rank_gets_the_values_of_all_ranks() {
-    let got = ranks(&[0, 1, 2, 3, 4, 5, 6, 7], |store, rank| {
+    let got = run_ranks(&[0, 1, 2, 3, 4, 5, 6, 7], |store, rank| {
         synchronize(store, format!("from {rank}").as_bytes(), rank, 8, "data", CALL_TIMEOUT).unwrap()
     });
     let all: Vec<_> = (0..8).map(|rank| format!("from {rank}").into_bytes()).collect();
@@ -82,7 +82,7 @@ fn every_rank_gets_the_values_of_all_ranks() {
 #[test]
 fn rank_0_leaves_last_and_the_keys_are_torchs() {
     let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-    ranks_at(&server, &[0, 1, 2], |store, rank| {
+    run_ranks_at(&server, &[0, 1, 2], |store, rank| {
         store.set(&format!("k{rank}"), &[rank as u8]).unwrap();
         assert_eq!(get_all(store, rank, "k", 3, CALL_TIMEOUT).unwrap(), [[0], [1], [2]]);
         if rank == 0 {
@@ -98,11 +98,11 @@ fn rank_0_leaves_last_and_the_keys_are_torchs() {
 
 #[test]
 fn an_incomplete_exchange_names_the_missing_ranks_in_time() {
-    let results = local_ranks(&[1, 3], |store, rank| synchronize(store, b"x", rank, 5, "k", ARRIVAL_TIMEOUT));
+    let results = run_locally(&[1, 3], |store, rank| synchronize(store, b"x", rank, 5, "k", ARRIVAL_TIMEOUT));
     for result in results {
-        assert_eq!(missing(result), [0, 2, 4]);
+        assert_eq!(missing_ranks(result), [0, 2, 4]);
     }
-    local_ranks(&[0], |store, rank| {
+    run_locally(&[0], |store, rank| {
         let error = fails_in_time(SHORT_TIMEOUT, || synchronize(store, b"x", rank, 3, "k", SHORT_TIMEOUT));
         assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 1, 2"), "{error}");
     });
@@ -119,13 +119,13 @@ fn set_all(store: &dyn Store, keys: impl Iterator<Item = String>) {
 #[test]
 fn an_exchange_of_many_ranks_names_exactly_the_missing_ones() {
     let absent = [0, 299, 300, 8_191, 8_192, 16_384, 19_999];
-    local_ranks(&[7], |store, rank| {
+    run_locally(&[7], |store, rank| {
         set_all(store, (0..MANY_RANKS).filter(|rank| !absent.contains(rank)).map(|rank| format!("k{rank}")));
         let error = fails_within(SHORT_TIMEOUT, ARRIVAL_TIMEOUT, || {
             synchronize(store, b"x", rank, MANY_RANKS, "k", SHORT_TIMEOUT)
         });
         assert!(error.to_string().contains("19993 of 20000 ranks arrived, missing: 0, 299, 300,"), "{error}");
-        assert_eq!(missing::<()>(Err(error)), absent);
+        assert_eq!(missing_ranks::<()>(Err(error)), absent);
     });
 }
 
@@ -133,7 +133,7 @@ fn an_exchange_of_many_ranks_names_exactly_the_missing_ones() {
 fn a_barrier_of_many_ranks_names_exactly_the_missing_ones_in_time() {
     // Most ranks are missing, and the present ones are spread among them.
     let has_arrived = |rank: &u64| rank % 100 == 7;
-    local_ranks(&[7], |store, rank| {
+    run_locally(&[7], |store, rank| {
         set_all(store, (0..MANY_RANKS).filter(has_arrived).map(|rank| format!("b{rank}/TRACE")));
         let timeout = Duration::from_secs(2);
         let at = Barrier::new("b", MANY_RANKS).timeout(timeout).rank(rank);
@@ -142,14 +142,14 @@ fn a_barrier_of_many_ranks_names_exactly_the_missing_ones_in_time() {
             barrier(store, &at)
         });
         let absent: Vec<_> = (0..MANY_RANKS).filter(|rank| !has_arrived(rank)).collect();
-        assert_eq!(missing::<()>(Err(error)), absent);
+        assert_eq!(missing_ranks::<()>(Err(error)), absent);
     });
 }
 
 /// Rank 0 waits for ranks that have not read all values, up to its timeout.
 #[test]
 fn rank_0_waits_for_the_other_ranks_until_its_timeout() {
-    ranks(&[0], |store, rank| {
+    run_ranks(&[0], |store, rank| {
         store.multi_set(&[("k1", b"x"), ("k2", b"y")]).unwrap();
         let started = Instant::now();
         let error = synchronize(store, b"x", rank, 3, "k", SHORT_TIMEOUT).unwrap_err();
@@ -161,7 +161,7 @@ fn rank_0_waits_for_the_other_ranks_until_its_timeout() {
 #[test]
 fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
     let arrived = std::sync::atomic::AtomicU64::new(0);
-    ranks(&[0, 1, 2, 3, 4], |store, rank| {
+    run_ranks(&[0, 1, 2, 3, 4], |store, rank| {
         use std::sync::atomic::Ordering::SeqCst;
         arrived.fetch_add(1, SeqCst);
         // Some callers pass their rank and some do not, because torch allows both.
@@ -174,12 +174,12 @@ fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
 #[test]
 fn an_incomplete_barrier_names_exactly_the_missing_ranks_on_every_rank() {
     for present in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
-        let errors = ranks(present, |store, rank| {
+        let errors = run_ranks(present, |store, rank| {
             barrier(store, &Barrier::new("b", 6).timeout(ARRIVAL_TIMEOUT).rank(rank))
         });
         let absent: Vec<u64> = (0..6).filter(|rank| !present.contains(rank)).collect();
         for error in errors {
-            assert_eq!(missing(error), absent, "{present:?}");
+            assert_eq!(missing_ranks(error), absent, "{present:?}");
         }
     }
 }
@@ -187,7 +187,7 @@ fn an_incomplete_barrier_names_exactly_the_missing_ranks_on_every_rank() {
 /// Every rank that arrived has set its trace key, so no rank waits for more trace keys.
 #[test]
 fn a_barrier_of_our_ranks_needs_no_time_for_tracing() {
-    local_ranks(&[1], |store, rank| {
+    run_locally(&[1], |store, rank| {
         let at = Barrier::new("b", 3).timeout(SHORT_TIMEOUT).rank(rank);
         let error = fails_in_time(SHORT_TIMEOUT, || barrier(store, &at));
         assert!(error.to_string().contains("1 of 3 ranks arrived, missing: 0, 2"), "{error}");
@@ -199,7 +199,7 @@ fn a_barrier_of_our_ranks_needs_no_time_for_tracing() {
 fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
     for rank in [0, 1] {
         let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-        ranks_at(&server, &[rank], |store, rank| {
+        run_ranks_at(&server, &[rank], |store, rank| {
             let at = Barrier::new("b", 3).timeout(SHORT_TIMEOUT).rank(rank);
             barrier(store, &at).unwrap_err();
         });
@@ -212,7 +212,7 @@ fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
 #[test]
 fn a_barrier_with_unknown_ranks_is_traced_until_the_trace_timeout() {
     let at = Barrier::new("b", 3).timeout(ARRIVAL_TIMEOUT).trace_timeout(SHORT_TIMEOUT);
-    let errors = ranks(&[0, 1], |store, rank| match rank {
+    let errors = run_ranks(&[0, 1], |store, rank| match rank {
         0 => {
             let started = Instant::now();
             let error = barrier(store, &at.clone().rank(0)).unwrap_err();

@@ -59,7 +59,7 @@ fn a_world_of_one_chooses_a_free_port() {
 }
 
 #[test]
-fn a_missing_port_is_refused_in_a_larger_world() {
+fn a_missing_port_is_refused_unless_the_server_is_the_only_process() {
     for (rank, world_size) in [(0, 2), (1, 2), (1, 1)] {
         let error = create(rank, &options(None, world_size)).unwrap_err();
         assert!(matches!(error, StoreError::InvalidArgument(_)), "{error:?}");

@@ -8,7 +8,7 @@ use rallypoint_store::TcpStoreServer;
 
 #[test]
 fn a_free_port_can_be_bound() {
-    // Another process may bind a port first, but not all of the ports.
+    // Another process may bind some of these ports first, but not most of them.
     let available = (0..20).filter(|_| {
         let port = free_port().unwrap();
         assert_ne!(port, 0);
@@ -36,7 +36,7 @@ fn reserved_ports_are_all_different_and_no_process_can_take_them() {
 
 #[test]
 fn a_released_port_is_free_again() {
-    // Another process may bind a port first, but not all of the ports.
+    // Another process may bind some of these ports first, but not most of them.
     let available = (0..20).filter(|_| {
         let reserved = reserve_port().unwrap();
         let port = reserved.port();

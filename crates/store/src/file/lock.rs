@@ -134,13 +134,14 @@ impl StoreFile {
         let distrust = match metadata.is_file() {
             false => Some("it is not a regular file".into()),
             true if self.shared => None,
-            true => distrust(metadata.uid(), rustix::process::geteuid().as_raw(), metadata.mode()),
+            true => distrust(metadata.uid(), rustix::process::geteuid().as_raw(), metadata.mode())
+                .map(|reason| format!("{reason}, and `FileStoreOptions::shared` is not set")),
         };
         distrust.map_or(Ok(Some((file, metadata))), |reason| Err(self.untrusted(reason)))
     }
 
     fn untrusted(&self, reason: String) -> StoreError {
-        self.refused(format!("{reason}; use a file of your own with mode 0600, or allow sharing explicitly"))
+        self.refused(format!("{reason}; use a regular file of your own with mode 0600"))
     }
 
     pub(super) fn refused(&self, reason: String) -> StoreError {

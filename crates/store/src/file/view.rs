@@ -40,8 +40,8 @@ impl View {
         (self.file.as_ref().map(|(_, identity)| *identity), self.end)
     }
 
-    /// Returns the number of bytes after the last complete record.
-    pub(super) fn torn_len(&self) -> u64 {
+    /// Returns the number of bytes between `end` and the end of the file. After a refresh, they are a torn record.
+    pub(super) fn unparsed_len(&self) -> u64 {
         self.len - self.end
     }
 
@@ -78,14 +78,14 @@ impl View {
                 path: file.path.clone(),
                 fault: FileFault::Corrupt { offset: self.end, what: error.to_string() },
             })?;
-            // The rest of the file is shorter than a record: it is empty or torn, so it is not read.
-            if need as u64 > self.torn_len() {
+            // The rest of the file is shorter than the next record, so it is empty or a torn record.
+            if need as u64 > self.unparsed_len() {
                 return Ok(());
             }
             if deadline.has_passed(now()) {
                 return Err(call.timeout_error(&file.path, "the file is too long to read in time"));
             }
-            let (start, len) = (bytes.len(), need.max(MIN_READ_BYTES).min(self.torn_len() as usize));
+            let (start, len) = (bytes.len(), need.max(MIN_READ_BYTES).min(self.unparsed_len() as usize));
             bytes.resize(len.max(start), 0);
             let read = locked.file.read_exact_at(&mut bytes[start..], self.end + start as u64);
             read.map_err(|error| file.system_error("read", error))?;
@@ -114,7 +114,7 @@ impl View {
     /// Truncates the file before a torn record at its end. This process has the exclusive lock, so the writer of the
     /// record has died or failed.
     pub(super) fn truncate_torn_record(&mut self, locked: &Locked, file: &StoreFile) -> Result<()> {
-        let (bytes, end) = (self.torn_len(), self.end);
+        let (bytes, end) = (self.unparsed_len(), self.end);
         if bytes > 0 {
             tracing::warn!(path = %file.path.display(), bytes, end, "truncated a torn record");
             locked.file.set_len(end).map_err(|error| file.system_error("truncate", error))?;

@@ -44,8 +44,8 @@ pub(super) struct EventLoop {
     /// An open file that is closed when the process runs out of file descriptors. With the released descriptor, a
     /// connection can be accepted and refused.
     spare_file: Option<File>,
-    /// The time at which accepting failed because file descriptors or memory ran out. `None` if accepting is not
-    /// blocked.
+    /// When accepting failed, for example because memory ran out. No connection is accepted for
+    /// [`ACCEPT_RETRY_INTERVAL`] after that. Zero ends this pause early. `None` if accepting is not blocked.
     accept_blocked_at: Option<Duration>,
     out_of_files: bool,
     commands: Receiver<Command>,
@@ -87,7 +87,7 @@ impl EventLoop {
         Ok((event_loop, waker))
     }
 
-    /// Runs until [`Command::Stop`].
+    /// Runs until [`Command::Stop`], or until the sockets cannot be polled.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         loop {
@@ -200,7 +200,7 @@ impl EventLoop {
     fn close(&mut self, id: ConnectionId) {
         self.sockets[id.index()] = None;
         self.out_of_files = false;
-        // Closing has released a file descriptor and memory, so accepting can be tried again immediately.
+        // Closing has released a file descriptor and memory, so the next iteration of the loop accepts again.
         self.accept_blocked_at = self.accept_blocked_at.map(|_| Duration::ZERO);
     }
 
@@ -234,8 +234,8 @@ impl EventLoop {
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::MFILE | Errno::NFILE) => {
                     self.out_of_files = true;
-                    // With the descriptor of the spare file, one connection can be accepted and refused. The error also
-                    // occurs if no connection is pending.
+                    // With the descriptor of the spare file, one connection can be accepted and refused. `accept`
+                    // returns this error even if no connection is pending.
                     self.spare_file = None;
                     match listener.socket.accept() {
                         Ok((socket, peer)) => {

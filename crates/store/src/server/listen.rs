@@ -15,8 +15,8 @@ use crate::error::{Result, StoreError};
 pub enum Listen {
     /// A host name or IP address with a port.
     ///
-    /// The server binds all addresses of a name. The empty host means all IPv6 and IPv4 addresses of this machine. Port
-    /// 0 selects a free port.
+    /// The server binds all addresses of a name that are available on this machine. The empty host means all IPv6 and
+    /// IPv4 addresses of this machine. Port 0 selects a free port.
     Endpoint(Endpoint),
     /// A socket that already listens.
     Socket(std::net::TcpListener),
@@ -109,7 +109,8 @@ fn open_address(address: SocketAddr) -> Result<std::net::TcpListener> {
     open().map_err(|error| StoreError::Listen { address: address.to_string(), error })
 }
 
-/// Sets the options of a listener that accepted connections inherit, so that accepting takes one system call.
+/// Makes a listener non-blocking and sets the socket options of its connections. Accepted connections inherit these
+/// options, so that accepting takes one system call.
 fn prepare(listener: std::net::TcpListener, limits: &Limits) -> Result<TcpListener> {
     let set = || {
         listener.set_nonblocking(true)?;

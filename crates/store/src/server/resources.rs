@@ -38,8 +38,9 @@ pub(super) fn budget() -> usize {
     BUDGET.load(Ordering::Relaxed)
 }
 
-/// Returns 7/10 of the available memory, but at least [`MIN_BUDGET_BYTES`]. The other 3/10 leave room for the rest of
-/// the program, so that the process stays below 4/5 of its limit.
+/// Returns 7/10 of the available memory, but at least [`MIN_BUDGET_BYTES`]. The other 3/10 are for memory that the
+/// server does not count. A process that uses less than a third of its limit before the server starts then stays below
+/// 4/5 of the limit.
 fn budget_share(available: u64) -> u64 {
     (available / 10 * 7).max(MIN_BUDGET_BYTES)
 }

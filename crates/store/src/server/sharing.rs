@@ -79,7 +79,7 @@ fn check_match(entry: &Entry, running: &[SocketAddr], requested: &Endpoint, limi
         let reason = format!("this process already serves port {} differently: {how}", requested.port);
         Err(StoreError::Listen { address: requested.to_string(), error: io::Error::other(reason) })
     };
-    // A server that was started for the same host matches, even if this machine could not bind all addresses.
+    // A server that was started for the same host matches, even if it could not bind all addresses of the host.
     if entry.host != requested.host && !is_reachable(running, requested)? {
         let host = if requested.host.is_empty() { "*" } else { &requested.host };
         return mismatch(format!("it listens on {}, not on {host}", join(running.iter(), ", ")));

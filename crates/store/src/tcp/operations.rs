@@ -133,8 +133,12 @@ impl Store for TcpStore {
     }
 
     fn barrier_for(&self, key: &str, world_size: u64, timeout: Option<Duration>) -> Result<()> {
-        let size = i64::try_from(world_size).ok().filter(|&size| size > 0);
-        let size = size.ok_or_else(|| StoreError::bad_world_size(&format!("barrier {key}"), 0))?;
+        if world_size == 0 {
+            return Err(StoreError::zero_world_size(&format!("barrier {key}")));
+        }
+        // The protocol's largest world size is `i64::MAX`. A barrier of that size never completes, as the requested one
+        // would not.
+        let size = i64::try_from(world_size).unwrap_or(i64::MAX);
         self.clone_with_timeout(timeout).call(Op::Barrier, &[key], &[], async |client, keys, deadline| {
             client.barrier(keys[0], size, deadline).await
         })
@@ -204,6 +208,7 @@ impl TcpStore {
                 within(Oversized::Value, value.len(), limit).map_err(|failure| failed(&[key], failure))?;
             }
         }
+        // An upper bound of the length of the frame: the operation, one number, and each field with its length.
         let len = 9 + wire.iter().chain(values).map(|field| 8 + field.len()).sum::<usize>();
         within(Oversized::Request, len, limits.frame_len).map_err(|failure| failed(&[], failure))?;
         ready(run(&self.client, &wire, &deadline)).map_err(|failure| failed(&wire, failure))

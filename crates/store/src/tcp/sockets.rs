@@ -31,7 +31,8 @@ pub(super) struct Stream {
     is_fast: bool,
 }
 
-/// A reply within this time is fast. Sleeping and waking up would take most of it.
+/// A reply that takes less than this time is fast. For such a reply, putting the thread to sleep and waking it would
+/// take most of the time.
 const FAST_REPLY_TIMEOUT: Duration = Duration::from_micros(200);
 /// How long a thread spins for a reply. While it spins, it yields to other threads.
 const SPIN_TIMEOUT: Duration = Duration::from_micros(100);
@@ -151,7 +152,7 @@ impl Drop for Spin {
     }
 }
 
-/// Sleeps until the socket is ready as `flags` requests. Fails with [`ConnectionFault::Silent`] if the deadline passes
+/// Blocks until the socket is ready for one of `flags`. Fails with [`ConnectionFault::Silent`] if the deadline passes
 /// first.
 fn wait_until(socket: impl AsFd, flags: PollFlags, deadline: &Deadline) -> Result<(), ConnectionFault> {
     loop {

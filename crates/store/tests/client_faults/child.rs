@@ -58,11 +58,11 @@ fn process() {
         ["serve", host, port] => {
             let server = TcpStoreServer::bind(host, port.parse().unwrap()).unwrap();
             print_line(&server.port().to_string());
-            wait_for_end();
+            wait_for_stdin_end();
         }
         ["hold"] => {
             print_line("ready");
-            wait_for_end();
+            wait_for_stdin_end();
         }
         ["read", port] => crate::memory::measure_read(port.parse().unwrap()),
         ["resolve", host, millis] => crate::dns::measure_resolve(host, millis.parse().unwrap()),
@@ -71,7 +71,7 @@ fn process() {
 }
 
 /// Waits until the parent process closes the standard input or exits.
-fn wait_for_end() {
+fn wait_for_stdin_end() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
@@ -97,7 +97,8 @@ impl Server {
         Server { child, reserved, port }
     }
 
-    /// Starts a server on another machine. The command `wrapper` runs it there.
+    /// Starts a server on a simulated machine. The command `wrapper` runs the server there. [`Server::restart`] does
+    /// not work for such a server.
     pub(crate) fn at(wrapper: &[&str], host: &str) -> Server {
         let (child, port) = serve(wrapper, host, 0);
         Server { child, reserved: Port::reserve(), port }

@@ -1,4 +1,5 @@
-//! Tests with real processes, sockets and networks. They cover rows K01 to K08 of docs/internals/robustness.md.
+//! Tests with real processes, sockets and networks. They cover the rows K01, K03 to K06 and K08 of
+//! docs/internals/robustness.md.
 
 use std::time::{Duration, Instant};
 
@@ -125,8 +126,8 @@ fn every_operation_times_out_while_the_network_is_cut_and_works_afterwards() {
     }
 }
 
-/// A call completes in time only over a new connection. Over the old one, TCP retransmits 12.6 s and 25.4 s after the
-/// first loss, which is during the cut and 8.4 s after it.
+/// A call completes in time only over a new connection. Over the old one, TCP retransmits 12.6 s after the first loss,
+/// which is during the cut, and then 25.4 s after the first loss, which is 8.4 s after the cut.
 #[test]
 fn calls_in_flight_complete_within_5_s_after_a_17_s_network_cut() {
     let Some((machine, server)) = other_machine() else { return };

@@ -1,7 +1,7 @@
 //! Tests of the memory that a reply takes. The client allocates memory for the bytes that have arrived, not for the
-//! announced length. This is invariant K5 of docs/internals/robustness.md.
+//! announced length. This is part of row K09 of docs/internals/robustness.md.
 //!
-//! A child process measures the memory, because no other test allocates memory there.
+//! The client runs in a child process, so that the memory of other tests is not measured.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +25,7 @@ fn resident() -> (u64, u64) {
     (field("VmRSS:"), field("VmHWM:"))
 }
 
-/// Runs in the child: gets a value, and prints the error and by how much the memory of the process grew.
+/// Runs in the child: gets a value, and prints the kind of the error and the number of bytes by which memory grew.
 pub(crate) fn measure_read(port: u16) {
     let store = client(port, Duration::from_secs(2));
     let (before, _) = resident();
@@ -39,8 +39,7 @@ pub(crate) fn measure_read(port: u16) {
     print_line(&format!("{kind} {}", peak.saturating_sub(before)));
 }
 
-/// Serves one connection as torch's server would: replies to the handshake, to a CHECK and to a WAIT, and to the GET
-/// with `reply`.
+/// Serves one connection. Replies like torch's server to the handshake, a CHECK and a WAIT, and with `reply` to a GET.
 fn serve_once(listener: &TcpListener, reply: &[u8]) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut handshake = [0; 10];
@@ -53,18 +52,19 @@ fn serve_once(listener: &TcpListener, reply: &[u8]) {
     // A WAIT: operation code, number of keys, length of the key, key.
     stream.read_exact(&mut [0; 1 + 8 + 8 + 2]).unwrap();
     stream.write_all(&[0]).unwrap();
+    // A GET: operation code, length of the key, key.
     stream.read_exact(&mut [0; 1 + 8 + 2]).unwrap();
     stream.write_all(reply).unwrap();
     drain(stream);
 }
 
+/// Reads until the client closes or resets the connection.
 fn drain(mut stream: TcpStream) {
-    // Reads until the client closes or resets the connection.
     while stream.read(&mut [0; 4096]).is_ok_and(|len| len > 0) {}
 }
 
 #[test]
-fn a_reply_that_announces_gigabytes_allocates_less_than_4_mib() {
+fn a_reply_takes_memory_for_the_bytes_that_arrive_and_not_for_its_announced_length() {
     for (announced, sent, outcome) in [
         (1u64 << 31, 0, "too-large"),
         (1 << 62, 0, "too-large"),
@@ -88,7 +88,7 @@ fn a_reply_that_announces_gigabytes_allocates_less_than_4_mib() {
 }
 
 #[test]
-fn a_reply_just_below_the_limit_is_accepted() {
+fn a_reply_of_56_mib_is_accepted_and_one_above_64_mib_is_refused() {
     let server = rallypoint_store::TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let store = client(server.port(), CALL_TIMEOUT);
     let value = vec![7; 8 << 20];

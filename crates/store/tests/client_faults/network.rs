@@ -14,7 +14,7 @@ use crate::child::{read_line, start};
 pub(crate) struct Machine {
     host: Network,
     switch: Network,
-    /// The interface of the test machine that is linked to the switch.
+    /// The interface on the real machine that is linked to the switch.
     near: String,
     /// The address of the simulated machine.
     pub(crate) address: String,
@@ -66,7 +66,7 @@ impl Drop for Network {
 }
 
 impl Machine {
-    /// Creates a machine. Returns `None` if this process cannot create network namespaces.
+    /// Creates a machine. Returns `None` if this process cannot create its network namespaces or links.
     pub(crate) fn new() -> Option<Machine> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let id = std::process::id();
@@ -100,7 +100,7 @@ impl Machine {
         self.host.enter.iter().map(String::as_str).collect()
     }
 
-    /// Cuts the link: the switch forwards no packets, and neither side can detect that.
+    /// Cuts the link. The switch drops all packets, but the interfaces of both sides stay up.
     pub(crate) fn cut(&self) {
         assert!(self.switch.ip("link set far nomaster"));
     }

@@ -1,4 +1,4 @@
-//! A table of all operations of a client, for tests that run each of them.
+//! Tables of the operations of a client, for tests that run each of them.
 
 use rallypoint_core::wire::Op;
 use rallypoint_store::{Result, Store, TcpStore};
@@ -7,6 +7,7 @@ use crate::CALL_TIMEOUT;
 
 /// An operation and a function that calls it.
 pub(crate) struct Operation {
+    /// The name of the operation. In [`waiting_operations`], it also describes the arguments.
     pub(crate) name: &'static str,
     /// Whether the client may repeat the request after it lost the reply.
     pub(crate) repeatable: bool,
@@ -14,7 +15,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Returns the operation that requests and errors contain.
+    /// Returns the operation code of an element of [`all_operations`].
     pub(crate) fn op(&self) -> Op {
         match self.name {
             "compare_exchange" => Op::CompareSet,
@@ -68,6 +69,6 @@ pub(crate) fn waiting_operations() -> Vec<Operation> {
             store.multi_get(&["present", "missing"]).map(drop)
         }),
         operation("queue_pop of an empty queue", false, |store| store.queue_pop("empty").map(drop)),
-        operation("barrier of two", false, |store| store.barrier("two", 2)),
+        operation("barrier of world size 2", false, |store| store.barrier("two", 2)),
     ]
 }

@@ -90,13 +90,13 @@ pub(crate) fn a_native_barrier_is_reusable(fixture: &Fixture) {
     });
 }
 
-pub(crate) fn a_client_that_left_a_native_barrier_is_not_counted(fixture: &Fixture) {
+pub(crate) fn a_native_barrier_does_not_count_an_arrival_that_timed_out(fixture: &Fixture) {
     if !fixture.has_native_barrier {
         return;
     }
     let (a, b) = (fixture.client(), fixture.client());
     fails_in_time(SHORT_TIMEOUT, || a.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
-    // A client that timed out is not counted, neither for its own next arrival nor for that of another client.
+    // The timed-out arrival counts neither for the next arrival of the same client nor for that of another client.
     fails_in_time(SHORT_TIMEOUT, || a.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
     fails_in_time(SHORT_TIMEOUT, || b.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
     pass_barrier(fixture, "b", 2);

@@ -7,16 +7,16 @@ use rallypoint_testkit::fails_in_time;
 
 use crate::stores::Fixture;
 
-/// The stored value, the expected value, the desired value, the value that torch returns, the outcome, and the value
-/// afterwards.
+/// The stored value, the expected value, the desired value, the value that torch's `compare_set` returns, the outcome
+/// of `compare_exchange`, and the value that is stored afterwards.
 type Case = (Option<&'static str>, &'static str, &'static str, &'static str, Exchange, Option<&'static str>);
 
-fn matrix() -> Vec<Case> {
+fn cases() -> Vec<Case> {
     let mismatch = |value: &str| Exchange::Mismatch(value.as_bytes().to_vec());
     vec![
         (None, "", "new", "new", Exchange::Stored, Some("new")),
         (None, "", "", "", Exchange::Stored, Some("")),
-        // `compare_set` returns `expected` although the key is absent. Torch's own code relies on this.
+        // As in torch, `compare_set` returns `expected` although the key is absent and nothing is stored.
         (None, "x", "new", "x", Exchange::Absent, None),
         (None, "x", "", "x", Exchange::Absent, None),
         (Some("y"), "y", "new", "new", Exchange::Stored, Some("new")),
@@ -45,7 +45,7 @@ fn assert_stored(store: &dyn Store, expected: Option<&str>, case: &Case) {
 
 pub(crate) fn compare_set_returns_what_torch_returns(fixture: &Fixture) {
     let (store, other) = (fixture.client(), fixture.client());
-    for case in matrix() {
+    for case in cases() {
         let (initial, expected, desired, returned, _, after) = case.clone();
         prepare(&*other, initial);
         let value = store.compare_set("c", expected.as_bytes(), desired.as_bytes()).unwrap();
@@ -56,7 +56,7 @@ pub(crate) fn compare_set_returns_what_torch_returns(fixture: &Fixture) {
 
 pub(crate) fn compare_exchange_distinguishes_all_outcomes(fixture: &Fixture) {
     let (store, other) = (fixture.client(), fixture.client());
-    for case in matrix() {
+    for case in cases() {
         let (initial, expected, desired, _, outcome, after) = case.clone();
         prepare(&*other, initial);
         let exchange = store.compare_exchange("c", expected.as_bytes(), desired.as_bytes()).unwrap();

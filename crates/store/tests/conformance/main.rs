@@ -1,6 +1,6 @@
-//! A conformance suite for the `Store` trait. It runs each behavior over each kind of store.
+//! A conformance suite for the `Store` trait. It tests each behavior with each kind of store.
 //!
-//! Behavior that only one kind has is tested with that kind.
+//! Behavior that only some kinds have is tested only with those kinds.
 
 mod barriers;
 mod compare;
@@ -12,7 +12,7 @@ mod threads;
 mod values;
 mod waiting;
 
-/// Defines one test for each behavior and one kind of store, with the name `kind::group::behavior`.
+/// Defines a test `kind::group::behavior` of each behavior, for one kind of store.
 macro_rules! over {
     ($kind:ident, $($group:ident { $($behavior:ident,)* })*) => {
         mod $kind {
@@ -97,7 +97,7 @@ suite! {
         a_barrier_with_world_size_0_is_refused_and_changes_nothing,
         a_barrier_fails_at_its_timeout,
         a_native_barrier_is_reusable,
-        a_client_that_left_a_native_barrier_is_not_counted,
+        a_native_barrier_does_not_count_an_arrival_that_timed_out,
         a_native_barrier_is_not_a_key,
         a_generic_barrier_uses_torchs_keys,
     }

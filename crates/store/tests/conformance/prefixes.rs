@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rallypoint_store::{HashStore, PrefixStore, Store};
 
-/// Returns a store, and a prefix store with two nested prefixes over it.
+/// Returns a store, and a prefix store `a` over a prefix store `b` over it.
 fn nested() -> (HashStore, PrefixStore) {
     let root = HashStore::new();
-    let outer = PrefixStore::new("b", Arc::new(root.clone()));
-    (root, PrefixStore::new("a", Arc::new(outer)))
+    let underlying = PrefixStore::new("b", Arc::new(root.clone()));
+    (root, PrefixStore::new("a", Arc::new(underlying)))
 }
 
 fn keys(store: &dyn Store) -> BTreeSet<String> {
@@ -18,7 +18,7 @@ fn keys(store: &dyn Store) -> BTreeSet<String> {
 }
 
 #[test]
-fn nested_prefixes_apply_from_the_outermost_inward() {
+fn the_prefix_of_the_underlying_store_comes_first() {
     let (root, nested) = nested();
     nested.set("k", b"v").unwrap();
     nested.add("n", 1).unwrap();

@@ -133,8 +133,8 @@ pub(crate) fn each_item_goes_to_exactly_one_consumer(fixture: &Fixture) {
     assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), (0..ITEMS).collect());
 }
 
-/// Two clients wait for items, and two others take items without waiting. A woken client that finds no item must wait
-/// again instead of failing with `QueueEmpty`.
+/// Two clients wait for items, and two other clients take items without waiting. A woken client that finds no item must
+/// wait again instead of failing with `QueueEmpty`.
 pub(crate) fn a_pop_that_loses_its_item_to_another_client_keeps_waiting(fixture: &Fixture) {
     if !supports_queues(fixture) {
         return;
@@ -252,8 +252,8 @@ pub(crate) fn pops_of_several_threads_of_one_client_lose_no_wakeup(fixture: &Fix
                 }
             });
         }
-        // The producer pushes one item at a time, so that all threads wait and an item stays in the queue if a wakeup
-        // is lost.
+        // The producer pushes an item only after the previous one was taken, so that the threads are blocked when the
+        // item arrives. If a wakeup is lost, the item stays in the queue and the test fails.
         for item in 1..=ITEMS {
             producer.queue_push("q", b"x").unwrap();
             rallypoint_testkit::eventually("the item was taken", || taken.load(Ordering::Relaxed) == item);

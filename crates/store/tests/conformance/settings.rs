@@ -14,11 +14,11 @@ pub(crate) fn timeout_returns_what_set_timeout_was_given(fixture: &Fixture) {
         store.set_timeout(Some(timeout));
         assert_eq!(store.timeout(), Some(timeout));
     }
-    // A timeout beyond the range of the clock may become no timeout.
-    store.set_timeout(Some(Duration::from_secs((1 << 61) + 1)));
-    assert!(store.timeout().is_none() || store.timeout() > Some(Duration::from_secs(1 << 40)));
-    store.set_timeout(Some(Duration::MAX));
-    assert!(store.timeout() > Some(Duration::from_secs(1 << 40)));
+    // A timeout beyond the range of a store is reduced to the longest one that the store can represent.
+    for timeout in [Duration::from_secs((1 << 61) + 1), Duration::MAX] {
+        store.set_timeout(Some(timeout));
+        assert!(store.timeout() > Some(Duration::from_secs(1 << 40)));
+    }
     store.set("k", b"v").unwrap();
     assert_eq!(store.get("k").unwrap(), b"v");
 }
@@ -72,8 +72,8 @@ pub(crate) fn with_timeout_leaves_the_timeout_of_the_store_unchanged(fixture: &F
     let keys = store.num_keys().unwrap();
     drop(short);
     assert_eq!(store.get("k").unwrap(), b"v");
-    // The copy of a FileStore is not counted as an instance. Dropping it does not write the number of closed instances,
-    // which would be another key.
+    // `with_timeout` of a FileStore does not count as another instance. Dropping its result therefore does not write
+    // the number of closed instances, which would be another key.
     assert_eq!(store.num_keys().unwrap(), keys);
 }
 
@@ -89,10 +89,10 @@ pub(crate) fn a_store_reports_its_kind(fixture: &Fixture) {
 
 #[test]
 fn the_default_timeout_is_300_s() {
-    let server = TcpStore::serve("127.0.0.1", 0).unwrap();
+    let tcp = TcpStore::serve("127.0.0.1", 0).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = rallypoint_store::FileStore::open(folder.path().join("store"), None).unwrap();
-    let stores: [&dyn Store; 3] = [&server, &HashStore::new(), &file];
+    let stores: [&dyn Store; 3] = [&tcp, &HashStore::new(), &file];
     for store in stores {
         assert_eq!(store.timeout(), Some(Duration::from_secs(300)), "{}", store.kind());
     }

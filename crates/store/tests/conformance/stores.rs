@@ -19,7 +19,7 @@ pub(crate) struct Fixture {
     pub(crate) has_native_barrier: bool,
     /// Whether `delete_key` reports if the key was present.
     pub(crate) reports_deleted: bool,
-    /// Whether a key wakes its waiters even if it is deleted immediately.
+    /// Whether setting a key wakes its waiters even if the key is deleted immediately afterwards.
     pub(crate) wakes_on_every_change: bool,
     /// Whether all clients share one timeout.
     pub(crate) shares_timeout: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Creates a new client of the store, which shares as little with other clients as the kind of store allows.
+    /// Creates a client of the store. It shares as little with other clients as the kind of store allows.
     pub(crate) fn client(&self) -> Box<dyn Store> {
         (self.new_client)()
     }
@@ -92,7 +92,7 @@ pub(crate) fn file() -> Fixture {
     }
 }
 
-/// Returns a prefix store over another store, which also contains keys outside of the prefix.
+/// Returns a prefix store over another store, and sets keys outside of the prefix in the other store.
 fn prefixed(prefix: &'static str, fixture: Fixture) -> Fixture {
     let outside = fixture.client();
     outside.set("outside", b"1").unwrap();

@@ -1,5 +1,5 @@
-//! Tests of torn, damaged and foreign files. A call returns data or a typed error before its timeout, and does not
-//! damage the file further.
+//! Tests of torn and damaged files and of files in another format. A call returns data or a typed error, at the latest
+//! at its timeout, and does not damage the file further.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn a_reader_reads_up_to_a_torn_record_and_sleeps_until_its_timeout() {
         let error = times_out_after(TIMEOUT, || store.get("torn"));
         let expected = format!("its last {} bytes are a torn record", tail.len());
         assert!(error.awaited().is_some() && error.to_string().contains(&expected), "{error}");
-        assert_eq!(file.bytes(), before, "a reader changes nothing");
+        assert_eq!(file.bytes(), before, "a reader changed the file");
     }
 }
 
@@ -71,6 +71,7 @@ fn every_writer_truncates_a_torn_record_even_if_it_then_writes_nothing() {
         store.set("k", b"v").unwrap();
         append_bytes(&file.path(), b"\x05\0\0\0/t");
         write(&store);
+        // Panics if the torn record is still in the file.
         file.records();
         other.set("after", b"1").unwrap();
         assert_eq!(store.get("after").unwrap(), b"1", "writer {n}");
@@ -103,7 +104,7 @@ fn a_length_beyond_the_end_is_torn_and_a_length_beyond_the_limit_is_corrupt() {
     }
 }
 
-/// Asserts that opening reports the offset of the damage and leaves the file unchanged.
+/// Asserts that opening fails within 1 s, reports the offset of the damage and leaves the file unchanged.
 #[track_caller]
 fn assert_corrupt(file: &TestFile, offset: u64) {
     let before = file.bytes();
@@ -210,7 +211,7 @@ proptest! {
                 }
                 results.push(store.set("a", b"new"));
                 if store.set("a", b"new").is_ok() {
-                    // After one successful write, the file is intact.
+                    // A successful write implies that the file is intact.
                     prop_assert_eq!(store.get("a").unwrap(), b"new");
                     prop_assert_eq!(file.open().get("a").unwrap(), b"new");
                 }

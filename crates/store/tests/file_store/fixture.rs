@@ -1,4 +1,4 @@
-//! Fixtures of the tests: a temporary file with raw records, locks, and assertions on time and processor time.
+//! Fixtures of the tests: a temporary file, raw records, locks, and assertions on timeouts and processor time.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -104,23 +104,24 @@ impl Drop for LockHolder {
 /// Runs a call that must fail at its timeout and use a processor for less than 25 % of that time. Returns the error.
 #[track_caller]
 pub(crate) fn times_out_after<T: Debug>(timeout: Duration, call: impl FnOnce() -> Result<T>) -> StoreError {
-    times_out_within(timeout, 0.25, call)
+    times_out_with_cpu(timeout, 0.25, call)
 }
 
-/// Like [`times_out_after`], but the call may use a processor for up to the fraction `max_busy` of its timeout.
+/// Like [`times_out_after`], but the call may use a processor for up to the fraction `max_cpu` of its timeout.
 #[track_caller]
-pub(crate) fn times_out_within<T: Debug>(
+pub(crate) fn times_out_with_cpu<T: Debug>(
     timeout: Duration,
-    max_busy: f64,
+    max_cpu: f64,
     call: impl FnOnce() -> Result<T>,
 ) -> StoreError {
     let before = thread_time();
     let error = fails_in_time(timeout, call);
-    let busy = (thread_time() - before).as_secs_f64() / timeout.as_secs_f64();
-    assert!(busy < max_busy, "busy for {:.1} % of {timeout:?}: {error}", busy * 100.0);
+    let cpu = (thread_time() - before).as_secs_f64() / timeout.as_secs_f64();
+    assert!(cpu < max_cpu, "used a processor for {:.1} % of {timeout:?}: {error}", cpu * 100.0);
     error
 }
 
+/// Returns the processor time of this thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,4 +1,5 @@
-//! Tests of each operation: its result and the records that it writes. Both are those of torch's FileStore.
+//! Tests of each operation: its result and the records that it writes. Both are the same as in torch's FileStore, if
+//! torch's has the operation.
 
 use std::time::Duration;
 
@@ -83,7 +84,6 @@ fn compare_set_returns_and_writes_what_torch_does() {
         ("empty", "x", "y", "", Exchange::Mismatch(vec![])),
         ("empty", "", "y", "y", Exchange::Stored),
     ] {
-        // Runs `compare_set`, restores the file, and runs `compare_exchange`.
         let before = file.bytes();
         assert_eq!(
             store.compare_set(key, expected.as_bytes(), desired.as_bytes()).unwrap(),
@@ -95,6 +95,7 @@ fn compare_set_returns_and_writes_what_torch_does() {
             _ => before.clone(),
         };
         assert_eq!(after, written, "{key} {expected} {desired}");
+        // `compare_exchange` must do the same from the same file.
         std::fs::write(file.path(), &before).unwrap();
         assert_eq!(store.compare_exchange(key, expected.as_bytes(), desired.as_bytes()).unwrap(), exchange);
         assert_eq!(file.bytes(), after);
@@ -127,7 +128,7 @@ fn check_and_wait_accept_any_number_of_keys() {
 }
 
 #[test]
-fn bookkeeping_keys_are_counted_but_not_listed() {
+fn internal_keys_are_counted_but_not_listed() {
     let file = TestFile::new();
     let store = file.open();
     store.set("b", b"").unwrap();
@@ -261,7 +262,7 @@ fn a_clone_is_another_instance_with_the_same_timeout() {
 }
 
 #[test]
-fn a_store_opened_without_options_has_torchs_timeout() {
+fn a_store_opened_without_options_has_torchs_timeout_and_debug_prints_no_keys_or_values() {
     let file = TestFile::new();
     let store = FileStore::open(file.path(), None).unwrap();
     assert_eq!((store.timeout(), store.path()), (Some(DEFAULT_TIMEOUT), &*file.path()));
@@ -294,7 +295,7 @@ fn every_change_is_one_write() {
     }
     let before = writes();
     store.compare_set("n", b"1", b"2").unwrap();
-    assert_eq!(writes(), before, "a compare_set that fails");
+    assert_eq!(writes(), before, "a failed compare_set");
     drop(store);
     assert_eq!(writes() - before, 1, "closing");
 }

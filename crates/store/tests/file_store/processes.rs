@@ -113,7 +113,7 @@ fn all_processes_and_threads_agree_on_one_order() {
     let end = String::from_utf8(store.get("log").unwrap()).unwrap();
     assert_eq!(end.matches(';').count(), total);
     for log in logs {
-        assert!(end.starts_with(&log), "the log is not a prefix of the final one: {log}");
+        assert!(end.starts_with(&log), "this log is not a prefix of the final log: {log}");
     }
     // The records of the file contain the same log, and so does a store that reads the file from the start.
     let last = file.records().into_iter().rfind(|(key, _)| key == "/log").unwrap().1;
@@ -134,9 +134,9 @@ fn write_in_pieces_until_killed(path: &Path) {
     let mut file = File::options().append(true).open(path).unwrap();
     for n in 0.. {
         let bytes = record(&format!("/key {n}"), &"x".repeat(5000));
-        let key = bytes.len() - 5000 - 4;
+        let key_end = bytes.len() - 5000 - 4;
         flock(&file, FlockOperation::LockExclusive).unwrap();
-        for piece in [&bytes[..4], &bytes[4..key], &bytes[key..key + 4], &bytes[key + 4..]] {
+        for piece in [&bytes[..4], &bytes[4..key_end], &bytes[key_end..key_end + 4], &bytes[key_end + 4..]] {
             file.write_all(piece).unwrap();
             // The pause makes it likely that the process is killed between two writes.
             std::thread::sleep(Duration::from_micros(300));
@@ -148,8 +148,8 @@ fn write_in_pieces_until_killed(path: &Path) {
     }
 }
 
-/// Kills a writer after `pause`. Asserts that the file contains all records that the writer finished, and that other
-/// processes are not blocked. Returns whether the writer left a torn record.
+/// Kills a writer `pause` after its first record. Asserts that the file contains all records that the writer finished,
+/// and that another instance can still read and write. Returns whether the writer left a torn record.
 fn kill_a_writer(role: &str, pause: Duration) -> bool {
     let file = TestFile::new();
     let store = file.open();
@@ -176,6 +176,7 @@ fn kill_a_writer(role: &str, pause: Duration) -> bool {
     is_torn
 }
 
+/// Returns whether the file has no torn record.
 fn is_whole(file: &TestFile) -> bool {
     let _lock = LockHolder::shared(&file.path());
     let bytes = file.bytes();
@@ -201,7 +202,7 @@ fn a_killed_writer_loses_at_most_its_unfinished_record() {
 }
 
 #[test]
-fn a_killed_writer_of_partial_records_blocks_no_other_process() {
+fn a_writer_killed_within_a_record_blocks_no_other_process() {
     let torn = (0..12).filter(|n| kill_a_writer("pieces", Duration::from_micros(n * 977))).count();
     assert!(torn > 0, "no writer was killed within a record, so nothing was tested");
 }

@@ -1,5 +1,5 @@
-//! Tests of the number of open instances in the file, and of when the file is deleted. The stores write the same
-//! records as torch's.
+//! Tests of the numbers of open and closed instances in the file, and of when the file is deleted. Our stores write the
+//! same records as torch's.
 
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn open(file: &TestFile, num_workers: impl Into<Option<u64>>) -> FileStore {
 }
 
 /// Returns the records that torch writes when this number of instances open the file and all but the last close it.
-fn counted(opens: i64) -> Vec<(String, String)> {
+fn count_records(opens: i64) -> Vec<(String, String)> {
     let count = |name: &str, count: i64| (name.to_owned(), count.to_string());
     let mut records: Vec<_> = (1..=opens).map(|n| count("refcount/", n)).collect();
     for closed in 1..opens {
@@ -23,7 +23,7 @@ fn counted(opens: i64) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_last_of_all_workers_removes_the_file() {
+fn the_last_instance_to_close_deletes_the_file_if_all_workers_have_closed_it() {
     for (num_workers, instances) in [(0, 1), (1, 1), (1, 3), (2, 2), (2, 3), (3, 3)] {
         let file = TestFile::new();
         let mut stores: Vec<_> = (0..instances).map(|_| open(&file, num_workers)).collect();
@@ -31,7 +31,7 @@ fn the_last_of_all_workers_removes_the_file() {
             stores.pop();
             assert!(file.path().exists());
         }
-        assert_eq!(file.records(), counted(instances), "{num_workers} workers, {instances} instances");
+        assert_eq!(file.records(), count_records(instances), "{num_workers} workers, {instances} instances");
         stores.pop();
         assert!(!file.path().exists(), "{num_workers} workers, {instances} instances");
     }
@@ -58,7 +58,7 @@ fn workers_that_open_the_file_one_after_the_other_are_all_counted() {
 }
 
 #[test]
-fn the_worker_count_of_the_last_instance_decides() {
+fn the_worker_count_of_the_last_open_instance_decides_whether_the_file_is_deleted() {
     let file = TestFile::new();
     let (removes, keeps) = (open(&file, 0), open(&file, None));
     drop(keeps);
@@ -116,7 +116,7 @@ fn closing_truncates_a_torn_record_first() {
 }
 
 #[test]
-fn closing_times_out_and_reports_the_obstacle() {
+fn closing_times_out_while_another_process_has_the_lock() {
     let file = TestFile::new();
     let timeout = Duration::from_millis(300);
     let store = file.options().timeout(timeout).open().unwrap();

@@ -59,7 +59,7 @@ fn a_file_with_torchs_mode_0644_is_accepted() {
 fn a_file_of_another_user_is_refused_unless_shared() {
     let file = TestFile::with(&record("/k", "v"));
     if chown(file.path(), Some(12_345), None).is_err() {
-        // Only root can change the owner. A unit test covers the rule itself.
+        // Only root can change the owner. A unit test of `file/lock.rs` covers this rule without root.
         return;
     }
     let error = file.options().open().unwrap_err();
@@ -92,7 +92,7 @@ fn a_symbolic_link_is_not_followed() {
 }
 
 #[test]
-fn keys_of_an_earlier_run_are_visible_unless_a_run_id_is_given() {
+fn a_file_of_an_earlier_run_is_refused_only_if_a_run_id_is_given() {
     let file = TestFile::with(&[record("refcount/", "0"), record("/k", "old")].concat());
     let before = file.bytes();
     let error = file.options().run_id("run 2".to_owned()).open().unwrap_err();
@@ -136,7 +136,7 @@ fn a_file_that_another_run_replaced_is_refused() {
 }
 
 #[test]
-fn a_recreated_file_is_claimed_again() {
+fn a_recreated_file_gets_the_run_id_again() {
     let file = TestFile::new();
     let store = file.options().run_id("run 1".to_owned()).open().unwrap();
     fs::remove_file(file.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of timeouts. For each obstacle, a call sleeps until its timeout, fails then, and reports what it waited for.
+//! Tests of waits and timeouts. A call that cannot proceed sleeps until its timeout, and the error names the obstacle.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rallypoint_store::{Awaited, Cancellation, FileStore, Result, Store, StoreErr
 use rallypoint_testkit::fails_in_time;
 
 use super::fixture::{
-    CALL_TIMEOUT, LockHolder, TestFile, append_bytes, record, times_out_after, times_out_within,
+    CALL_TIMEOUT, LockHolder, TestFile, append_bytes, record, times_out_after, times_out_with_cpu,
 };
 
 const TIMEOUT: Duration = Duration::from_millis(250);
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 type Operation = (&'static str, fn(&FileStore) -> Result<()>);
 
 /// The operations that only read, on keys that are present.
-const READING: [Operation; 6] = [
+const READ_OPERATIONS: [Operation; 6] = [
     ("get", |store| store.get("k").map(drop)),
     ("check", |store| store.check(&["k"]).map(drop)),
     ("wait", |store| store.wait(&["k"])),
@@ -27,8 +27,8 @@ const READING: [Operation; 6] = [
     ("list_keys", |store| store.list_keys().map(drop)),
 ];
 
-/// The operations that write.
-const WRITING: [Operation; 6] = [
+/// The operations that write. The first one, `delete_key`, does not create the file.
+const WRITE_OPERATIONS: [Operation; 6] = [
     ("delete_key", |store| store.delete_key("k").map(drop)),
     ("set", |store| store.set("k", b"w")),
     ("add", |store| store.add("n", 1).map(drop)),
@@ -59,7 +59,7 @@ fn a_timed_out_wait_reports_which_keys_were_present() {
 }
 
 #[test]
-fn waiting_for_20000_keys_is_mostly_idle() {
+fn waiting_for_20000_keys_uses_less_than_half_of_a_processor() {
     let file = TestFile::new();
     let store = file.open();
     let names: Vec<_> = (0..20_000).map(|n| format!("key {n}")).collect();
@@ -68,23 +68,23 @@ fn waiting_for_20000_keys_is_mostly_idle() {
     keys.push("absent");
     let timeout = Duration::from_secs(1);
     // In a debug build, the first and the last check of all keys take up to half of the timeout.
-    let error = times_out_within(timeout, 0.5, || store.wait_for(&keys, Some(timeout)));
+    let error = times_out_with_cpu(timeout, 0.5, || store.wait_for(&keys, Some(timeout)));
     assert_eq!(error.missing_keys(), ["absent"]);
 }
 
 #[test]
 fn a_get_returns_once_another_instance_sets_the_key() {
     static POLLS: AtomicU32 = AtomicU32::new(0);
-    let count = OnWait(|| {
+    let count_polls = OnWait(|| {
         POLLS.fetch_add(1, Ordering::SeqCst);
     });
     let file = TestFile::new();
     let (reader, writer) =
-        (file.options().cancellation(Some(Arc::new(count) as _)).open().unwrap(), file.open());
+        (file.options().cancellation(Some(Arc::new(count_polls) as _)).open().unwrap(), file.open());
     reader.set_timeout(None);
     std::thread::scope(|scope| {
         let get = scope.spawn(|| reader.get("k"));
-        // Wait until the reader has polled the file without success more than once.
+        // Wait until the reader has polled the file without success three times.
         let deadline = Instant::now() + CALL_TIMEOUT;
         while POLLS.load(Ordering::SeqCst) < 3 && Instant::now() < deadline {
             std::thread::yield_now();
@@ -96,7 +96,7 @@ fn a_get_returns_once_another_instance_sets_the_key() {
 
 #[test]
 fn a_writer_times_out_while_another_process_has_the_lock() {
-    for (name, operation) in WRITING {
+    for (name, operation) in WRITE_OPERATIONS {
         let file = TestFile::new();
         let store = file.open();
         store.set("k", b"v").unwrap();
@@ -116,11 +116,11 @@ fn a_writer_times_out_while_another_process_has_the_lock() {
 
 #[test]
 fn a_reader_times_out_while_another_process_has_the_lock() {
-    for (name, operation) in READING {
+    for (name, operation) in READ_OPERATIONS {
         let file = TestFile::with(&record("/k", "v"));
         let store = file.open();
         store.set_timeout(Some(TIMEOUT));
-        // The store has not read this record, so it needs the lock.
+        // The store has not read this record yet, so its next call needs the lock.
         file.open().set("new", b"1").unwrap();
         let lock = LockHolder::exclusive(&file.path());
         let error = times_out_after(TIMEOUT, || operation(&store));
@@ -153,7 +153,7 @@ fn a_reader_of_an_unchanged_file_needs_no_lock() {
     let store = file.open();
     store.set("k", b"v").unwrap();
     let _lock = LockHolder::exclusive(&file.path());
-    for (name, operation) in READING {
+    for (name, operation) in READ_OPERATIONS {
         operation(&store).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
@@ -185,8 +185,8 @@ fn a_thread_that_waits_for_the_lock_does_not_block_another_thread() {
 }
 
 #[test]
-fn operations_on_a_deleted_file_wait_until_their_timeout() {
-    let operations = READING.iter().chain(&WRITING[..1]);
+fn reads_and_delete_key_on_a_deleted_file_wait_until_their_timeout() {
+    let operations = READ_OPERATIONS.iter().chain(&WRITE_OPERATIONS[..1]);
     for (name, operation) in operations {
         let file = TestFile::with(&record("/k", "v"));
         let store = file.open();
@@ -208,7 +208,7 @@ fn a_get_on_a_deleted_file_fails_within_100_ms_of_a_2_s_timeout() {
 
 #[test]
 fn writers_recreate_a_deleted_file_like_torch() {
-    for (name, operation) in &WRITING[1..] {
+    for (name, operation) in &WRITE_OPERATIONS[1..] {
         let file = TestFile::new();
         let store = file.open();
         store.set("old", b"1").unwrap();
@@ -243,7 +243,7 @@ fn opening_waits_for_a_missing_directory() {
 }
 
 #[test]
-fn a_call_times_out_on_a_long_file_and_the_next_call_reads_on() {
+fn a_call_times_out_on_a_long_file_and_the_next_call_continues_to_read_it() {
     let file = TestFile::new();
     let store = file.open();
     let records: Vec<_> = (0..1_000_000).flat_map(|n| record(&format!("/{n}"), "v")).collect();

@@ -61,7 +61,7 @@ fn next_in_place_needs_a_whole_request_and_an_empty_backlog() {
 }
 
 #[test]
-fn next_in_place_skips_requests_beyond_the_limits() {
+fn next_in_place_returns_none_for_a_request_beyond_a_limit() {
     for (key, value) in [(9, 1), (8, 17), (8, 16)] {
         let limits = Limits { key_len: 8, value_len: 16, frame_len: 40, ..Limits::default() };
         let set = encoded(&[Request::Set { key: &vec![b'k'; key], value: vec![b'v'; value][..].into() }]);

@@ -16,7 +16,7 @@ fn ranks(state: &State) -> Vec<(String, i64)> {
 
 #[test]
 fn the_last_call_starts_with_the_node_that_reaches_min_nodes() {
-    assert_eq!(applied(Change::AddToParticipants, &State::default()).deadline, None, "one of two");
+    assert_eq!(applied(Change::AddToParticipants, &State::default()).deadline, None, "1 of at least 2 nodes");
     let enough = applied(Change::AddToParticipants, &open(&["a"]));
     assert_eq!(enough.deadline, wall(60).checked_add(Duration::from_secs(30)));
 }
@@ -52,8 +52,8 @@ fn the_node_that_fills_a_round_completes_it_and_ranks_follow_the_order_of_the_no
 
 #[test]
 fn announced_nodes_are_admitted_with_the_writer_up_to_max_nodes() {
-    let asked = nodes(["d", "c", "e", "f"]);
-    let state = apply(Change::AddToParticipants, &State::default(), &Fixture::new().view(), &asked);
+    let announced = nodes(["d", "c", "e", "f"]);
+    let state = apply(Change::AddToParticipants, &State::default(), &Fixture::new().view(), &announced);
     assert_eq!(ranks(&state), [("b".into(), 0), ("c".into(), 1), ("d".into(), 2)]);
     assert!(state.complete);
 }
@@ -111,20 +111,20 @@ fn a_heartbeat_is_later_than_every_earlier_heartbeat_and_never_repeats() {
     state.last_heartbeats.insert(node("a"), wall(3_600));
     let tick = Duration::from_micros(1);
     let ahead = wall(3_600).checked_add(tick).unwrap();
-    let beaten = applied(Change::KeepAlive, &state);
-    assert_eq!(beaten.last_heartbeats[&node("b")], ahead, "the clock of `a` is an hour ahead");
-    let gone = applied(Change::Withdraw, &beaten);
-    let back = applied(Change::AddToParticipants, &gone);
-    assert!(back.last_heartbeats[&node("b")] > ahead, "the heartbeat before it left must not repeat");
-    let alone = apply(Change::KeepAlive, &back, &Fixture::new().with_dead(["a"]).view(), &[]);
-    assert!(alone.last_heartbeats[&node("b")] > back.last_heartbeats[&node("b")]);
+    let renewed = applied(Change::KeepAlive, &state);
+    assert_eq!(renewed.last_heartbeats[&node("b")], ahead, "the clock of `a` is an hour ahead");
+    let left = applied(Change::Withdraw, &renewed);
+    let rejoined = applied(Change::AddToParticipants, &left);
+    assert!(rejoined.last_heartbeats[&node("b")] > ahead, "the heartbeat before it left must not repeat");
+    let alone = apply(Change::KeepAlive, &rejoined, &Fixture::new().with_dead(["a"]).view(), &[]);
+    assert!(alone.last_heartbeats[&node("b")] > rejoined.last_heartbeats[&node("b")]);
 }
 
 #[test]
-fn only_the_writers_heartbeat_is_written() {
-    let beaten = applied(Change::KeepAlive, &open(&["a", "b"]));
-    assert_eq!(beaten.last_heartbeats[&node("a")], wall(0));
-    assert_eq!(beaten.last_heartbeats[&node("b")], wall(60));
+fn keep_alive_renews_only_the_writers_heartbeat() {
+    let renewed = applied(Change::KeepAlive, &open(&["a", "b"]));
+    assert_eq!(renewed.last_heartbeats[&node("a")], wall(0));
+    assert_eq!(renewed.last_heartbeats[&node("b")], wall(60));
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn a_torch_round_of_unknown_size_is_not_entered() {
     let left = round.without(&nodes(["c"]), 2).waiting("c");
     let (decision, _) = decide(Goal::Join, &left, &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
-    // The number of nodes is known if no node waits, if the round is full, or if the number is recorded.
+    // The node enters the round if no node waits, if the round is full, or if the number of nodes is recorded.
     assert_eq!(join(&fixture, &round.without(&nodes(["c"]), 2)), Decision::Finish);
     let mut full = complete(&["a", "b", "c", "d"]).waiting("e");
     full.extra.clear();
@@ -116,7 +116,7 @@ fn a_node_that_times_out_retracts_its_announcement_even_if_it_is_in_no_list() {
 /// A torch node on the wait list stays there, because row 11 is only for nodes in no list. So it makes the full round
 /// re-form.
 #[test]
-fn a_node_that_waits_for_a_full_round_becomes_a_spare() {
+fn a_node_on_the_wait_list_becomes_a_spare_when_the_round_is_full() {
     let full = complete(&["a", "c", "d"]).waiting("b");
     assert_eq!(join(&Fixture::new(), &full), Decision::Write(Change::AddToRedundancyList));
 }
@@ -221,8 +221,8 @@ fn a_join_timeout_names_the_participants_and_the_number_of_nodes_needed() {
 fn a_timeout_on_the_wait_list_names_the_round_under_way() {
     let state = complete(&["a", "c"]).waiting("b");
     let (_, reason) = decide(Goal::Join, &state, &Fixture::new().late_by(1).view());
-    let told = reason.to_string();
-    assert!(told.starts_with("round 0 is under way with 2 nodes and did not re-form within 601 s"), "{told}");
+    let text = reason.to_string();
+    assert!(text.starts_with("round 0 is under way with 2 nodes and did not re-form within 601 s"), "{text}");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_node_with_another_nnodes_is_refused_and_both_values_are_named() {
 }
 
 #[test]
-fn a_node_that_needs_more_nodes_than_a_torch_node_completed_the_round_with_is_refused() {
+fn a_node_withdraws_from_a_round_that_was_completed_with_fewer_than_its_min_nodes() {
     let fixture = Fixture::with(Settings::new("job", 3, 4));
     let (decision, reason) = decide(Goal::Join, &complete(&["a", "b"]), &fixture.view());
     assert_eq!(decision, Decision::Write(Change::Withdraw));
@@ -264,7 +264,7 @@ fn a_node_that_needs_more_nodes_than_a_torch_node_completed_the_round_with_is_re
 }
 
 #[test]
-fn a_round_that_re_forms_with_the_nodes_it_had_has_a_short_last_call() {
+fn a_round_that_re_forms_with_no_more_nodes_than_before_has_a_short_last_call() {
     let settings = Settings::new("job", 2, 5);
     let mut next = open(&["a", "b"]).in_last_call();
     next.round = 1;

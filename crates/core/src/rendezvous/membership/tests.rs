@@ -45,7 +45,7 @@ fn a_node_that_recorded_its_leaving_is_lost_for_good() {
 }
 
 #[test]
-fn a_node_that_is_missing_in_its_round_was_dropped_and_counts_itself_as_waiting() {
+fn a_node_that_is_missing_in_its_round_was_dropped_and_reports_a_waiting_node() {
     let without_me = complete(&["a", "b", "c"]).without(&nodes(["b"]), 2);
     let later = State { round: 1, ..complete(&["a", "c"]) };
     for state in [without_me, later] {

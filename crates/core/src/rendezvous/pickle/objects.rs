@@ -26,7 +26,7 @@ pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(Sta
     let mut object = Object::new("state", reader, attributes)?;
     let is_old = object.attributes.iter().all(|(name, _)| *name != "redundancy_list");
     let state = State {
-        round: object.field("round", |item| u64::try_from(int(item)?).map_err(|_| "an int from 0 on"))?,
+        round: object.field("round", |item| u64::try_from(int(item)?).map_err(|_| "a non-negative int"))?,
         complete: object.field("complete", bool)?,
         deadline: object.field("deadline", |item| match item {
             Item::None => Ok(None),
@@ -111,12 +111,12 @@ impl<'r, 'a> Object<'r, 'a> {
         let items = self.items(field, true)?;
         let entry = |[key, value]: &[Item<'a>; 2]| Ok((self.node(*key)?, read(*value)?));
         let entries = items.as_chunks().0.iter().map(entry);
-        entries.collect::<Result<_, _>>().map_err(|expected| self.wrong_kind(field, expected))
+        entries.collect::<Result<_, _>>().map_err(|expected| self.wrong_entry(field, expected))
     }
 
     fn set(&mut self, field: &str) -> Result<BTreeSet<NodeDesc>, StateError> {
         let nodes = self.items(field, false)?.iter().map(|item| self.node(*item));
-        nodes.collect::<Result<_, _>>().map_err(|expected| self.wrong_kind(field, expected))
+        nodes.collect::<Result<_, _>>().map_err(|expected| self.wrong_entry(field, expected))
     }
 
     /// Returns the keys and values of a dict of nodes, or the members of a set of nodes.
@@ -127,7 +127,7 @@ impl<'r, 'a> Object<'r, 'a> {
             _ => Err(if is_dict { "a dict" } else { "a set" }),
         })?;
         let items = self.reader.containers[index].as_deref();
-        let items = items.ok_or_else(|| self.wrong_kind(field, "a container of its own"))?;
+        let items = items.ok_or_else(|| self.wrong_kind(field, "a dict, but the attributes of an object"))?;
         self.reader.check_limit(items.len() / step, self.reader.limits.state_nodes, "nodes in a list")?;
         Ok(items)
     }
@@ -160,6 +160,10 @@ impl<'r, 'a> Object<'r, 'a> {
 
     fn wrong_kind(&self, field: &str, expected: Expected) -> StateError {
         self.reader.malformed(format!("{field} of {} that is not {expected}", self.name))
+    }
+
+    fn wrong_entry(&self, field: &str, expected: Expected) -> StateError {
+        self.reader.malformed(format!("an entry of {field} that is not {expected}"))
     }
 
     fn unknown_attribute(&self, name: &str) -> StateError {

@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
             op::EMPTY_SET => Item::Set(self.container()?),
             op::STACK_GLOBAL => self.class()?,
             op::NEW_OBJ | op::REDUCE => self.call(code)?,
-            code => return Err(self.malformed(format!("opcode {code:#04x}"))),
+            code => return Err(self.malformed(format!("unknown opcode {code:#04x}"))),
         };
         self.stack.push(item);
         // A pickler that does not split dicts into batches puts a whole dict on the stack, which is two items per node.
@@ -318,7 +318,7 @@ impl<'a> Reader<'a> {
             true => Ok(Item::Class(name)),
             false => {
                 let (module, name) = (printable(module.as_bytes()), printable(name.as_bytes()));
-                Err(self.malformed(format!("{module}.{name}")))
+                Err(self.malformed(format!("unknown class {module}.{name}")))
             }
         }
     }
@@ -338,7 +338,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Replaces the five constructor calls that a state contains by items. The reader calls nothing.
+    /// Returns the item that stands for one of the five constructor calls in a state. The reader calls nothing.
     fn call(&mut self, code: u8) -> Result<Item<'a>, StateError> {
         let [class, arguments] = self.operands()?;
         match (code, class, arguments) {
@@ -382,10 +382,10 @@ impl<'a> Reader<'a> {
 
     fn stop(mut self) -> Result<State, StateError> {
         let [Item::State] = self.operands()? else {
-            return Err(self.malformed("something other than a state at its end"));
+            return Err(self.malformed("a pickle of something other than a state"));
         };
         if !self.stack.is_empty() {
-            return Err(self.malformed("more than the state at its end"));
+            return Err(self.malformed("items below the state on the stack"));
         }
         if self.next < self.bytes.len() {
             return Err(self.malformed("bytes after the end"));

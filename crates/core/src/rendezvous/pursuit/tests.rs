@@ -56,6 +56,7 @@ impl Driver {
         self.report(Outcome::Paused { is_woken: false })
     }
 
+    /// Advances the time by `seconds` seconds and reports a failure.
     fn fail(&mut self, fault: Fault, seconds: u64) -> Operation {
         self.now = self.now.after(Duration::from_secs(seconds));
         self.report(Outcome::Failed(fault))
@@ -70,15 +71,15 @@ impl Driver {
     fn watch(&mut self, state: &State, seconds: u64) -> Operation {
         for second in 0..seconds {
             self.now = at(second);
-            self.member.observe(Some(&Arc::new(beating(state, second))), self.now);
+            self.member.observe(Some(&Arc::new(with_heartbeat(state, second))), self.now);
         }
         self.now = at(seconds);
-        self.read(&beating(state, seconds))
+        self.read(&with_heartbeat(state, seconds))
     }
 }
 
 /// Returns the state with another heartbeat of node `b`.
-fn beating(state: &State, second: u64) -> State {
+fn with_heartbeat(state: &State, second: u64) -> State {
     let mut state = state.clone();
     state.last_heartbeats.insert(node("b"), wall(second as i64));
     state
@@ -117,8 +118,8 @@ fn participants(state: &State) -> Vec<NodeDesc> {
 #[test]
 fn a_joining_node_reads_the_state_announces_itself_and_reads_the_announcements() {
     let mut driver = Driver::to(Goal::Join);
-    assert_eq!(driver.operation, Operation::Read, "to check whether the node has to leave a round first");
-    assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 }, "it is in no round");
+    assert_eq!(driver.operation, Operation::Read, "the node may still be in a round");
+    assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 }, "the node is in no round");
     assert_eq!(driver.pursuit.goal(), Goal::Join);
     assert_eq!(driver.report(Outcome::Done), Operation::ReadAnnounced { round: 0 });
     let Operation::Write { token, state, signals } = driver.report(Outcome::Nodes(nodes(["b", "c"]).into()))
@@ -205,7 +206,7 @@ fn heartbeat_due(round: &State) -> Driver {
 }
 
 #[test]
-fn a_lost_heartbeat_is_retried_immediately_every_other_time() {
+fn a_heartbeat_whose_write_is_lost_is_retried_immediately_every_other_time() {
     let round = complete(&["a", "b"]);
     let mut driver = heartbeat_due(&round);
     for _ in 0..3 {
@@ -218,7 +219,7 @@ fn a_lost_heartbeat_is_retried_immediately_every_other_time() {
 
 /// With a backoff in addition to the long round trip, nodes near the store would always write first.
 #[test]
-fn a_lost_heartbeat_over_a_slow_link_is_always_retried_immediately() {
+fn a_heartbeat_whose_write_is_lost_over_a_slow_link_is_always_retried_immediately() {
     let round = complete(&["a", "b"]);
     let mut driver = heartbeat_due(&round);
     for _ in 0..20 {
@@ -226,7 +227,7 @@ fn a_lost_heartbeat_over_a_slow_link_is_always_retried_immediately() {
         written(driver.lost_to(&round));
     }
     driver.now = driver.now.after(SLOW_WRITE_INTERVAL / 2);
-    assert!(is_write(&driver.lost_to(&round)), "every other time, as the write was fast");
+    assert!(is_write(&driver.lost_to(&round)), "after a fast write, every other retry is immediate");
     assert!(matches!(driver.lost_to(&round), Operation::Pause { .. }));
 }
 
@@ -238,7 +239,7 @@ fn a_lost_write_finishes_the_join_if_the_winner_completed_the_round() {
     let Operation::End(End::Reached { state, reason }) = end else { panic!("{end:?}") };
     assert_eq!(*state, complete(&["a", "b"]));
     assert_eq!(reason, Reason::InRound { round: 0, world_size: 2 });
-    assert_eq!(driver.member.announcement, None, "no node is let into a complete round");
+    assert_eq!(driver.member.announcement, None, "no node is admitted to a complete round");
 }
 
 #[test]
@@ -254,7 +255,7 @@ fn a_lost_write_changes_only_the_observations() {
 
 #[test]
 fn a_pause_lasts_no_longer_than_the_last_call() {
-    let called = open(&["a", "b"]).in_last_call();
+    let state = open(&["a", "b"]).in_last_call();
     let mut driver = Driver::to(Goal::Join);
     driver.member.settings.last_call_timeout = Duration::from_millis(2_300);
     let mut pauses = Vec::new();
@@ -262,12 +263,12 @@ fn a_pause_lasts_no_longer_than_the_last_call() {
         driver.now = MonoTime::from_start(Duration::from_millis(millis));
         driver.pursuit.goal = Goal::Join;
         driver.pursuit.pending = Pending::Read;
-        pauses.push(pause(&driver.read(&called)).as_millis());
+        pauses.push(pause(&driver.read(&state)).as_millis());
     }
     assert_eq!(pauses, [1_000, 1_000, 300, 10]);
     driver.now = MonoTime::from_start(Duration::from_millis(2_300));
     driver.paused();
-    assert!(written(driver.read(&called)).complete, "the last call is over");
+    assert!(written(driver.read(&state)).complete, "the last call is over");
 }
 
 #[test]
@@ -284,7 +285,7 @@ fn a_pause_lasts_no_longer_than_the_join_timeout() {
     let Operation::End(End::Failed(Reason::JoinTimeout { participants, .. })) = end else {
         panic!("{end:?}")
     };
-    assert_eq!(participants, nodes(["b"]), "as of before the withdrawal");
+    assert_eq!(participants, nodes(["b"]), "the participants before the withdrawal");
 }
 
 #[test]
@@ -296,19 +297,19 @@ fn a_spare_polls_once_a_second_without_a_timeout() {
 }
 
 #[test]
-fn a_spare_that_was_needed_has_not_failed_if_the_job_ends_before_it_joins() {
-    let called = complete(&["a", "c"]).waiting("b");
+fn a_former_spare_ends_with_spare_not_needed_if_the_rendezvous_closes_before_it_joins() {
+    let waiting = complete(&["a", "c"]).waiting("b");
     let mut driver = Driver::to(Goal::Join);
     driver.read(&complete(&["a", "c", "d"]).spare("b"));
     driver.paused();
-    driver.read(&called);
+    driver.read(&waiting);
     driver.paused();
-    assert_eq!(driver.read(&called.clone().closed()), Operation::End(End::Failed(Reason::SpareNotNeeded)));
+    assert_eq!(driver.read(&waiting.clone().closed()), Operation::End(End::Failed(Reason::SpareNotNeeded)));
     let mut driver = Driver::to(Goal::Join);
-    driver.read(&called);
+    driver.read(&waiting);
     driver.paused();
     let closed = Reason::Closed { by: None };
-    assert_eq!(driver.read(&called.closed()), Operation::End(End::Failed(closed)));
+    assert_eq!(driver.read(&waiting.closed()), Operation::End(End::Failed(closed)));
 }
 
 #[test]
@@ -370,13 +371,13 @@ fn a_rejoining_node_moves_all_announced_nodes_of_its_round_to_the_wait_list() {
 }
 
 #[test]
-fn a_rejoining_node_defers_to_an_earlier_announcement_which_moves_it_along() {
+fn a_rejoining_node_lets_a_node_with_an_earlier_announcement_move_both_to_the_wait_list() {
     let mut driver = Driver::to(Goal::Join);
     let round = complete(&["a", "b", "c"]);
     assert_eq!(pause(&driver.announced(&round, &["a", "b"])), BACKOFF_INTERVAL + STAGGER_INTERVAL);
     driver.paused();
-    let taken = round.without(&nodes(["a", "b"]), 2).waiting("a").waiting("b");
-    assert!(matches!(driver.read(&taken), Operation::Pause { .. }));
+    let moved = round.without(&nodes(["a", "b"]), 2).waiting("a").waiting("b");
+    assert!(matches!(driver.read(&moved), Operation::Pause { .. }));
     assert_eq!(driver.pursuit.goal(), Goal::Join);
 }
 
@@ -390,7 +391,7 @@ fn a_node_that_was_admitted_to_the_next_round_in_the_meantime_stays_in_it() {
 }
 
 #[test]
-fn announcements_for_another_round_than_the_next_open_one_admit_no_node() {
+fn a_node_whose_announced_round_is_over_announces_itself_for_the_open_round() {
     let mut driver = Driver::to(Goal::Join);
     assert_eq!(driver.read(&open(&["a"])), Operation::Announce { round: 0 });
     driver.fail(Fault::Outage, 1);
@@ -442,14 +443,14 @@ fn a_round_is_returned_as_it_was_read_even_if_a_node_in_it_seems_dead() {
 }
 
 #[test]
-fn keep_alive_is_due_with_the_heartbeat_a_dead_node_or_a_lost_state() {
+fn keep_alive_is_due_when_a_heartbeat_is_due_a_node_is_dead_or_the_store_has_lost_the_round() {
     let mut member = Driver::to(Goal::KeepAlive).member;
     let round = complete(&["a", "b"]);
     member.observe(Some(&Arc::new(round.clone())), at(0));
     assert_eq!(member.until_keep_alive(at(0)), Duration::from_secs(5));
     assert_eq!(member.until_keep_alive(at(4)), Duration::from_secs(1), "without another observation");
     for second in 0..=12 {
-        member.observe(Some(&Arc::new(beating(&round, second))), at(second));
+        member.observe(Some(&Arc::new(with_heartbeat(&round, second))), at(second));
     }
     assert_eq!(member.until_keep_alive(at(12)), Duration::from_secs(3), "until `a` is dead");
     member.round = Some(Arc::new(round));
@@ -458,7 +459,7 @@ fn keep_alive_is_due_with_the_heartbeat_a_dead_node_or_a_lost_state() {
 }
 
 #[test]
-fn a_node_that_is_refused_withdraws_before_it_ends() {
+fn a_node_whose_round_has_too_few_nodes_withdraws_before_its_join_fails() {
     let mut driver = Driver::to(Goal::Join);
     driver.pursuit.goal = Goal::Join;
     driver.member.settings.min_nodes = 3;
@@ -521,7 +522,7 @@ fn a_failed_heartbeat_is_retried_until_its_timeout() {
 }
 
 #[test]
-fn a_heartbeat_that_timed_out_replaces_a_lost_host_and_ends() {
+fn a_keep_alive_that_timed_out_takes_over_the_store_of_a_lost_host_and_ends() {
     let mut driver = Driver::to(Goal::KeepAlive);
     assert_eq!(driver.fail(Fault::Outage, 6), Operation::Host);
     assert_eq!(driver.report(Outcome::Done), Operation::End(End::Error));
@@ -548,7 +549,7 @@ fn a_corrupt_state_is_read_again_for_10_s() {
 }
 
 #[test]
-fn a_call_of_a_join_has_the_time_left_and_a_call_of_a_heartbeat_the_whole_timeout() {
+fn call_timeout_is_the_time_left_for_a_join_and_the_whole_timeout_for_a_heartbeat() {
     let timeout = |driver: &Driver, now| driver.pursuit.call_timeout(&driver.member, now);
     let joining = Driver::to(Goal::Join);
     assert_eq!(timeout(&joining, at(0)), Duration::from_secs(10));

@@ -14,7 +14,7 @@ fn dead(watch: &Watch) -> Vec<NodeDesc> {
 }
 
 /// Returns a state in which `a` has a heartbeat at `wall(seconds)`.
-fn seen_at(seconds: i64) -> Arc<State> {
+fn state_with_heartbeat(seconds: i64) -> Arc<State> {
     let mut state = open(&["a"]);
     state.last_heartbeats.insert(node("a"), wall(seconds));
     Arc::new(state)
@@ -24,20 +24,20 @@ fn seen_at(seconds: i64) -> Arc<State> {
 fn a_node_is_dead_after_three_intervals_without_a_change_and_not_before() {
     let mut watch = Watch::default();
     for second in 0..15 {
-        watch.observe(&seen_at(0), at(second), &settings());
+        watch.observe(&state_with_heartbeat(0), at(second), &settings());
         assert_eq!(dead(&watch), [], "after {second} s");
     }
-    watch.observe(&seen_at(0), at(15), &settings());
+    watch.observe(&state_with_heartbeat(0), at(15), &settings());
     assert_eq!(dead(&watch), nodes(["a"]));
     assert_eq!(watch.heartbeat_age(&node("a")), LIMIT);
 }
 
 #[test]
-fn any_change_of_a_heartbeat_shows_life_even_to_an_earlier_time() {
+fn a_node_is_alive_while_its_heartbeat_changes_even_to_earlier_times() {
     let mut watch = Watch::default();
     for second in 0..60 {
         let heartbeat = -3_600 * (second as i64 / 10);
-        watch.observe(&seen_at(heartbeat), at(second), &settings());
+        watch.observe(&state_with_heartbeat(heartbeat), at(second), &settings());
         assert_eq!(dead(&watch), [], "after {second} s");
     }
 }
@@ -45,16 +45,16 @@ fn any_change_of_a_heartbeat_shows_life_even_to_an_earlier_time() {
 #[test]
 fn a_wrong_wall_clock_makes_no_node_dead() {
     let mut watch = Watch::default();
-    watch.observe(&seen_at(-86_400), at(0), &settings());
-    watch.observe(&seen_at(-86_400), at(1), &settings());
+    watch.observe(&state_with_heartbeat(-86_400), at(0), &settings());
+    watch.observe(&state_with_heartbeat(-86_400), at(1), &settings());
     assert_eq!(dead(&watch), []);
 }
 
 #[test]
 fn time_without_observations_counts_as_at_most_one_interval() {
     let mut watch = Watch::default();
-    watch.observe(&seen_at(0), at(0), &settings());
-    watch.observe(&seen_at(0), at(3_600), &settings());
+    watch.observe(&state_with_heartbeat(0), at(0), &settings());
+    watch.observe(&state_with_heartbeat(0), at(3_600), &settings());
     assert_eq!(watch.heartbeat_age(&node("a")), Duration::from_secs(5));
     assert_eq!(dead(&watch), []);
 }
@@ -81,10 +81,10 @@ fn a_node_without_a_heartbeat_is_dead_after_the_same_time() {
 }
 
 #[test]
-fn a_node_that_left_and_rejoined_starts_with_a_new_age() {
+fn the_heartbeat_age_of_a_node_that_left_and_rejoined_starts_at_zero() {
     let mut watch = Watch::default();
     for second in 0..20 {
-        let state = if second == 10 { Arc::new(open(&[])) } else { seen_at(0) };
+        let state = if second == 10 { Arc::new(open(&[])) } else { state_with_heartbeat(0) };
         watch.observe(&state, at(second), &settings());
     }
     assert_eq!(dead(&watch), []);
@@ -96,16 +96,16 @@ fn of_many_states_only_the_last_is_kept_and_deaths_are_still_noticed_in_time() {
     let mut watch = Watch::default();
     let mut state = open(&["a", "b"]);
     let (mut died, mut seen) = (None, Vec::new());
-    for look in 0..2_000u64 {
+    for number in 0..2_000u64 {
         // `b` is alive, so each observation shows another state.
-        state.last_heartbeats.insert(node("b"), wall(look as i64));
-        let now = MonoTime::from_start(Duration::from_millis(10 * look));
+        state.last_heartbeats.insert(node("b"), wall(number as i64));
+        let now = MonoTime::from_start(Duration::from_millis(10 * number));
         let shown = Arc::new(state.clone());
         seen.push(Arc::downgrade(&shown));
         watch.observe(&shown, now, &settings());
         drop(shown);
         let kept = seen.iter().filter(|state| state.strong_count() > 0).count();
-        assert_eq!(kept, 1, "states may be large");
+        assert_eq!(kept, 1, "only the newest state stays in memory");
         if died.is_none() && !dead(&watch).is_empty() {
             died = Some(now);
             assert_eq!(dead(&watch), nodes(["a"]));
@@ -123,8 +123,8 @@ fn the_age_of_a_heartbeat_starts_when_its_node_joins() {
         watch.observe(&Arc::new(open(names)), at(second), &settings());
     }
     assert_eq!(dead(&watch), nodes(["b"]));
-    let silence = ["a", "b", "c", "d"].map(|name| watch.heartbeat_age(&node(name)).as_secs());
-    assert_eq!(silence, [10, 20, 10, 0]);
+    let ages = ["a", "b", "c", "d"].map(|name| watch.heartbeat_age(&node(name)).as_secs());
+    assert_eq!(ages, [10, 20, 10, 0]);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn unchecked_settings_cause_no_overflow() {
     (settings.keep_alive_interval, settings.keep_alive_max_attempt) = (Duration::MAX, u32::MAX);
     let mut watch = Watch::default();
     for second in [0, 1, u64::MAX / 2, u64::MAX] {
-        watch.observe(&seen_at((second % 7) as i64), at(second), &settings);
+        watch.observe(&state_with_heartbeat((second % 7) as i64), at(second), &settings);
         assert_eq!(watch.dead(settings.keep_alive_limit(), &node("me")), []);
     }
 }

@@ -30,9 +30,6 @@ impl<L: EffectLog> Engine<L> {
         }
         self.check_wait(&absent)?;
         self.latched += latch.bytes;
-        if latch.values.len() < latch.values.capacity() / 2 {
-            latch.values.shrink_to_fit();
-        }
         let record = &mut self.clients[client.index()];
         record.latch = (!latch.values.is_empty()).then_some(latch);
         if absent.is_empty() {
@@ -133,7 +130,7 @@ impl<L: EffectLog> Engine<L> {
         let State::Waiting(registrations) = &mut self.clients[fulfilled.client.index()].state else {
             unreachable!("only waiting clients are registered");
         };
-        Waiters::remove(registrations, fulfilled);
+        Waiters::mark_fulfilled(registrations, fulfilled);
         registrations.remaining() == 0
     }
 

@@ -59,9 +59,9 @@ fn a_node_that_is_missing_in_one_observation_is_not_lost() {
 
 #[test]
 fn a_node_that_has_finished_is_not_lost() {
-    let named = Reports { finished: 1, ours_finished: 1, lost_finished: 1 };
-    let torchs = Reports { finished: 1, ..NONE };
-    for reports in [named, torchs] {
+    let ours = Reports { finished: 1, ours_finished: 1, lost_finished: 1 };
+    let torch = Reports { finished: 1, ..NONE };
+    for reports in [ours, torch] {
         let mut peers = Peers::default();
         for (names, lost) in [(&["b"][..], 0), (&["b", "c"], 1)] {
             let expected = (lost > 0).then_some(Reason::NodesLeft(lost));
@@ -78,7 +78,7 @@ fn a_node_that_has_finished_is_not_lost() {
 }
 
 #[test]
-fn a_torch_node_that_rejoins_has_failed_and_a_node_of_ours_would_have_published_it() {
+fn a_rejoining_node_counts_as_a_restart_only_in_a_round_with_torch_nodes() {
     let seen = Membership {
         rejoining: nodes(&["c"]),
         waiting: nodes(&["c"]),
@@ -93,7 +93,7 @@ fn a_torch_node_that_rejoins_has_failed_and_a_node_of_ours_would_have_published_
 }
 
 #[test]
-fn a_new_node_that_waits_does_not_end_the_round() {
+fn a_new_node_that_waits_is_a_reason_to_rejoin() {
     let seen = Membership { waiting: nodes(&["d"]), ..round(&["a", "b", "c"]) };
     assert_eq!(reason(&mut Peers::default(), &seen, NONE, at(0)), Some(Reason::NodesWaiting(1)));
 }

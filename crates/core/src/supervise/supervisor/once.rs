@@ -64,8 +64,9 @@ impl Supervisor {
         }
     }
 
-    /// Makes a node without workers rejoin if nodes wait and no node of the round would have to stop its workers for
-    /// it, or if this node was dropped or the round is over anyway.
+    /// Decides whether a node without workers stays in its round. If the rendezvous is closed, the node ends. If it was
+    /// dropped or the round is over, it rejoins. If nodes wait for the next round, it rejoins unless a node of this
+    /// round has workers, because the next round would stop them.
     fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
         if seen.is_closed {
             return self.end(Verdict::Spare, OnEnd::Nothing);
@@ -84,7 +85,7 @@ impl Supervisor {
         }
     }
 
-    /// Pushes the order to log how many nodes wait. After that, pushes it again only if no node has waited in between.
+    /// Pushes the order to log how many nodes wait, unless nodes also waited at the last call.
     fn report_waiting(&mut self, seen: &Membership) {
         let waiting = if seen.is_dropped { 0 } else { seen.num_nodes_waiting() };
         let was_reported = std::mem::replace(&mut self.waiting_is_reported, waiting > 0);

@@ -83,7 +83,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_job_that_succeeds_starts_waits_for_all_nodes_and_closes_the_rendezvous() {
+fn a_successful_job_waits_for_all_nodes_and_then_closes_the_rendezvous() {
     let mut fixture = Fixture::running(2, 0);
     assert_eq!(fixture.handle([Event::Exited(rank(1), OK)]), []);
     assert_eq!(fixture.handle([Event::Exited(rank(0), OK), Event::AllProcessesExited]), [Order::Finish]);
@@ -93,7 +93,7 @@ fn a_job_that_succeeds_starts_waits_for_all_nodes_and_closes_the_rendezvous() {
 }
 
 #[test]
-fn a_node_that_finishes_before_other_nodes_leaves_and_does_not_close_the_rendezvous() {
+fn a_finished_node_does_not_close_the_rendezvous_if_other_nodes_have_not_finished() {
     let mut fixture = Fixture::running(1, 0);
     fixture.handle([Event::Exited(rank(0), OK), Event::AllProcessesExited]);
     let orders = fixture.handle([Event::Finished { all: false }]);
@@ -129,7 +129,7 @@ fn a_change_of_membership_restarts_the_workers_and_uses_no_restart() {
 }
 
 #[test]
-fn all_nodes_count_a_restart_and_a_later_node_continues_the_count() {
+fn all_nodes_count_a_restart_and_a_node_that_joins_later_continues_the_count() {
     let mut fixture = Fixture::running(1, 2);
     fixture.handle([Event::PeerRestarts]);
     let orders = fixture.handle([Event::Exited(rank(0), BAD), Event::AllProcessesExited]);
@@ -397,8 +397,8 @@ fn restarts_back_off_while_runs_are_shorter_than_10_s() {
     assert_eq!(pause(&orders), 0, "the workers ran for more than 10 s");
 }
 
-/// After a node was lost, the workers of the surviving nodes must run again within 5 s. The last call takes 3 s of
-/// them.
+/// After a node was lost, the workers of the surviving nodes must run again within 5 s. The last call of the new round
+/// takes 3 of these 5 s.
 #[test]
 fn changes_of_membership_delay_a_restart_by_at_most_1_s_and_are_no_failures() {
     let mut fixture = Fixture::running(1, 100);

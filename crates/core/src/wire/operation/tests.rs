@@ -1,4 +1,4 @@
-//! Tests that compare the table of operations with the description of the protocol.
+//! Tests that compare the encoded operations with the bytes of torch, and test which decoded values are copied.
 
 use super::*;
 use crate::wire::{KeyList, MAGIC, PairList, Payload, RequestDecoder};
@@ -10,7 +10,7 @@ fn codes_go_from_zero_to_eighteen() {
     assert_eq!(codes, Vec::from_iter(0..19));
 }
 
-/// Parses bytes in the notation of the protocol's description: hexadecimal bytes, and `02..` for the 64-bit number 2.
+/// Parses hexadecimal bytes. Two dots after a byte extend it to a 64-bit number: `02..` is the number 2 in 8 bytes.
 fn hex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in text.split_whitespace() {

@@ -137,8 +137,8 @@ fn wrong_usage_exits_with_2_and_wrong_values_with_1_like_torchrun() {
         ("--event-log-handler mine DIR/s.py", 1, "--event-log-handler mine"),
         ("--event-log DIR/no/such DIR/s.py", 1, "--event-log"),
         ("--signals-to-handle SIGTERM,SIGKILL DIR/s.py", 1, "SIGKILL"),
-        ("--signals-to-handle SIGTERM,SIGSEGV DIR/s.py", 1, "SIGSEGV can't be handled here"),
-        ("--signals-to-handle SIGTSTP DIR/s.py", 1, "SIGTSTP can't be handled here"),
+        ("--signals-to-handle SIGTERM,SIGSEGV DIR/s.py", 1, "SIGSEGV is not supported"),
+        ("--signals-to-handle SIGTSTP DIR/s.py", 1, "SIGTSTP is not supported"),
         ("--signals-to-handle TERM DIR/s.py", 2, "\"TERM\""),
         ("--run-path --start-method fork DIR/s.py", 2, "--start-method fork"),
         ("--nnodes 2 --node-rank 2 DIR/s.py", 1, "the node rank 2"),
@@ -258,7 +258,7 @@ fn a_relative_log_folder_is_made_absolute() {
 }
 
 #[test]
-fn every_script_whose_name_has_a_local_rank_must_exist() {
+fn a_script_with_a_local_rank_in_its_name_must_exist_for_every_local_rank() {
     let (_, text) = refusal_of("--nproc-per-node 2 DIR/s${local_rank}.py");
     assert!(text.contains("s0.py"), "{text}");
 }

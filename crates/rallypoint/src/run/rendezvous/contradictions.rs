@@ -46,11 +46,11 @@ impl RendezvousFlags {
             "--standalone uses c10d; leave one of them out",
         )?;
         refuse(
-            self.endpoint.as_ref().filter(|endpoint| !is_any_port_here(&endpoint.value)),
+            self.endpoint.as_ref().filter(|endpoint| !is_loopback_port_0(&endpoint.value)),
             "--standalone uses a free port of this machine; for an endpoint, use --rdzv-backend c10d instead",
         )?;
         let why = "--standalone uses a free port of this machine";
-        refuse(self.remote_master_addr(), why)?;
+        refuse(self.non_loopback_master_addr(), why)?;
         if let Some(port) = self.master_port.as_ref().filter(|port| port.value != 0) {
             port.refuse(why, warnings)?;
         }
@@ -64,13 +64,13 @@ impl RendezvousFlags {
         self.node_rank.as_ref().filter(|rank| rank.value != 0)
     }
 
-    fn remote_master_addr(&self) -> Option<&FlagValue<String>> {
+    fn non_loopback_master_addr(&self) -> Option<&FlagValue<String>> {
         self.master_addr.as_ref().filter(|addr| !is_loopback(&addr.value))
     }
 
     /// Checks the flags of a job with one node, which has no `--standalone`, endpoint or master port.
     fn check_one_node(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
-        if let Some(addr) = self.remote_master_addr() {
+        if let Some(addr) = self.non_loopback_master_addr() {
             addr.warn("one node without --master-port uses a free port of this machine", warnings);
         }
         // A node rank other than 0 suggests that the user forgot `--nnodes`. Each node would then run the whole job
@@ -121,7 +121,7 @@ impl RendezvousFlags {
         }
         match &self.endpoint {
             Some(endpoint) => {
-                let why = format!("{backend} uses {endpoint}, and sets the master of the workers itself");
+                let why = format!("{backend} uses {endpoint}, and sets MASTER_ADDR and MASTER_PORT itself");
                 self.conflicting_master(&endpoint.value)
                     .iter()
                     .for_each(|master| master.warn(&why, warnings));
@@ -145,13 +145,13 @@ impl RendezvousFlags {
         Ok(())
     }
 
-    /// Returns the value of one option of `--rdzv-conf`, or `None` if the options can't be parsed. `parameters`
-    /// refuses such options.
+    /// Returns the value of one option of `--rdzv-conf`, or `None` if it is not set. Options that can't be parsed count
+    /// as not set, because `parameters` refuses them.
     fn conf_value(&self, key: &str) -> Option<ConfigValue> {
         parse_rendezvous_config(&self.conf.as_ref()?.value).ok()?.remove(key)
     }
 
-    /// Returns `--master-addr` if its host, and `--master-port` if its port, differs from the endpoint.
+    /// Returns those of `--master-addr` and `--master-port` that differ from the host and the port of the endpoint.
     fn conflicting_master(&self, endpoint: &str) -> Vec<FlagValue<String>> {
         // An invalid endpoint is refused when the parameters are checked.
         let Ok(parsed) = parse_rendezvous_endpoint(endpoint, C10D_PORT) else { return Vec::new() };
@@ -173,6 +173,6 @@ fn is_same_host(a: &str, b: &str) -> bool {
 }
 
 /// Returns whether the endpoint is port 0 of a loopback address, which is what `--standalone` uses.
-fn is_any_port_here(endpoint: &str) -> bool {
+fn is_loopback_port_0(endpoint: &str) -> bool {
     parse_rendezvous_endpoint(endpoint, 0).is_ok_and(|parsed| parsed.port == 0 && is_loopback(&parsed.host))
 }

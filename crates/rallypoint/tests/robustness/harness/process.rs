@@ -14,8 +14,8 @@ pub(crate) struct Process(pub(crate) u32);
 impl Process {
     /// Returns the resident memory in bytes.
     pub(crate) fn memory(self) -> usize {
-        // The kernel counts the pages for this file exactly. `VmRSS` in `/proc/PID/status` may lag behind by some
-        // pages per CPU.
+        // The kernel counts the pages when this file is read, so the number is exact. `VmRSS` in `/proc/PID/status` may
+        // lag behind by some pages per CPU.
         let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.0)).expect("the server runs");
         let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line with Rss");
         let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
@@ -37,7 +37,7 @@ impl Process {
 
     /// Returns the CPU time of all live threads, in user and kernel mode.
     pub(crate) fn cpu(self) -> Duration {
-        self.schedule(0)
+        self.schedstat(0)
     }
 
     /// Returns whether all threads sleep, and none runs or waits for a CPU.
@@ -50,10 +50,11 @@ impl Process {
 
     /// Returns the time for which the threads were runnable and waited for a CPU, summed over all threads.
     pub(crate) fn cpu_wait(self) -> Duration {
-        self.schedule(1)
+        self.schedstat(1)
     }
 
-    fn schedule(self, field: usize) -> Duration {
+    /// Returns a field of `schedstat`, summed over all live threads.
+    fn schedstat(self, field: usize) -> Duration {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the server runs");
         let nanoseconds = tasks.map(|task| {
             let path = task.expect("a thread").path().join("schedstat");

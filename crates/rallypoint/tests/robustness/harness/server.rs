@@ -18,8 +18,9 @@ pub(crate) struct Server {
     /// The address for health checks.
     health: Option<SocketAddr>,
     started: Instant,
-    /// The number of file descriptors, and below it the memory in bytes, after the first client has disconnected.
+    /// The number of open file descriptors after the first client has disconnected.
     files: usize,
+    /// The resident memory in bytes after the first client has disconnected.
     memory: usize,
     log: PathBuf,
     _folder: tempfile::TempDir,
@@ -107,8 +108,8 @@ impl Server {
         });
         let (started, files, memory) = (Instant::now(), 0, 0);
         let mut server = Server { child, address, health, started, files, memory, log, _folder: folder };
-        // The first client makes the server allocate everything that it needs only once. Its use of resources is
-        // measured after that.
+        // For the first client, the server allocates everything that it allocates only once. The baseline of files and
+        // memory is measured after that client has disconnected.
         let before = server.process().files();
         probe(server.local()).expect("a new server answers");
         eventually(Duration::from_secs(5), "the first client's file is closed", || {
@@ -150,12 +151,12 @@ impl Server {
         self.process().files().saturating_sub(self.files)
     }
 
-    /// Returns the number of bytes by which the memory has grown since the start.
+    /// Returns the number of bytes by which the memory has grown since the first client disconnected.
     pub(crate) fn memory_growth(&self) -> usize {
         self.process().memory().saturating_sub(self.memory)
     }
 
-    /// Waits until the server is idle, so that it has read and handled everything that it can.
+    /// Waits until the server is idle, which means that it has read and handled everything that it can.
     pub(crate) fn wait_until_idle(&self) {
         let mut before = self.process().cpu();
         let mut was_sleeping = false;
@@ -187,7 +188,7 @@ impl Server {
     }
 
     /// Waits for the first log line about a closed connection, and returns it. The server writes its log in the
-    /// background, so the line may come later than the close.
+    /// background, so the line may appear after the close.
     pub(crate) fn first_disconnect(&self) -> String {
         eventually(Duration::from_secs(5), "a line about a closed connection", || {
             !self.disconnects().is_empty()

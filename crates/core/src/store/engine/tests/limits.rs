@@ -51,7 +51,7 @@ fn appends_of_4_mib_stop_at_8_mib() {
 
 // ---- store_bytes ----
 
-/// Returns a store with one key `k` that has reached `store_bytes`.
+/// Returns a store that has reached `store_bytes` with its only key, `k`.
 fn full() -> Store {
     let limits = Limits { store_bytes: entry_cost(1, 100), ..Limits::default() };
     let mut store = Store::with(limits);

@@ -113,7 +113,7 @@ fn a_refused_request_of_the_woken_waiter_wakes_the_next() {
 }
 
 #[test]
-fn a_waiter_for_two_keys_sees_the_item_after_all_woken_waiters_disconnect() {
+fn a_wait_for_two_keys_counts_a_claimed_item_as_present() {
     let mut store = woken();
     store.run(3, wait(&[b"x", b"q"]));
     store.disconnect(1);

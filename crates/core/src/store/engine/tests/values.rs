@@ -148,7 +148,7 @@ fn add_parses_the_decimal_prefix_of_a_value() {
 }
 
 #[test]
-fn add_to_text_is_refused_and_changes_nothing() {
+fn add_to_a_value_that_does_not_parse_is_refused_and_changes_nothing() {
     for current in ["abc", "", "12345678901234567890"] {
         let mut store = Store::new();
         store.run(0, set(b"/n", current.as_bytes()));
@@ -205,7 +205,7 @@ fn compare_set_replies_and_stores_like_torch() {
 }
 
 #[test]
-fn check_of_the_stored_key_reports_whether_the_last_compare_set_stored() {
+fn check_of_rallypoint_stored_reports_whether_the_clients_last_compare_set_succeeded() {
     const YES: Reply = Reply::Checked(true);
     const NO: Reply = Reply::Checked(false);
     let mut store = Store::new();

@@ -92,8 +92,8 @@ fn a_worker_continues_despite_new_nodes_lost_nodes_failed_peers_and_a_lost_store
 fn a_node_leaves_a_round_that_is_over_while_its_worker_stops() {
     let mut node = running(1);
     let over = Membership { is_round_over: true, ..with_new_node() };
-    let told = [Order::PublishNodeFailed, Order::Leave, Order::Send(WORKER, Signal::TERM)];
-    assert_eq!(observe(&mut node, 0, &over, Reports::default()), told);
+    let expected = [Order::PublishNodeFailed, Order::Leave, Order::Send(WORKER, Signal::TERM)];
+    assert_eq!(observe(&mut node, 0, &over, Reports::default()), expected);
     let ended = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::AllProcessesExited];
     assert_eq!(handle(&mut node, &ended), [end(Verdict::RoundOver, OnEnd::Nothing)]);
 }
@@ -139,8 +139,8 @@ fn a_node_without_workers_rejoins_unless_another_node_would_lose_its_workers() {
 
 #[test]
 fn a_node_without_workers_stays_until_a_signal_or_until_the_job_ends() {
-    let signalled = Verdict::Signaled(Signal::TERM);
-    assert_eq!(handle(&mut running(0), &[Event::Signaled(Signal::TERM)]), [end(signalled, OnEnd::Leave)]);
+    let signaled = Verdict::Signaled(Signal::TERM);
+    assert_eq!(handle(&mut running(0), &[Event::Signaled(Signal::TERM)]), [end(signaled, OnEnd::Leave)]);
     let closed = Membership { is_closed: true, ..with_new_node() };
     let expected = [end(Verdict::Spare, OnEnd::Nothing)];
     assert_eq!(observe(&mut running(0), 0, &closed, Reports::default()), expected);

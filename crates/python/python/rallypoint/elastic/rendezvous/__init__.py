@@ -1,4 +1,4 @@
-"""Elastic rendezvous: the nodes of a training job agree on members and ranks, and re-form when nodes join or are lost.
+"""Elastic rendezvous: the nodes of a job agree on members and ranks, and form a new round when nodes join or are lost.
 
 Names, arguments and exceptions are those of `torch.distributed.elastic.rendezvous`, and nodes that run torch's
 rendezvous can be in the same job. Torch itself is not required.

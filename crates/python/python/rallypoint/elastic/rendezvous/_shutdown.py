@@ -1,4 +1,4 @@
-"""Stops heartbeats when the process exits, and waits for nodes that are leaving after an interrupted call."""
+"""Stops heartbeats when the process exits, and waits up to 1 s for nodes that leave after an interrupted call."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass
 class RendezvousStoreInfo:
-    """The address and port of the store for the workers of a round, which rank 0 serves."""
+    """The address and port of the store for the workers of a round. Rank 0 serves that store."""
 
     MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
     MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
@@ -127,7 +127,7 @@ class RendezvousHandler(ABC):
 
         Raises:
             RendezvousClosedError: the rendezvous is closed.
-            RendezvousTimeoutError: fewer than the minimum number of nodes joined in time.
+            RendezvousTimeoutError: this node was not in a round in time.
             RendezvousConnectionError: the store could not be reached or used.
             RendezvousStateError: the stored value is not a rendezvous state.
             RendezvousGracefulExitError: the rendezvous is closed, and this node was a spare. This is not a failure.
@@ -154,7 +154,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def shutdown(self) -> bool:
-        """Stops this node's part in the rendezvous and closes it. Returns whether that succeeded."""
+        """Ends this node's part in the rendezvous and closes the rendezvous. Returns whether that succeeded."""
 
 
 class RendezvousParameters:
@@ -201,7 +201,7 @@ class RendezvousParameters:
         self.config: Dict[str, Any] = kwargs
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns the option `key` as it was given, or `default` if it was not."""
+        """Returns the option `key` as it was given, or `default` if it was not given."""
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: Optional[bool] = None) -> Optional[bool]:
@@ -250,7 +250,7 @@ RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 
 class RendezvousHandlerRegistry:
-    """Backends by name."""
+    """A registry of backends: maps the name of each to the function that creates its handlers."""
 
     def __init__(self) -> None:
         self._registry: Dict[str, RendezvousHandlerCreator] = {}

@@ -11,7 +11,7 @@ from .dynamic_rendezvous import RendezvousBackend, Token
 from .errors import create_error
 
 DEFAULT_PORT = 29400
-"""The port of an endpoint without a port."""
+"""The default port, for an endpoint that does not have one."""
 
 
 class C10dRendezvousBackend(RendezvousBackend):

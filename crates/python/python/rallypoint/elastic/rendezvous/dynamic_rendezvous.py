@@ -73,10 +73,10 @@ class RendezvousTimeout:
     """The timeouts of a rendezvous.
 
     Args:
-        join: the time for this node to be in a round. The default is 10 minutes.
+        join: how long this node may take to join a round. The default is 10 minutes.
         last_call: how long a round that has enough nodes accepts more. The default is 30 s.
-        close: the time for `set_closed` and `shutdown` to close the rendezvous. The default is 30 s.
-        heartbeat: the time for one heartbeat. The default is 5 s.
+        close: how long closing the rendezvous may take. The default is 30 s.
+        heartbeat: how long writing one heartbeat may take. The default is 5 s.
 
     Raises:
         ValueError: a timeout is not positive.
@@ -106,7 +106,7 @@ class RendezvousTimeout:
 
     @property
     def join(self) -> timedelta:
-        """The time for this node to be in a round."""
+        """How long this node may take to join a round."""
         return self._times["join"]
 
     @property
@@ -116,12 +116,12 @@ class RendezvousTimeout:
 
     @property
     def close(self) -> timedelta:
-        """The time for closing the rendezvous."""
+        """How long closing the rendezvous may take."""
         return self._times["close"]
 
     @property
     def heartbeat(self) -> timedelta:
-        """The time for one heartbeat."""
+        """How long writing one heartbeat may take."""
         return self._times["heartbeat"]
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class RendezvousSettings:
         keep_alive_interval: the interval between two heartbeats.
         keep_alive_max_attempt: the number of intervals without a heartbeat after which a node is dead.
         cas_backoff_max_seconds: the maximum random delay of torch's nodes after a compare-and-set that failed. Our
-            nodes choose that delay themselves, and only check this value.
+            nodes choose that delay themselves, and only validate this value.
     """
 
     run_id: str
@@ -162,10 +162,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
         settings: the settings of this node.
         backend: the backend that stores the state.
         store: the store for the data of each round.
-        local_addr: the address at which other nodes reach this one. The default is the address by which it reached the
-            store, if that is known, and otherwise its host name.
-        expected_hosts: see `create_handler`.
-        reform_last_call: the last call of a round that re-forms with no more nodes than before. The default is 3 s.
+        local_addr: the address at which other nodes reach this one. The default is the address that `create_backend`
+            determined while it created a TCP store, and otherwise the host name.
+        expected_hosts: the hosts that should join (`host1;host2` or `host[1-8]`). A message about a timeout names those
+            that are missing. The default is Slurm's node list, if there is one.
+        reform_last_call: the duration of the last call of a round that re-forms with no more nodes than the round
+            before it. The default is 3 s.
         store_outage: how long the node keeps running while the store does not answer. The default is 10 minutes.
 
     Raises:
@@ -233,7 +235,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
         Args:
             run_id: the run id of the job.
-            store: the store for the data of each round. `next_rendezvous` returns a part of it.
+            store: the store for the data of each round. `next_rendezvous` returns a PrefixStore around it.
             backend: the backend that stores the state.
             min_nodes: the minimum number of nodes in a round.
             max_nodes: the maximum number of nodes in a round.
@@ -279,10 +281,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
         Raises:
             RendezvousClosedError: the rendezvous is closed.
-            RendezvousTimeoutError: fewer than `min_nodes` nodes joined within the join timeout.
+            RendezvousTimeoutError: this node was not in a round within the join timeout, because fewer than `min_nodes`
+                nodes joined, or because the current round did not re-form.
             RendezvousConnectionError: the store could not be reached or used.
             RendezvousStateError: the value in the backend is not a rendezvous state.
             RendezvousGracefulExitError: the rendezvous is closed, and this node was a spare. This is not a failure.
+            RendezvousError: the nodes of the job have different settings for the number of nodes.
+            DistStoreError: rank 0 did not publish the address of the workers' store.
         """
         store, rank, world_size, workers = self._node.next_rendezvous()
         return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(*workers))
@@ -298,7 +303,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def num_nodes_waiting(self) -> int:
         """Returns the number of nodes that wait for the next round. The answer may be up to 1 s old.
 
-        If other nodes have dropped this node, it returns at least 1, so that the agent rejoins.
+        If other nodes have dropped this node, the number is at least 1, so that the agent rejoins.
         """
         return self._node.num_nodes_waiting()
 
@@ -344,14 +349,14 @@ def create_handler(
             |---|---|
             | `join_timeout` | 600 |
             | `last_call_timeout` | 30 |
-            | `reform_last_call_timeout` (for a round that re-forms with no more nodes than before) | 3 |
+            | `reform_last_call_timeout` (for a round that re-forms with no more nodes than the round before it) | 3 |
             | `store_outage_timeout` (how long the node keeps running while the store does not answer) | 600 |
             | `close_timeout` | 30 |
             | `heartbeat_timeout` | 5 |
             | `keep_alive_interval` | 5 |
             | `keep_alive_max_attempt` (a number) | 3 |
             | `cas_backoff_max_seconds` | 0 |
-            | `expected_hosts` (`host1;host2` or `host[1-8]`) | Slurm's node list, if there is one |
+            | `expected_hosts` (hosts that should join, for messages: `host1;host2` or `host[1-8]`) | Slurm's node list, if there is one |
 
     Raises:
         ValueError: an option is invalid.
@@ -422,7 +427,10 @@ def get_method_name(depth: int = 2) -> str:
 
 
 def _native_backend(backend: RendezvousBackend) -> Optional[_rallypoint.RendezvousCell]:
-    """Returns the cell of our own backend, which Rust can use without Python, unless its methods are overridden."""
+    """Returns the cell of a `C10dRendezvousBackend`, which Rust uses without calling Python.
+
+    Returns `None` for other backends, and if `get_state` or `set_state` is overridden.
+    """
     from .c10d_rendezvous_backend import C10dRendezvousBackend
 
     if not isinstance(backend, C10dRendezvousBackend):

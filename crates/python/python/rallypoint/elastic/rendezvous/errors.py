@@ -14,7 +14,7 @@ class RendezvousError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Pickle by the public class: the class that also derives from torch's cannot be imported by name.
-        public = next(base for base in type(self).__mro__ if "_torch_twin" not in vars(base))
+        public = next(base for base in type(self).__mro__ if "_derives_from_torch" not in vars(base))
         return public, self.args
 
 
@@ -23,7 +23,7 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousTimeoutError(RendezvousError):
-    """The rendezvous timed out. The message lists the nodes that joined, the required number, and the setting."""
+    """Joining or closing timed out. The message names the setting and, for a join, lists the nodes that joined."""
 
 
 class RendezvousConnectionError(RendezvousError):
@@ -31,7 +31,7 @@ class RendezvousConnectionError(RendezvousError):
 
 
 class RendezvousStateError(RendezvousError):
-    """The stored value is not a rendezvous state. `__cause__` describes it."""
+    """The stored value is not a rendezvous state. `__cause__` has the reason."""
 
 
 class RendezvousGracefulExitError(RendezvousError):

@@ -75,7 +75,7 @@ class StaticTCPRendezvous(RendezvousHandler):
         return self.run_id
 
     def shutdown(self) -> bool:
-        """Returns True. The store is closed when the handler is deleted."""
+        """Returns True. The store is closed when the handler and the stores that it returned are deleted."""
         return True
 
 

@@ -1,1 +1,1 @@
-"""Helpers of launchers: `distributed` creates the store of a job, and `store` synchronizes ranks through it."""
+"""Helpers for launchers: `distributed` creates the store of a job, and `store` synchronizes ranks through it."""

@@ -51,9 +51,12 @@ def barrier(
     key_prefix: str,
     timeout: float,
     rank: Optional[int],
-    name: Callable[[int], str],
+    rank_name: Callable[[int], str],
 ) -> List[str]:
-    """Returns an empty list once all ranks have arrived, or after a timeout the missing ranks, if they are known."""
+    """Waits until all ranks have arrived, and returns an empty list.
+
+    After a timeout, returns the missing ranks if they are known, and otherwise raises the timeout.
+    """
     before = store.timeout
     store.set_timeout(timedelta(seconds=timeout))
     last = _arrive(store, world_size, key_prefix)
@@ -66,10 +69,10 @@ def barrier(
         if rank == 0:
             # Each wait may take the whole timeout.
             others = range(1, world_size)
-            missing = [name(other) for other in others if not _wait_succeeds(store, f"{key_prefix}{other}/TRACE")]
+            missing = [rank_name(other) for other in others if not _wait_succeeds(store, f"{key_prefix}{other}/TRACE")]
             store.set(f"{key_prefix}/TRACING_GATE", _IGNORED_VALUE)
         elif _wait_succeeds(store, f"{key_prefix}/TRACING_GATE"):
-            missing = [f"[<check rank 0 ({name(0)}) for missing rank info>]"]
+            missing = [f"[<check rank 0 ({rank_name(0)}) for missing rank info>]"]
         else:
             missing = []
         if missing:

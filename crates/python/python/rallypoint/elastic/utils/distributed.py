@@ -27,17 +27,18 @@ def create_c10d_store(
 
     Args:
         is_server: whether this process runs the server.
-        server_addr: the server's host. The server listens on all addresses of its machine.
+        server_addr: the server's host. The server listens on all addresses of its machine, or only on the loopback
+            address if the host is one.
         server_port: the server's port. With -1, the server picks a free port, which requires a `world_size` of 1.
         world_size: the number of processes that use the store.
         timeout: the time for the whole call, in seconds.
         wait_for_workers: whether to wait until all processes have connected.
-        retries: the number of attempts if the port is in use.
+        retries: the maximum number of attempts to bind a port that is in use.
         use_libuv: ignored, as in torch. The store's `libuvBackend` is false if the environment variable USE_LIBUV is
             set to a value other than 1. That has no other effect.
 
     Raises:
-        ValueError: `world_size` is greater than 1 and there is no port.
+        ValueError: there is no port, and `world_size` is greater than 1 or this process does not run the server.
         DistNetworkError: the port is in use, or the server could not be reached.
         DistStoreError: not all processes connected in time.
     """
@@ -62,7 +63,7 @@ def create_c10d_store(
 
 
 def get_free_port() -> int:
-    """Returns a port that is free on all addresses of this machine. Another process may take it before the caller."""
+    """Returns a port that is free on all addresses of this machine. Another process may bind it first."""
     with get_socket_with_port() as bound:
         return bound.getsockname()[1]
 
