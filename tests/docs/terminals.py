@@ -35,14 +35,14 @@ terminal's next block."""
 class Running:
     """The processes of a running block: N processes for a block with `nodes N`, and one for any other block."""
 
-    def __init__(self, block, commands, folder, environment):
+    def __init__(self, block, commands, directory, environment):
         self.block = block
-        self.log = folder / f"output-{block.line}"
+        self.log = directory / f"output-{block.line}"
         with self.log.open("ab") as log:
             self.processes = [
                 subprocess.Popen(
                     ["bash", "-c", command],
-                    cwd=folder,
+                    cwd=directory,
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -132,13 +132,13 @@ class Running:
 class Terminals:
     """The terminals of one page. They share a directory and have `rallypoint`, `torchrun` and this Python on the PATH."""
 
-    def __init__(self, folder):
-        self.folder = folder
-        paths = [programs(folder / "bin"), pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
+    def __init__(self, directory):
+        self.directory = directory
+        paths = [programs(directory / "bin"), pathlib.Path(binary()).parent, pathlib.Path(sys.executable).parent, os.environ["PATH"]]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(JOB_VARIABLE_PREFIXES)}
         self.environment = inherited | {
             "PATH": os.pathsep.join(map(str, paths)),
-            "HOME": str(folder),
+            "HOME": str(directory),
             "PYTHONWARNINGS": "ignore",
             # Torch's client makes a reverse DNS lookup of the server's address. By default, a lost DNS packet delays it by 5 s.
             "RES_OPTIONS": "timeout:1 attempts:1",
@@ -154,12 +154,12 @@ class Terminals:
         names a terminal.
         """
         if block.file:
-            (self.folder / block.file).write_text(block.text)
+            (self.directory / block.file).write_text(block.text)
             return
         terminal = block.terminal or 1
         if not block.server and terminal in self.running:
             self.running.pop(terminal).finish(self.running.values())
-        started = Running(block, self.commands(block), self.folder, self.environment)
+        started = Running(block, self.commands(block), self.directory, self.environment)
         self.started.append(started)
         if block.server:
             self.servers.append(started)
@@ -173,7 +173,7 @@ class Terminals:
         """Returns the bash scripts of a block, one for each of its processes."""
         text = block.text
         if block.language == "python":
-            path = self.folder / f"block-{block.line}.py"
+            path = self.directory / f"block-{block.line}.py"
             path.write_text(text)
             text = f"python {path}"
         else:
@@ -185,7 +185,7 @@ class Terminals:
                 flags=re.MULTILINE,
             )
         names = [f"server-{block.line}"] if block.server else [f"{block.terminal or 1}-{node}" for node in range(block.nodes)]
-        return [SCRIPT.format(state=self.folder / f"state-{name}", text=text) for name in names]
+        return [SCRIPT.format(state=self.directory / f"state-{name}", text=text) for name in names]
 
     def finish(self):
         """Waits for the blocks that still run, and stops the servers."""
@@ -199,16 +199,16 @@ class Terminals:
             started.kill()
 
 
-def programs(folder):
+def programs(directory):
     """Creates a directory of programs and returns it: a `torchrun` that uses this Python, and stubs of the programs in
     FORBIDDEN_PROGRAMS, which print an error and fail."""
     refuse = "echo 'a page must not run this; write `not run: REASON` above the block' >&2; exit 1"
     scripts = dict.fromkeys(FORBIDDEN_PROGRAMS, refuse) | {"torchrun": 'exec python -m torch.distributed.run "$@"'}
-    folder.mkdir()
+    directory.mkdir()
     for name, script in scripts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-    return folder
+        (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+        (directory / name).chmod(0o755)
+    return directory
 
 
 def pattern(line):

@@ -19,7 +19,7 @@ def page(*blocks):
 
 
 GOOD = {
-    "variables and the folder carry over": [("sh", "mkdir sub; cd sub; export NAME=x"), ("sh", 'test "$NAME $(basename $PWD)" = "x sub"')],
+    "variables and the directory carry over": [("sh", "mkdir sub; cd sub; export NAME=x"), ("sh", 'test "$NAME $(basename $PWD)" = "x sub"')],
     "output may be shortened": [("sh", "echo one; echo two, three"), ("text", "two … three")],
     "a text block without a block before it is not compared": [("text", "anything")],
     "the comment after a print in a Python block is its expected output": [("python", "print(1 + 1)  # 2")],

@@ -40,14 +40,14 @@ def test_blocks_run(page, tmp_path):
     run(page.read_text(), tmp_path)
 
 
-def run(text, folder):
-    """Runs the blocks of a page in `folder`, with 127.0.0.1 in place of `node0` and free ports in place of the documented ones."""
+def run(text, directory):
+    """Runs the blocks of a page in `directory`, with 127.0.0.1 in place of `node0` and free ports in place of the documented ones."""
     documented = sorted(set(PORT.findall(text)))
     with free_ports(len(documented)) as ports:
         replaced = dict(zip(documented, ports, strict=True))
         text = PORT.sub(lambda match: replaced[match[0]], HOST.sub("127.0.0.1", text))
-        shutil.copytree(ROOT / "examples", folder / "examples")
-        terminals = Terminals(folder)
+        shutil.copytree(ROOT / "examples", directory / "examples")
+        terminals = Terminals(directory)
         try:
             for block in read(text):
                 check(block)

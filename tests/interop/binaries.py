@@ -20,8 +20,8 @@ def binary():
 
 def driver(name):
     """Returns the path of a program of `crates/drivers`, in $RALLYPOINT_DRIVERS or else in the directory of the binary."""
-    folder = pathlib.Path(os.environ.get("RALLYPOINT_DRIVERS", pathlib.Path(binary()).parent))
-    if not (folder / name).exists():
+    directory = pathlib.Path(os.environ.get("RALLYPOINT_DRIVERS", pathlib.Path(binary()).parent))
+    if not (directory / name).exists():
         hint = "build it with `cargo build --workspace --bins`, with `--release` if the binary is a release build"
-        raise FileNotFoundError(f"no {name} in {folder}\nhint: {hint}")
-    return str(folder / name)
+        raise FileNotFoundError(f"no {name} in {directory}\nhint: {hint}")
+    return str(directory / name)

@@ -83,10 +83,10 @@ try:
 except TypeError:
     show("a value is str or bytes")
 
-with tempfile.TemporaryDirectory() as folder:
-    first, second = dist.FileStore(f"{folder}/store", 2), dist.FileStore(f"{folder}/store", 2)
+with tempfile.TemporaryDirectory() as directory:
+    first, second = dist.FileStore(f"{directory}/store", 2), dist.FileStore(f"{directory}/store", 2)
     first.set("k", "v")
-    show(second.get("k"), second.add("n", 2), first.add("n", 3), first.path == f"{folder}/store")
+    show(second.get("k"), second.add("n", 2), first.add("n", 3), first.path == f"{directory}/store")
     del first, second
 
 local = dist.HashStore()

@@ -15,10 +15,10 @@ KINDS = ["tcp", "file", "hash", "prefix-tcp", "prefix-file", "prefix-hash"]
 class Stores:
     """Creates stores of one family, which is torch's or ours. All clients of the same kind share one store."""
 
-    def __init__(self, family, folder):
+    def __init__(self, family, directory):
         self.name = family
         self.module = FAMILIES[family]
-        self.folder = folder
+        self.directory = directory
         self.servers = {}
 
     def make(self, kind, timeout=seconds(WAIT_TIMEOUT)):
@@ -28,7 +28,7 @@ class Stores:
         if kind == "tcp":
             store = self.tcp(timeout)
         elif kind == "file":
-            store = self.module.FileStore(str(self.folder / "store"), -1)
+            store = self.module.FileStore(str(self.directory / "store"), -1)
             store.set_timeout(timeout)
         elif kind == "hash":
             store = self.servers.setdefault("hash", self.module.HashStore())

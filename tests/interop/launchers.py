@@ -39,11 +39,11 @@ def torchrun_server():
 class Torchrun:
     """One torchrun, forked by `torchrun_server`, with the part of subprocess.Popen's interface that `Run` uses."""
 
-    def __init__(self, args, folder, env):
+    def __init__(self, args, directory, env):
         self.returncode = None
-        base = folder / f"run{time.monotonic_ns()}"
+        base = directory / f"run{time.monotonic_ns()}"
         self._files = {name: f"{base}.{name}" for name in ("stdout", "stderr", "pid", "code")}
-        request = {"arguments": args, "folder": str(folder), "environment": env} | self._files
+        request = {"arguments": args, "directory": str(directory), "environment": env} | self._files
         print(json.dumps(request), file=torchrun_server().stdin, flush=True)
         self.pid = int(self._read("pid", PROCESS_TIMEOUT))
 
@@ -73,12 +73,12 @@ class Torchrun:
         self.send_signal(signal.SIGKILL)
 
 
-def start_launcher(name, args, folder, env):
+def start_launcher(name, args, directory, env):
     if name == "torchrun":
-        return Torchrun(args, folder, env)
+        return Torchrun(args, directory, env)
     return subprocess.Popen(
         [binary(), "run", *args],
-        cwd=folder,
+        cwd=directory,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -90,17 +90,17 @@ def start_launcher(name, args, folder, env):
 class Run:
     """One run of a launcher, in its own directory, into which its workers write their reports."""
 
-    def __init__(self, name, folder, *args, env=None, wait=True):
+    def __init__(self, name, directory, *args, env=None, wait=True):
         self.name = name
-        self.folder = folder / name
-        (self.folder / "out").mkdir(parents=True, exist_ok=True)
+        self.directory = directory / name
+        (self.directory / "out").mkdir(parents=True, exist_ok=True)
         removed_prefixes = ("PET_", "TORCHELASTIC_", "VIRTUAL_ENV", "CONDA_", "PYTHON_EXEC")
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(removed_prefixes)}
         # Both launchers must find the same interpreter, and write their temporary files where the test can read them.
         path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
-        inherited |= {"PATH": path, "TMPDIR": str(self.folder), "OUT": str(self.folder / "out")}
+        inherited |= {"PATH": path, "TMPDIR": str(self.directory), "OUT": str(self.directory / "out")}
         self.args = [str(arg) for arg in args]
-        self.process = start_launcher(name, self.args, self.folder, inherited | (env or {}))
+        self.process = start_launcher(name, self.args, self.directory, inherited | (env or {}))
         if wait:
             self.wait()
 
@@ -119,7 +119,7 @@ class Run:
 
     def worker_reports(self):
         """Returns the reports of the workers, by file name."""
-        return {path.name: json.loads(path.read_text()) for path in sorted((self.folder / "out").glob("*.json"))}
+        return {path.name: json.loads(path.read_text()) for path in sorted((self.directory / "out").glob("*.json"))}
 
     def failure_report(self):
         """Parses the failure report on standard error. Returns its title, and the fields of the failures in each section."""
@@ -134,7 +134,7 @@ class Run:
 
         `RUN` replaces the first part of a path, which contains random characters.
         """
-        base = self.folder / root
+        base = self.directory / root
         files = {}
         for path in sorted(base.rglob("*")):
             name = re.sub(r"^[^/]*_[a-z0-9_]{8}(?=/|$)", "RUN", str(path.relative_to(base)))
@@ -165,6 +165,6 @@ def parse_failures(text):
     return parsed
 
 
-def run_both(folder, *args, **options):
+def run_both(directory, *args, **options):
     """Runs both launchers with the same arguments."""
-    return [Run(name, folder, *args, **options) for name in LAUNCHERS]
+    return [Run(name, directory, *args, **options) for name in LAUNCHERS]

@@ -1,6 +1,6 @@
-"""A worker of `test_python_rendezvous_torchrun.py`: runs an all-reduce and a barrier, and writes a report to FOLDER.
+"""A worker of `test_python_rendezvous_torchrun.py`: runs an all-reduce and a barrier, and writes a report to DIRECTORY.
 
-    plugin_worker.py FOLDER VICTIM
+    plugin_worker.py DIRECTORY VICTIM
 
 VICTIM is the rank of a worker that kills itself before the barrier, or -1 for none. It does so only in the first run.
 """
@@ -15,14 +15,14 @@ import sys
 import torch
 import torch.distributed as dist
 
-folder, victim = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+directory, victim = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
 rank = dist.get_rank()
 reduced = torch.tensor(float(rank + 1))
 dist.all_reduce(reduced)
 
-killed = folder / "killed"
+killed = directory / "killed"
 if rank == victim and not killed.exists():
     killed.touch()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -37,4 +37,4 @@ results = {
     "agent_store": os.environ["TORCHELASTIC_USE_AGENT_STORE"],
 }
 dist.destroy_process_group()
-(folder / f"done-{rank}").write_text(json.dumps(results))
+(directory / f"done-{rank}").write_text(json.dumps(results))

@@ -20,7 +20,7 @@ would publish it only in its first round, and a node that joins later would not 
 """
 
 
-def launch(kind, port, nodes, folder, *, hosts, share=True):
+def launch(kind, port, nodes, directory, *, hosts, share=True):
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHON_EXEC": os.sys.executable}
     if not share:
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -29,14 +29,14 @@ def launch(kind, port, nodes, folder, *, hosts, share=True):
         *("--nnodes", nodes, "--nproc-per-node", 2, "--max-restarts", 5),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
         *("--rdzv-conf", f"{CONF},is_host={int(hosts)}", "--local-addr", ADDRESSES[kind]),
-        *(WORKER, folder),
+        *(WORKER, directory),
         environment=environment,
     )
 
 
-def starts(folder, world):
+def starts(directory, world):
     """Returns the (rank, pid) of each worker that has run in a world of this size."""
-    names = (path.name.split(".") for path in folder.glob(f"{world}.*.*"))
+    names = (path.name.split(".") for path in directory.glob(f"{world}.*.*"))
     return {(int(rank), int(pid)) for _, rank, pid in names}
 
 
@@ -45,13 +45,13 @@ def parent(pid):
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def workers_of(launcher, folder, world):
+def workers_of(launcher, directory, world):
     """Returns the process ids of a launcher's running workers.
 
     Torchrun's workers are its children. Ours are children of the agent, which is a child of the process in `launcher`.
     """
     found = []
-    for _, pid in starts(folder, world):
+    for _, pid in starts(directory, world):
         try:
             ancestors = [parent(pid)]
             while ancestors[-1] > 1 and len(ancestors) < 3:

@@ -66,7 +66,7 @@ def exception_of(call, *arguments):
 def test_an_invalid_call_raises_torchs_exception_and_changes_nothing(kind, tmp_path):
     families = [Stores(family, tmp_path / family) for family in FAMILIES]
     for stores in families:
-        stores.folder.mkdir()
+        stores.directory.mkdir()
     theirs, ours = (stores.make(kind) for stores in families)
     for store in (theirs, ours):
         store.set("k", "before")
@@ -215,7 +215,7 @@ def test_multi_set_with_fewer_values_than_keys_stores_nothing():
 def test_adding_to_a_value_that_is_not_an_integer_raises_torchs_exception_and_shows_the_value(kind, tmp_path):
     stores_by_family, families = {}, {family: Stores(family, tmp_path / family) for family in FAMILIES}
     for family, stores in families.items():
-        stores.folder.mkdir()
+        stores.directory.mkdir()
         stores_by_family[family] = stores.make(kind)
         stores_by_family[family].set("k", "word")
     expected, found = (exception_of(lambda store: store.add("k", 1), store) for store in stores_by_family.values())
@@ -255,7 +255,7 @@ def test_the_longest_timedelta_is_accepted_as_a_timeout(family, timeout, tmp_pat
     assert store.get("k") == b"v"
 
 
-def test_a_path_that_is_a_folder_raises_a_store_error(tmp_path):
+def test_a_path_that_is_a_directory_raises_a_store_error(tmp_path):
     with pytest.raises(FAMILIES["torch"].DistStoreError):
         FAMILIES["torch"].FileStore(str(tmp_path)).set("k", "v")
     with pytest.raises(FAMILIES["torch"].DistStoreError, match=str(tmp_path)):

@@ -23,20 +23,20 @@ def wheels():
     """The directory with the wheels that `scripts/python-venv` built and installed."""
     named = os.environ.get("RALLYPOINT_WHEELS")
     if not named:
-        pytest.skip("RALLYPOINT_WHEELS does not name a folder; scripts/test sets it")
+        pytest.skip("RALLYPOINT_WHEELS does not name a directory; scripts/test sets it")
     return pathlib.Path(named).resolve()
 
 
 @pytest.fixture(scope="session")
 def run_isolated(wheels, tmp_path_factory):
     """A function that runs a command in an environment with only the two wheels and without Rust, and returns its output."""
-    folder = tmp_path_factory.mktemp("alone")
-    venv.create(folder, with_pip=True)
-    environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
+    directory = tmp_path_factory.mktemp("alone")
+    venv.create(directory, with_pip=True)
+    environment = {"PATH": f"{directory}/bin:/usr/bin:/bin", "HOME": str(directory)}
     assert shutil.which("cargo", path=environment["PATH"]) is None
 
     def run(*command, **variables):
-        done = subprocess.run(command, env=environment | variables, cwd=folder, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, env=environment | variables, cwd=directory, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -105,8 +105,8 @@ def link_dependencies(target):
 
     linked = target / "sdist"
     shutil.rmtree(linked, ignore_errors=True)
-    for folder in (".fingerprint", "build", "deps"):
-        shutil.copytree(target / "debug" / folder, linked / "debug" / folder, copy_function=os.link, ignore=ours)
+    for directory in (".fingerprint", "build", "deps"):
+        shutil.copytree(target / "debug" / directory, linked / "debug" / directory, copy_function=os.link, ignore=ours)
     return linked
 
 

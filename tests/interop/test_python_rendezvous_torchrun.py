@@ -48,16 +48,16 @@ class Process:
         self.process.wait()
 
 
-def torchrun(backend, endpoint, job, folder, victim=-1, workers=2, nodes=2):
+def torchrun(backend, endpoint, job, directory, victim=-1, workers=2, nodes=2):
     return Process(
         *("-m", "torch.distributed.run", "--rdzv-backend", backend, "--rdzv-endpoint", endpoint, "--rdzv-id", job),
         *("--nnodes", nodes, "--nproc-per-node", workers, "--max-restarts", 3, "--local-addr", "127.0.0.1"),
-        *("--monitor-interval", "0.1", HERE / "plugin_worker.py", folder, victim),
+        *("--monitor-interval", "0.1", HERE / "plugin_worker.py", directory, victim),
     )
 
 
-def read_reports(folder):
-    return {int(file.name[5:]): json.loads(file.read_text()) for file in pathlib.Path(folder).glob("done-*")}
+def read_reports(directory):
+    return {int(file.name[5:]): json.loads(file.read_text()) for file in pathlib.Path(directory).glob("done-*")}
 
 
 @pytest.mark.timeout(2 * PROCESS_TIMEOUT)

@@ -152,8 +152,8 @@ def torch_server_with_state(value):
 @contextlib.contextmanager
 def file_store_with_state(value):
     """Creates a FileStore with `value` as the state. Yields its path and the options with which a node uses it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "rendezvous")
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory, "rendezvous")
         # Depending on the umask, torch would create the file writable for other users, which our node refuses.
         path.touch(mode=0o600)
         dist.FileStore(str(path)).set("torch.rendezvous.job", value)

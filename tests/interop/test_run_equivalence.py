@@ -58,7 +58,7 @@ def environments(runs, with_master_addr=False):
         workers = run.worker_reports()
         for report in workers.values():
             environment = report.pop("environment")
-            report["folder"] = report["folder"].replace(str(run.folder), "")
+            report["directory"] = report["directory"].replace(str(run.directory), "")
             report["variables"] = set(environment) - {"LC_CTYPE"}
             report["values"] = {name: value for name, value in environment.items() if name not in NOT_COMPARED}
             if with_master_addr:
@@ -96,9 +96,9 @@ def test_every_worker_has_the_same_environment_under_both_launchers(tmp_path, ar
 def test_every_worker_of_a_static_job_has_the_same_environment_under_both_launchers(tmp_path, port):
     def job(name):
         static = ["--nnodes", 2, "--master-addr", "127.0.0.1", "--master-port", port, "--rdzv-id", "static", "--nproc-per-node"]
-        folder = tmp_path / name
-        with Run(name, folder / "0", *static, 1, "--node-rank", 0, REPORT, wait=False) as first:
-            with Run(name, folder / "1", *static, 2, "--node-rank", 1, "--role", "other", REPORT) as second:
+        directory = tmp_path / name
+        with Run(name, directory / "0", *static, 1, "--node-rank", 0, REPORT, wait=False) as first:
+            with Run(name, directory / "1", *static, 2, "--node-rank", 1, "--role", "other", REPORT) as second:
                 return environments([first.wait(), second], with_master_addr=True)
 
     torchs, ours = (job(name) for name in LAUNCHERS)
@@ -120,7 +120,7 @@ def test_every_worker_of_a_static_job_has_the_same_environment_under_both_launch
     ],
     ids=["redirects", "tee", "by-rank", "filter", "duplicates", "template", "none"],
 )
-def test_both_launchers_write_the_same_log_folders(tmp_path, args):
+def test_both_launchers_write_the_same_log_directories(tmp_path, args):
     runs = run_both(tmp_path, "--nproc-per-node", 2, "--log-dir", "logs", *args, PRINT)
     trees = []
     for run in runs:
@@ -136,7 +136,7 @@ def test_both_launchers_write_the_same_log_folders(tmp_path, args):
     assert error_lines[1] == error_lines[0]
 
 
-def test_each_restart_has_its_own_log_folder(tmp_path):
+def test_each_restart_has_its_own_log_directory(tmp_path):
     runs = run_both(tmp_path, "--nproc-per-node", 2, "--max-restarts", 2, "-r", 3, "--log-dir", "logs", FAIL, "exit")
     trees = [run.log_tree() for run in runs]
     assert [run.code for run in runs] == [1, 1]
@@ -157,7 +157,7 @@ def reports(runs):
             failure["exitcode"] = re.sub(r"pid: \d+", "pid: PID", failure["exitcode"])
             failure["traceback"] = re.sub(r"PID \d+", "PID PID", failure["traceback"])
             failure["error_file"] = re.sub(r".*/(attempt_)", r"\1", failure["error_file"])
-        report["title"] = report["title"].replace(str(run.folder), "")
+        report["title"] = report["title"].replace(str(run.directory), "")
         if run.name == "torchrun":
             report["failures"] = [failure for failure in report["failures"] if "(SIGTERM)" not in failure["exitcode"]]
         found.append((run.code, report))
@@ -207,7 +207,7 @@ def test_a_signal_to_the_agent_reaches_the_workers_and_the_agent_exits_with_1(tm
     for name in LAUNCHERS:
         handled = ["--signals-to-handle", "SIGTERM,SIGINT,SIGUSR1"]
         with Run(name, tmp_path, "--nproc-per-node", 2, *handled, AWAIT_SIGNAL, wait=False) as run:
-            ready_files = [run.folder / "out" / f"ready{rank}" for rank in range(2)]
+            ready_files = [run.directory / "out" / f"ready{rank}" for rank in range(2)]
 
             def are_ready_or_agent_exited():
                 return all(path.exists() for path in ready_files) or run.process.poll() is not None
@@ -260,16 +260,16 @@ def test_invalid_input_and_help_have_the_same_exit_code_and_ours_starts_no_worke
         [line] = [line for line in ours.err.splitlines() if not line.startswith("hint: ")]
         assert line.startswith("rallypoint run: "), line
     # The launcher has created no files.
-    assert not [path for path in ours.folder.iterdir() if path.name != "out"]
+    assert not [path for path in ours.directory.iterdir() if path.name != "out"]
 
 
-def run_path(folder, *args):
+def run_path(directory, *args):
     """Runs both launchers with --run-path.
 
     Torch's launcher forks its worker, which saves an import of torch. Ours always spawns it.
     """
-    torchs = Run("torchrun", folder, "--start-method", "fork", "--run-path", *args)
-    return [torchs, Run("rallypoint", folder, "--run-path", *args)]
+    torchs = Run("torchrun", directory, "--start-method", "fork", "--run-path", *args)
+    return [torchs, Run("rallypoint", directory, "--run-path", *args)]
 
 
 def test_run_path_runs_a_script_the_same_way(tmp_path):

@@ -18,15 +18,15 @@ EXAMPLE = ROOT / "examples" / "elastic_ddp.py"
 class Node(Run):
     """A node that trains. The lines of its standard output go to `lines`, and those of its standard error to `log`."""
 
-    def __init__(self, folder, number, endpoint, lines):
+    def __init__(self, directory, number, endpoint, lines):
         rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "ddp", "--local-addr", "127.0.0.1"]
         conf = "join_timeout=100,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5,read_timeout=100"
         super().__init__(
             "rallypoint",
-            folder / str(number),
+            directory / str(number),
             *("--nnodes", "1:2", "--nproc-per-node", 2, "--max-restarts", 3, *rendezvous),
             *("--rdzv-conf", f"is_host={int(number == 0)},{conf}", "--shutdown-timeout", 5),
-            *(EXAMPLE, "--checkpoint", folder / "model.pt", "--steps", 60, "--every", 5, "--pause", 0.15),
+            *(EXAMPLE, "--checkpoint", directory / "model.pt", "--steps", 60, "--every", 5, "--pause", 0.15),
             wait=False,
         )
         self.log = []
@@ -46,7 +46,7 @@ class Node(Run):
                 environment = (entry / "environ").read_bytes().split(b"\0") if is_worker else []
             except OSError:
                 continue
-            if f"OUT={self.folder / 'out'}".encode() in environment:
+            if f"OUT={self.directory / 'out'}".encode() in environment:
                 pids.append(int(entry.name))
         return pids
 

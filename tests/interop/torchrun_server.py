@@ -48,7 +48,7 @@ def serve():
 
 if __name__ == "__main__":
     request = serve()
-    os.chdir(request["folder"])
+    os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
     for number, path, flags in (

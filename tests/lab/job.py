@@ -88,8 +88,8 @@ class Job:
         self._lab = lab
         self._endpoint = endpoint or f"{lab.hosts[0].address}:{PORT}"
         self._options = [*options, "--nnodes", str(nnodes)]
-        self._folder = tempfile.TemporaryDirectory(prefix="rallypoint-lab-")
-        self._fifo = pathlib.Path(self._folder.name) / "finish"
+        self._directory = tempfile.TemporaryDirectory(prefix="rallypoint-lab-")
+        self._fifo = pathlib.Path(self._directory.name) / "finish"
         os.mkfifo(self._fifo)
         self.agents = []
 
@@ -148,7 +148,7 @@ class Job:
         return self
 
     def __exit__(self, *_):
-        self._folder.cleanup()
+        self._directory.cleanup()
 
 
 def kill(*pids):

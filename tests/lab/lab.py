@@ -254,9 +254,9 @@ class Process:
 def parents():
     """Returns the parent's process id of every process on this machine, by process id."""
     found = {}
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    for directory in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            found[int(directory.name)] = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
     return found
 
 

@@ -13,10 +13,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def release():
     """The directory with the artifacts."""
-    folder = os.environ.get("RALLYPOINT_RELEASE")
-    if not folder:
+    directory = os.environ.get("RALLYPOINT_RELEASE")
+    if not directory:
         pytest.skip("RALLYPOINT_RELEASE is not set; `scripts/test release` sets it")
-    return pathlib.Path(folder).resolve()
+    return pathlib.Path(directory).resolve()
 
 
 @pytest.fixture(scope="session")
@@ -27,14 +27,14 @@ def version():
 class Environment:
     """A Python environment. The PATH of its commands has only the environment's programs: no Rust, no compiler, no shell."""
 
-    def __init__(self, folder, python):
-        self.folder = folder
-        subprocess.run([python, "-m", "venv", folder], check=True)
+    def __init__(self, directory, python):
+        self.directory = directory
+        subprocess.run([python, "-m", "venv", directory], check=True)
 
     def run(self, *command, check=True):
-        variables = {"PATH": f"{self.folder}/bin", "HOME": str(self.folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        program = self.folder / "bin" / command[0]
-        done = subprocess.run([program, *command[1:]], env=variables, cwd=self.folder, capture_output=True, text=True, timeout=60)
+        variables = {"PATH": f"{self.directory}/bin", "HOME": str(self.directory), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        program = self.directory / "bin" / command[0]
+        done = subprocess.run([program, *command[1:]], env=variables, cwd=self.directory, capture_output=True, text=True, timeout=60)
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
         return done

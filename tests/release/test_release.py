@@ -67,9 +67,9 @@ def test_a_machine_without_rust_installs_offline_and_runs_a_job_within_a_minute(
     new = environment()
     new.install(release, "rallypoint")
     assert new.run("rallypoint", "--version").stdout == f"rallypoint {version}\n"
-    worker = new.folder / "worker.py"
+    worker = new.directory / "worker.py"
     worker.write_text(
-        f"#!{new.folder}/bin/python\n"
+        f"#!{new.directory}/bin/python\n"
         "import os, rallypoint\n"
         "store = rallypoint.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
         "store.set(f'rank{os.environ[\"RANK\"]}', 'here')\n"
@@ -129,13 +129,13 @@ def test_the_sbom_lists_linked_crates_and_no_development_crates(release, version
         assert str(ROOT) not in json.dumps(bom)
 
 
-def test_a_build_in_another_folder_gives_equal_files(release, tmp_path_factory):
+def test_a_build_in_another_directory_gives_equal_files(release, tmp_path_factory):
     """Builds a clone of the repository in another directory and with another target directory."""
-    folder = tmp_path_factory.mktemp("another")
-    subprocess.run(["git", "clone", "--quiet", ROOT, folder / "clone"], check=True)
+    directory = tmp_path_factory.mktemp("another")
+    subprocess.run(["git", "clone", "--quiet", ROOT, directory / "clone"], check=True)
     if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout:
         pytest.skip("the working tree has uncommitted changes, which a clone doesn't have")
-    settings = os.environ | {"CARGO_TARGET_DIR": str(folder / "target")}
-    built = subprocess.run([folder / "clone/scripts/release", folder / "out"], env=settings, capture_output=True, text=True)
+    settings = os.environ | {"CARGO_TARGET_DIR": str(directory / "target")}
+    built = subprocess.run([directory / "clone/scripts/release", directory / "out"], env=settings, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
-    assert (folder / "out/SHA256SUMS").read_text() == (release / "SHA256SUMS").read_text()
+    assert (directory / "out/SHA256SUMS").read_text() == (release / "SHA256SUMS").read_text()

@@ -96,11 +96,11 @@ impl Machine<'_> {
             .iter()
             .filter_map(|name| name.strip_prefix("nvidia")?.parse().ok())
             .collect();
-        let folder = self.root.join("proc/driver/nvidia/gpus");
+        let directory = self.root.join("proc/driver/nvidia/gpus");
         let mut gpus = Vec::new();
-        for address in names(&folder) {
+        for address in names(&directory) {
             let information =
-                fs::read_to_string(folder.join(&address).join("information")).unwrap_or_default();
+                fs::read_to_string(directory.join(&address).join("information")).unwrap_or_default();
             let field = |name: &str| {
                 let line = information.lines().find(|line| line.starts_with(name))?;
                 Some(line.split_once(':')?.1.trim().to_owned())
@@ -117,11 +117,11 @@ impl Machine<'_> {
     }
 
     fn amd(&self) -> Vec<Gpu> {
-        let folder = self.root.join("sys/class/kfd/kfd/topology/nodes");
-        let mut nodes: Vec<u32> = names(&folder).iter().filter_map(|name| name.parse().ok()).collect();
+        let directory = self.root.join("sys/class/kfd/kfd/topology/nodes");
+        let mut nodes: Vec<u32> = names(&directory).iter().filter_map(|name| name.parse().ok()).collect();
         nodes.sort_unstable();
         let gpu = |node: u32| {
-            let read = |name: &str| fs::read_to_string(folder.join(node.to_string()).join(name)).ok();
+            let read = |name: &str| fs::read_to_string(directory.join(node.to_string()).join(name)).ok();
             read("gpu_id").filter(|id| id.trim() != "0")?;
             let properties = read("properties").unwrap_or_default();
             let field = |name: &str| {
@@ -184,8 +184,8 @@ fn leading_number(item: &str) -> Option<usize> {
     digits[..end].parse().ok()
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_unstable();
     names
@@ -257,11 +257,11 @@ pub(crate) mod tests {
     fn amd_devices_are_found() {
         let root = tempfile::tempdir().unwrap();
         let node = |n: u32, id: &str| {
-            let folder = format!("sys/class/kfd/kfd/topology/nodes/{n}");
-            write(root.path(), &format!("{folder}/gpu_id"), id);
+            let directory = format!("sys/class/kfd/kfd/topology/nodes/{n}");
+            write(root.path(), &format!("{directory}/gpu_id"), id);
             write(
                 root.path(),
-                &format!("{folder}/properties"),
+                &format!("{directory}/properties"),
                 &format!("domain 0\nlocation_id {}\n", n << 8),
             );
         };

@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn only_store_and_rendezvous_errors_may_be_retried() {
-        let store = || Context::new(StoreKind::Tcp, "node0:29400").failed(Failure::NoAnswer);
+        let store = || Context::new(StoreKind::Tcp, "node0:29400").failed(Failure::NoReply);
         let connection = RendezvousError::Connection { run_id: "job".into(), source: store() };
         let interrupted = RendezvousError::Interrupted { run_id: "job".into() };
         let source = || io::Error::from(io::ErrorKind::NotFound);

@@ -41,7 +41,7 @@ use descendants::{Process, descendants_except};
 pub(crate) use descendants::{descendants, send};
 pub use outer::reaches_agent;
 
-use crate::logs::{random_letters, remove_unused};
+use crate::logs::{random_suffix, remove_unused};
 
 /// The prefix of the agent's `argv[0]`. The process id of the outer process and the suffix of the temporary directory
 /// follow.
@@ -55,7 +55,7 @@ const KILL_GRACE: Duration = Duration::from_secs(5);
 const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The agent's directory for temporary files, whose name the outer process knows. Set in the agent only.
-static TEMPORARY_FOLDER: OnceLock<PathBuf> = OnceLock::new();
+static TEMPORARY_DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
 /// Starts the agent and returns its exit code after it has exited. In the agent, returns `None`.
 ///
@@ -65,40 +65,40 @@ pub fn start_agent() -> Option<ExitCode> {
     if is_agent() {
         return None;
     }
-    let letters = random_letters().unwrap_or_default();
-    Some(outer::run(this_program(AGENT_PREFIX, &letters), &folder_path(&letters)))
+    let suffix = random_suffix().unwrap_or_default();
+    Some(outer::run(this_program(AGENT_PREFIX, &suffix), &directory_path(&suffix)))
 }
 
 /// Returns whether this process is an agent that [`start_agent`] has started.
 pub fn is_agent() -> bool {
-    TEMPORARY_FOLDER.get().is_some()
+    TEMPORARY_DIRECTORY.get().is_some()
 }
 
 /// Returns the command line that the user typed. If this process is an agent, first starts the thread that watches the
 /// outer process. If this process was started to clean up, cleans up and returns its exit code as an error.
 pub(crate) fn enter(line: Vec<OsString>) -> Result<Vec<OsString>, ExitCode> {
     let name = line.first().map(OsString::as_os_str).unwrap_or_default();
-    if let Some((_, letters)) = parse_name(CLEANUP_PREFIX, name) {
-        clean_up(&folder_path(&letters));
+    if let Some((_, suffix)) = parse_name(CLEANUP_PREFIX, name) {
+        clean_up(&directory_path(&suffix));
         return Err(ExitCode::FAILURE);
     }
-    let Some((outer, letters)) = parse_name(AGENT_PREFIX, name) else { return Ok(line) };
+    let Some((outer, suffix)) = parse_name(AGENT_PREFIX, name) else { return Ok(line) };
     let line = command_line(outer);
-    watch_outer(outer, letters);
+    watch_outer(outer, suffix);
     Ok(line)
 }
 
 /// Returns a command that starts this program again. Its `argv[0]` consists of `prefix`, the id of this process and
-/// `letters`.
-fn this_program(prefix: &str, letters: &str) -> Command {
+/// `suffix`.
+fn this_program(prefix: &str, suffix: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(format!("{prefix}{}:{letters}", getpid().as_raw_nonzero()));
+    command.arg0(format!("{prefix}{}:{suffix}", getpid().as_raw_nonzero()));
     command
 }
 
 fn parse_name(prefix: &str, name: &OsStr) -> Option<(Pid, String)> {
-    let (pid, letters) = name.to_str()?.strip_prefix(prefix)?.split_once(':')?;
-    Some((pid.parse().ok().and_then(Pid::from_raw)?, letters.to_owned()))
+    let (pid, suffix) = name.to_str()?.strip_prefix(prefix)?.split_once(':')?;
+    Some((pid.parse().ok().and_then(Pid::from_raw)?, suffix.to_owned()))
 }
 
 /// Returns the command line of a process.
@@ -113,8 +113,8 @@ fn split_arguments(line: &[u8]) -> Vec<OsString> {
 }
 
 /// Makes the agent clean up and exit when the outer process exits.
-fn watch_outer(pid: Pid, letters: String) {
-    let _ = TEMPORARY_FOLDER.set(folder_path(&letters));
+fn watch_outer(pid: Pid, suffix: String) {
+    let _ = TEMPORARY_DIRECTORY.set(directory_path(&suffix));
     let opened = pidfd_open(pid, PidfdFlags::empty());
     // While the outer process is the parent, its id can't have been reused, so the handle belongs to the outer process.
     let (Ok(outer), true) = (opened, getppid() == Some(pid)) else { std::process::exit(1) };
@@ -122,51 +122,51 @@ fn watch_outer(pid: Pid, letters: String) {
     // descendants are still found and killed.
     let _ = set_child_subreaper(Some(getpid()));
     let watch = std::thread::Builder::new().name("guard".into());
-    if watch.spawn(move || clean_up_after(&outer, &letters)).is_err() {
+    if watch.spawn(move || clean_up_after(&outer, &suffix)).is_err() {
         std::process::exit(1);
     }
 }
 
 /// Waits until the outer process exits, and then replaces this process by one that cleans up. That ends all threads of
 /// the agent, so none of them starts a process, renews a heartbeat or reports the killed workers as failures.
-fn clean_up_after(outer: &OwnedFd, letters: &str) -> ! {
+fn clean_up_after(outer: &OwnedFd, suffix: &str) -> ! {
     while !matches!(poll(&mut [PollFd::new(outer, PollFlags::IN)], None), Ok(1..)) {}
-    let _ = this_program(CLEANUP_PREFIX, letters).exec();
-    clean_up(&folder_path(letters));
+    let _ = this_program(CLEANUP_PREFIX, suffix).exec();
+    clean_up(&directory_path(suffix));
     std::process::exit(1)
 }
 
 /// Kills all descendants of this process, removes the node from its rendezvous and deletes the agent's files.
-fn clean_up(folder: &Path) {
+fn clean_up(directory: &Path) {
     kill_all(&[]);
-    leave_rendezvous(folder);
-    remove_files(folder);
+    leave_rendezvous(directory);
+    remove_files(directory);
 }
 
 /// Deletes the files that an agent with this temporary directory may have left.
-fn remove_files(folder: &Path) {
-    remove_unused(folder);
-    let _ = std::fs::remove_file(timer_pipe_path(folder));
-    let _ = std::fs::remove_file(departure_path(folder));
+fn remove_files(directory: &Path) {
+    remove_unused(directory);
+    let _ = std::fs::remove_file(timer_pipe_path(directory));
+    let _ = std::fs::remove_file(departure_path(directory));
 }
 
-fn timer_pipe_path(folder: &Path) -> PathBuf {
-    sibling_path(folder, "watchdog_timer_")
+fn timer_pipe_path(directory: &Path) -> PathBuf {
+    sibling_path(directory, "watchdog_timer_")
 }
 
 /// Returns the path of the file with the [`Departure`] of this node.
-fn departure_path(folder: &Path) -> PathBuf {
-    sibling_path(folder, "rallypoint_departure_")
+fn departure_path(directory: &Path) -> PathBuf {
+    sibling_path(directory, "rallypoint_departure_")
 }
 
-fn sibling_path(folder: &Path, prefix: &str) -> PathBuf {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    folder.with_file_name(name.replacen("torchelastic_", prefix, 1))
+fn sibling_path(directory: &Path, prefix: &str) -> PathBuf {
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    directory.with_file_name(name.replacen("torchelastic_", prefix, 1))
 }
 
 /// Writes the file with which another process can remove the node from its rendezvous.
 pub(crate) fn prepare_departure(departure: &Departure) {
-    let Some(path) = temporary_folder().map(departure_path) else { return };
+    let Some(path) = temporary_directory().map(departure_path) else { return };
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(serde_json::to_string(departure)?.as_bytes())
@@ -179,8 +179,8 @@ pub(crate) fn prepare_departure(departure: &Departure) {
 
 /// Removes the node of the agent with this temporary directory from its rendezvous, if it is in one. All descendants of
 /// the agent must have exited.
-fn leave_rendezvous(folder: &Path) {
-    let Ok(text) = std::fs::read_to_string(departure_path(folder)) else { return };
+fn leave_rendezvous(directory: &Path) {
+    let Ok(text) = std::fs::read_to_string(departure_path(directory)) else { return };
     if let Ok(departure) = serde_json::from_str::<Departure>(&text) {
         // Ignore errors: the store may have been lost with the agent, and this process has no log. The other nodes then
         // remove the node when they receive no heartbeats from it.
@@ -190,17 +190,17 @@ fn leave_rendezvous(folder: &Path) {
 
 /// Returns the path of the agent's pipe for timers, which is deleted however the agent ends.
 pub(crate) fn timer_pipe() -> Option<PathBuf> {
-    temporary_folder().map(timer_pipe_path)
+    temporary_directory().map(timer_pipe_path)
 }
 
 /// Returns the path of the temporary directory with this suffix. The name is torch's.
-fn folder_path(letters: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("torchelastic_{letters}"))
+fn directory_path(suffix: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("torchelastic_{suffix}"))
 }
 
 /// Returns the agent's directory for temporary files. If it is empty, it is deleted however the agent ends.
-pub(crate) fn temporary_folder() -> Option<&'static Path> {
-    TEMPORARY_FOLDER.get().map(PathBuf::as_path)
+pub(crate) fn temporary_directory() -> Option<&'static Path> {
+    TEMPORARY_DIRECTORY.get().map(PathBuf::as_path)
 }
 
 /// Kills all descendants of this process except `excluded` and their descendants, until none is left or `KILL_GRACE`

@@ -1,10 +1,10 @@
-//! The output of the workers. Directories have torch's names (`logs/folder.rs`). One thread for each of the agent's
+//! The output of the workers. Directories have torch's names (`logs/directory.rs`). One thread for each of the agent's
 //! streams forwards output to the console (`logs/tail.rs`).
 //!
 //! A worker writes a redirected stream to its file directly, so no output is lost if the agent dies. Standard error
 //! that is not redirected passes through the agent, which keeps the last lines for the failure report.
 
-mod folder;
+mod directory;
 mod last_lines;
 mod lines;
 mod stderr_pipe;
@@ -23,7 +23,7 @@ use crate::formation::Formation;
 use crate::host;
 use crate::template::substitute;
 
-pub(crate) use folder::{Folder, random_letters, remove_unused};
+pub(crate) use directory::{Directory, random_suffix, remove_unused};
 use last_lines::LastLines;
 use lines::Lines;
 use tail::{Console, Show, Source, Tail};
@@ -40,7 +40,7 @@ pub(crate) struct Logs {
     config: LogsConfig,
     role: String,
     workers: u32,
-    folder: Folder,
+    directory: Directory,
     /// Why output of the workers is missing from the files.
     error: FirstError,
     next_disk_check: Instant,
@@ -94,10 +94,10 @@ impl Logs {
 
     fn with_show(config: &LaunchConfig, show: Show) -> Result<Logs> {
         let error = FirstError::default();
-        let folder = match Folder::create(&config.logs.dir, &config.rendezvous.run_id) {
+        let directory = match Directory::create(&config.logs.dir, &config.rendezvous.run_id) {
             Err(AgentError::File { doing, path, source }) if is_disk_full(&source) => {
                 error.report(format!("{}; {PASSED_THROUGH}", AgentError::File { doing, path, source }));
-                Folder::default()
+                Directory::default()
             }
             created => created?,
         };
@@ -105,7 +105,7 @@ impl Logs {
             config: config.logs.clone(),
             role: config.role.clone(),
             workers: config.nproc_per_node,
-            folder,
+            directory,
             error,
             next_disk_check: Instant::now() + DISK_CHECK_INTERVAL,
             stdout: Tail::start(Console::Out, show)?,
@@ -115,8 +115,8 @@ impl Logs {
     }
 
     /// Returns the directory of this run.
-    pub(crate) fn folder(&self) -> &Folder {
-        &self.folder
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.directory
     }
 
     /// Returns why output of the workers is missing from the files, if there was an error.
@@ -136,7 +136,7 @@ impl Logs {
     /// Returns the time until [`check_disk_if_due`](Logs::check_disk_if_due) checks the disk next, or `None` if it
     /// never will.
     pub(crate) fn time_to_disk_check(&self) -> Option<Duration> {
-        let is_needed = self.folder.path().is_some() && self.error().is_none() && self.stores_output();
+        let is_needed = self.directory.path().is_some() && self.error().is_none() && self.stores_output();
         is_needed.then(|| self.next_disk_check.saturating_duration_since(Instant::now()))
     }
 
@@ -153,14 +153,14 @@ impl Logs {
         if let Some(dir) = self.full_dir() {
             let dir = dir.display();
             self.error.report(format!(
-                "the disk of the log folder {dir} is full; workers lose output that they write there"
+                "the disk of the log directory {dir} is full; workers lose output that they write there"
             ));
         }
     }
 
     /// Returns the directory of this run if workers write to files there and its disk is full.
     fn full_dir(&self) -> Option<&Path> {
-        self.folder.path().filter(|dir| self.stores_output() && is_full(dir))
+        self.directory.path().filter(|dir| self.stores_output() && is_full(dir))
     }
 
     /// Creates directories and files for a start of all workers. If one of them can't be created, all output of this
@@ -181,7 +181,7 @@ impl Logs {
             let source = std::io::ErrorKind::StorageFull.into();
             return Err(AgentError::File { doing: "write to", path: dir.to_owned(), source });
         }
-        let dir = self.folder.create_attempt(formation.restarts, self.workers)?;
+        let dir = self.directory.create_attempt(formation.restarts, self.workers)?;
         let filtered = |wanted: &[String], name: &str| -> Result<Option<Arc<Filter>>> {
             let Some(dir) = dir.as_ref().filter(|_| !wanted.is_empty()) else { return Ok(None) };
             let path = dir.join(name);

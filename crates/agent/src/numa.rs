@@ -20,7 +20,7 @@ pub(crate) fn bind(
 ) -> Result<(OsString, Vec<OsString>)> {
     let numactl = "numactl";
     let path = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path).any(|folder| folder.join(numactl).is_file()) {
+    if !std::env::split_paths(&path).any(|directory| directory.join(numactl).is_file()) {
         return Err(config_error(
             "numactl CLI is required for NUMA binding; install it, or omit --numa-binding",
         ));
@@ -153,10 +153,10 @@ impl Topology {
 
     /// Returns the processors that share the highest-level cache of this processor.
     fn cache_siblings(&self, processor: u32) -> Result<Processors> {
-        let folder = format!("sys/devices/system/cpu/cpu{processor}/cache");
+        let directory = format!("sys/devices/system/cpu/cpu{processor}/cache");
         let mut highest = (-1, Processors::new());
-        for index in cache_indices(&self.root.join(&folder)) {
-            let read = |name: &str| self.read(&format!("{folder}/index{index}/{name}"));
+        for index in cache_indices(&self.root.join(&directory)) {
+            let read = |name: &str| self.read(&format!("{directory}/index{index}/{name}"));
             if !matches!(read("type")?.trim(), "Unified" | "Data") {
                 continue;
             }
@@ -169,8 +169,8 @@ impl Topology {
     }
 }
 
-fn cache_indices(folder: &Path) -> Vec<u32> {
-    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+fn cache_indices(directory: &Path) -> Vec<u32> {
+    let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.to_str()?.strip_prefix("index")?.parse().ok()).collect()
 }
 
@@ -206,13 +206,13 @@ mod tests {
             write(root, &format!("sys/devices/system/node/node{node}/cpulist"), &cpus);
         }
         for cpu in 0..32u32 {
-            let (core, folder) = (cpu % 16, format!("sys/devices/system/cpu/cpu{cpu}"));
+            let (core, directory) = (cpu % 16, format!("sys/devices/system/cpu/cpu{cpu}"));
             write(
                 root,
-                &format!("{folder}/topology/thread_siblings_list"),
+                &format!("{directory}/topology/thread_siblings_list"),
                 &format!("{core},{}\n", core + 16),
             );
-            write(root, &format!("{folder}/topology/physical_package_id"), &format!("{}\n", core / 8));
+            write(root, &format!("{directory}/topology/physical_package_id"), &format!("{}\n", core / 8));
             // Three cores share a cache, and the fourth has its own.
             let (first, last) = if core % 4 == 3 { (core, core) } else { (core / 4 * 4, core / 4 * 4 + 2) };
             let shared = format!("{first}-{last},{}-{}\n", first + 16, last + 16);
@@ -221,10 +221,10 @@ mod tests {
                 (1, "Instruction", 9, "0\n".into()),
                 (2, "Unified", 3, shared),
             ] {
-                let folder = format!("{folder}/cache/index{index}");
-                write(root, &format!("{folder}/type"), &format!("{kind}\n"));
-                write(root, &format!("{folder}/level"), &format!("{level}\n"));
-                write(root, &format!("{folder}/shared_cpu_list"), &list);
+                let directory = format!("{directory}/cache/index{index}");
+                write(root, &format!("{directory}/type"), &format!("{kind}\n"));
+                write(root, &format!("{directory}/level"), &format!("{level}\n"));
+                write(root, &format!("{directory}/shared_cpu_list"), &list);
             }
         }
         let devices: Vec<_> = [1, 1, -1, 1]

@@ -19,12 +19,12 @@ use rallypoint_core::{Key, Value};
 
 type Seeds = BTreeMap<String, Vec<u8>>;
 
-fn folder(target: &str) -> PathBuf {
+fn directory(target: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target)
 }
 
 fn seeds_on_disk(target: &str) -> Seeds {
-    let files = fs::read_dir(folder(target)).unwrap_or_else(|error| panic!("{target}: {error}"));
+    let files = fs::read_dir(directory(target)).unwrap_or_else(|error| panic!("{target}: {error}"));
     let files = files.map(|file| file.expect("a readable directory"));
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
@@ -32,10 +32,10 @@ fn seeds_on_disk(target: &str) -> Seeds {
 /// Asserts that the seed files of a target are equal to `seeds`. If `UPDATE_SEEDS` is set, writes the files first.
 fn assert_up_to_date(target: &str, seeds: &Seeds) {
     if std::env::var_os("UPDATE_SEEDS").is_some() {
-        let folder = folder(target);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        seeds.iter().for_each(|(name, bytes)| fs::write(folder.join(name), bytes).unwrap());
+        let directory = directory(target);
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        seeds.iter().for_each(|(name, bytes)| fs::write(directory.join(name), bytes).unwrap());
     }
     assert_eq!(seeds_on_disk(target), *seeds, "`UPDATE_SEEDS=1 cargo test --test seeds` updates the files");
 }

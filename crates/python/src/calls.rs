@@ -53,13 +53,13 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
 struct SignalCancellation;
 
 impl Cancellation for SignalCancellation {
-    fn is_cancelled(&self) -> bool {
+    fn is_canceled(&self) -> bool {
         RUNS_HANDLERS.get() && PENDING_EXCEPTION.with_borrow(Option::is_some)
     }
 
     /// Forwards log lines and runs the handlers of pending signals.
     fn on_wait(&self) {
-        if !RUNS_HANDLERS.get() || self.is_cancelled() {
+        if !RUNS_HANDLERS.get() || self.is_canceled() {
             return;
         }
         let check = |py: Python<'_>| logging::forward(py).and_then(|()| py.check_signals());

@@ -22,7 +22,7 @@ pub(crate) fn to_python(py: Python<'_>, error: StoreError) -> PyErr {
         StoreError::QueueEmpty { .. } => exception(py, "QueueEmptyError", text),
         StoreError::Listen { .. } => exception(py, "DistNetworkError", text),
         StoreError::Call { failure, .. } => match failure {
-            Failure::NoAnswer
+            Failure::NoReply
             | Failure::Unreachable(_)
             | Failure::ConnectionLost(_)
             | Failure::Indeterminate(_)

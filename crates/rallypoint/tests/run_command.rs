@@ -248,14 +248,14 @@ fn log_format_and_log_level_control_the_log() {
 
 /// Creates a directory with a `python3` that prints its own path and arguments, and with a symbolic link `name` to the
 /// `rallypoint` binary.
-fn create_programs(workspace: &Workspace, folder: &str, name: &str) -> PathBuf {
-    let folder = workspace.path(folder);
-    fs::create_dir_all(&folder).unwrap();
-    let python = folder.join("python3");
+fn create_programs(workspace: &Workspace, directory: &str, name: &str) -> PathBuf {
+    let directory = workspace.path(directory);
+    fs::create_dir_all(&directory).unwrap();
+    let python = directory.join("python3");
     fs::write(&python, "#!/bin/sh\necho $0 \"$@\"\n").unwrap();
     fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_rallypoint"), folder.join(name)).unwrap();
-    folder
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_rallypoint"), directory.join(name)).unwrap();
+    directory
 }
 
 /// Returns a command that starts the `rallypoint` binary through the link `program`. The `PATH` has the directories in
@@ -307,11 +307,12 @@ fn workers_run_in_the_python_next_to_the_command_and_the_log_names_it() {
 #[test]
 fn a_link_named_torchrun_accepts_the_command_line_of_torchrun() {
     let workspace = Workspace::new();
-    let folder = create_programs(&workspace, "bin", "torchrun");
+    let directory = create_programs(&workspace, "bin", "torchrun");
     let script =
         workspace.script("echo $RANK $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ]");
-    let run =
-        |arguments: &[&str]| command_named(&workspace, "torchrun", &[&folder], arguments).output().unwrap();
+    let run = |arguments: &[&str]| {
+        command_named(&workspace, "torchrun", &[&directory], arguments).output().unwrap()
+    };
     // This is the command line with which torchx starts torchrun.
     let flags =
         ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "job", "--nnodes", "1"];

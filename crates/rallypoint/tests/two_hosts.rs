@@ -115,8 +115,8 @@ fn a_host_with_nonlocal_bind_serves_the_store_only_at_its_own_address() {
 #[test]
 fn nodes_with_a_file_store_use_a_network_address_even_without_a_default_route() {
     let Some([host, _other]) = two_hosts() else { return println!("{SKIPPED}") };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
     let line =
         format!("{RALLYPOINT} join --rdzv-endpoint {} --rdzv-conf store_type=file -- true", path.display());
     let output = host.command(&line).stdin(Stdio::null()).output().unwrap();

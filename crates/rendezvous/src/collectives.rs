@@ -31,7 +31,7 @@ pub fn synchronize(
 ) -> Result<Vec<Vec<u8>>> {
     check_rank(rank, world_size, prefix)?;
     let timeout = timeout.into();
-    let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
+    let deadline = Deadline::after(now(), timeout).or_canceled(store.cancellation());
     store.with_timeout(timeout).set(&format!("{prefix}{rank}"), data)?;
     collect(store, rank, prefix, world_size, &deadline)
 }
@@ -51,7 +51,7 @@ pub fn get_all(
     timeout: impl Into<Option<Duration>>,
 ) -> Result<Vec<Vec<u8>>> {
     check_rank(rank, world_size, prefix)?;
-    let deadline = Deadline::after(now(), timeout.into()).or_cancelled(store.cancellation());
+    let deadline = Deadline::after(now(), timeout.into()).or_canceled(store.cancellation());
     collect(store, rank, prefix, world_size, &deadline)
 }
 
@@ -113,7 +113,7 @@ impl<'a> Barrier<'a> {
 pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     let Barrier { prefix, world_size, timeout, rank, trace_timeout } = *barrier;
     check_rank(rank.unwrap_or(0), world_size, prefix)?;
-    let deadline = Deadline::after(now(), timeout).or_cancelled(store.cancellation());
+    let deadline = Deadline::after(now(), timeout).or_canceled(store.cancellation());
     if let Some(rank) = rank {
         // Torch's ranks set this key only after a timeout. Ours set it when they arrive, so the missing ranks are known
         // immediately.
@@ -125,7 +125,7 @@ pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
         other => return other,
     };
     let waited = deadline.waited(now());
-    let trace_deadline = Deadline::after(now(), Some(trace_timeout)).or_cancelled(store.cancellation());
+    let trace_deadline = Deadline::after(now(), Some(trace_timeout)).or_canceled(store.cancellation());
     // An error while searching for the missing ranks must not hide the timeout.
     let Ok(missing) = find_missing(store, prefix, world_size, &trace_deadline) else { return Err(error) };
     let store = store.with_timeout(trace_deadline.grace(now()).left(now()));

@@ -268,7 +268,7 @@ mod tests {
         let waited = Duration::from_secs(1);
         for (error, retry) in [
             (
-                RendezvousError::Connection { run_id: run_id(), source: store(Failure::NoAnswer) },
+                RendezvousError::Connection { run_id: run_id(), source: store(Failure::NoReply) },
                 Retry::WhenReachable,
             ),
             (
@@ -289,7 +289,7 @@ mod tests {
                 RendezvousError::Outage {
                     run_id: run_id(),
                     lasted: waited,
-                    source: store(Failure::NoAnswer).into(),
+                    source: store(Failure::NoReply).into(),
                 },
                 Retry::WhenReachable,
             ),

@@ -81,7 +81,7 @@ pub fn create_c10d_store(options: &C10dStoreOptions) -> Result<TcpStore> {
     if options.server_port.is_none() && !options.is_server {
         return Err(StoreError::InvalidArgument("server_port must be specified for a client".into()));
     }
-    let deadline = Deadline::after(now(), options.timeout).or_cancelled(options.cancellation.clone());
+    let deadline = Deadline::after(now(), options.timeout).or_canceled(options.cancellation.clone());
     let store = open(options, &deadline)?;
     // The store was opened with the time that was left before the deadline. From now on, each call has the whole
     // timeout.

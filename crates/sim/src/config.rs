@@ -165,7 +165,7 @@ pub struct Summary {
     /// The number of compare-and-sets, including those that failed.
     pub writes: u64,
     /// The number of compare-and-sets that failed.
-    pub lost_writes: u64,
+    pub failed_writes: u64,
     /// When the first round was completed.
     pub first_round_at: Option<Duration>,
     /// The number of compare-and-sets until `recovered_at`.

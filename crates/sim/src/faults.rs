@@ -75,7 +75,7 @@ impl World {
             was_spare: false,
             has_left: false,
             has_stray_request: false,
-            lost_writes: 0,
+            failed_writes: 0,
             write_attempts: VecDeque::new(),
         };
         self.nodes.push(node);

@@ -118,7 +118,7 @@ impl World {
             if was_fault_free && stays && self.config.lost_one_in == 0 && !writer.is_torch && !node.is_torch {
                 // With latencies of 1 s, four compare-and-sets of a node in a row can fail. Then the node wrote no
                 // heartbeat in time, and its removal does not break R9.
-                if self.config.late_one_in > 0 && node.lost_writes >= 4 {
+                if self.config.late_one_in > 0 && node.failed_writes >= 4 {
                     self.summary.excused += 1;
                     continue;
                 }

@@ -77,9 +77,9 @@ fn run_all(from: u64, to: u64) -> u64 {
         }
     });
     let (failed, sum) = (failed.into_inner(), total.into_inner().expect("no thread panics with the lock"));
-    let Summary { rounds, joins, timeouts, writes, lost_writes, timed_checks, excused, .. } = sum;
+    let Summary { rounds, joins, timeouts, writes, failed_writes, timed_checks, excused, .. } = sum;
     println!(
-        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} join timeouts, {writes} writes, {lost_writes} of them lost, \
+        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} join timeouts, {writes} writes, {failed_writes} of them lost, \
          {timed_checks:?} timed checks of R9 to R13 and R17, {excused} excused removals, {failed} violations",
         to - from
     );
@@ -91,7 +91,7 @@ fn add(sum: &mut Summary, run: &Summary) {
     sum.joins += run.joins;
     sum.timeouts += run.timeouts;
     sum.writes += run.writes;
-    sum.lost_writes += run.lost_writes;
+    sum.failed_writes += run.failed_writes;
     sum.excused += run.excused;
     sum.timed_checks.iter_mut().zip(run.timed_checks).for_each(|(sum, run)| *sum += run);
 }

@@ -46,7 +46,7 @@ pub(crate) struct Store {
     /// The number of compare-and-sets, including those that failed.
     pub(crate) writes: u64,
     /// The number of compare-and-sets that failed.
-    pub(crate) lost_writes: u64,
+    pub(crate) failed_writes: u64,
 }
 
 impl Store {
@@ -77,7 +77,7 @@ impl Store {
                 self.writes += 1;
                 let before = self.cell(&key);
                 if token != before.token {
-                    self.lost_writes += 1;
+                    self.failed_writes += 1;
                     return (Reply::Written { won: false, cell: before }, None);
                 }
                 let cell = self.next_cell(&before, state.clone());

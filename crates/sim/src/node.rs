@@ -146,7 +146,7 @@ pub(crate) struct Node {
     /// Whether a request that the node no longer waits for may still reach the store.
     pub(crate) has_stray_request: bool,
     /// The number of consecutive compare-and-sets that failed.
-    pub(crate) lost_writes: u32,
+    pub(crate) failed_writes: u32,
     /// When the node sent compare-and-sets within the last second.
     pub(crate) write_attempts: VecDeque<Duration>,
 }

@@ -189,7 +189,7 @@ impl World {
             self.has_changed = false;
         }
         self.summary.writes = self.store.writes;
-        self.summary.lost_writes = self.store.lost_writes;
+        self.summary.failed_writes = self.store.failed_writes;
         self.check_end()?;
         Ok(self.summary)
     }
@@ -297,7 +297,7 @@ impl World {
         let (reply, change) = self.store.handle(request);
         if let Reply::Written { won, .. } = &reply {
             let target = &mut self.nodes[node];
-            target.lost_writes = if *won { 0 } else { target.lost_writes + 1 };
+            target.failed_writes = if *won { 0 } else { target.failed_writes + 1 };
         }
         if let Some((key, before, after)) = change {
             self.has_changed = true;

@@ -48,7 +48,7 @@ static RUNS: LazyLock<Runs> = LazyLock::new(|| {
 fn add(sum: &mut Summary, run: &Summary) {
     sum.timed_checks.iter_mut().zip(run.timed_checks).for_each(|(sum, count)| *sum += count);
     sum.timeouts += run.timeouts;
-    sum.lost_writes += run.lost_writes;
+    sum.failed_writes += run.failed_writes;
     sum.excused += run.excused;
 }
 
@@ -83,11 +83,11 @@ fn a_seed_always_gives_the_same_run() {
 /// and runs must have had torch nodes and a second rendezvous.
 #[test]
 fn every_timed_check_is_exercised() {
-    let Runs { failed_seed, sum: Summary { timed_checks, timeouts, lost_writes, excused, .. } } = &*RUNS;
+    let Runs { failed_seed, sum: Summary { timed_checks, timeouts, failed_writes, excused, .. } } = &*RUNS;
     assert_eq!(*failed_seed, None, "not all seeds were run: see ten_thousand_seeds_break_no_rule");
     assert!(timed_checks.iter().all(|count| *count > 10), "count of R9 to R13 and R17: {timed_checks:?}");
     assert_eq!(*excused, 0, "R9 excused the removal of a live node");
-    assert!(*timeouts > 100 && *lost_writes > 10_000, "{timeouts} timeouts, {lost_writes} lost writes");
+    assert!(*timeouts > 100 && *failed_writes > 10_000, "{timeouts} timeouts, {failed_writes} lost writes");
     let configs: Vec<_> = (0..SUMMED_SEEDS).map(Config::of).collect();
     assert!(configs.iter().filter(|config| config.torch_one_in > 0).count() > 300);
     assert!(configs.iter().filter(|config| config.jobs > 1).count() > 100);
@@ -127,7 +127,7 @@ fn a_node_far_from_the_store_is_not_removed_because_other_nodes_write_faster() {
 fn nodes_without_announcements_that_join_together_do_not_flood_the_store() {
     let summary = run(&Config::burst_alone(7, 256)).unwrap();
     assert_eq!(summary.joins, 256, "all nodes have joined");
-    assert!(summary.lost_writes > 0 && summary.first_round_at.unwrap().as_secs_f64() < 30.0, "{summary:?}");
+    assert!(summary.failed_writes > 0 && summary.first_round_at.unwrap().as_secs_f64() < 30.0, "{summary:?}");
 }
 
 /// Messages of all nodes take up to 50 ms, including those of the node with the first announcement, which admits the

@@ -52,15 +52,15 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Sleeps for `duration` or until `cancellation` is cancelled. Returns `false` if the sleep was cancelled.
+/// Sleeps for `duration` or until `cancellation` is canceled. Returns `false` if the sleep was canceled.
 pub fn sleep(duration: Duration, cancellation: Option<&Arc<dyn Cancellation>>) -> bool {
-    let deadline = Deadline::after(now(), Some(duration)).or_cancelled(cancellation.cloned());
+    let deadline = Deadline::after(now(), Some(duration)).or_canceled(cancellation.cloned());
     deadline.on_wait();
     sleep_until(&deadline);
-    cancellation.is_none_or(|cancellation| !cancellation.is_cancelled())
+    cancellation.is_none_or(|cancellation| !cancellation.is_canceled())
 }
 
-/// Sleeps until the deadline has passed or was cancelled.
+/// Sleeps until the deadline has passed or was canceled.
 pub(crate) fn sleep_until(deadline: &Deadline) {
     while let Some(slice) = deadline.slice(now()).filter(|slice| !slice.is_zero()) {
         std::thread::sleep(slice);

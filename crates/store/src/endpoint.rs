@@ -51,7 +51,7 @@ impl Endpoint {
         timeout: impl Into<Option<Duration>>,
         cancellation: Option<Arc<dyn Cancellation>>,
     ) -> Result<()> {
-        let deadline = Deadline::after(now(), timeout.into()).or_cancelled(cancellation);
+        let deadline = Deadline::after(now(), timeout.into()).or_canceled(cancellation);
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         loop {
             match self.resolve_until(&deadline) {

@@ -256,7 +256,7 @@ fn call_message(context: &Context, failure: &Failure) -> String {
     let (peer, call, waited) = (&context.peer, context.call(), millis(context.waited));
     match failure {
         Failure::Timeout(awaited) => timeout_message(context, awaited),
-        Failure::NoAnswer => format!(
+        Failure::NoReply => format!(
             "{call} got no reply from {peer} within {waited}: the server is reachable but silent (stopped, frozen, or cut off)"
         ),
         Failure::Unreachable(tried) => match &tried[..] {
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn only_failures_that_may_be_retried_are_outages() {
         for (failure, retry) in [
-            (Failure::NoAnswer, Retry::WhenReachable),
+            (Failure::NoReply, Retry::WhenReachable),
             (Failure::Indeterminate("lost".into()), Retry::Indeterminate),
             (Failure::Timeout(Awaited::Keys(None)), Retry::WhenReachable),
             (Failure::Timeout(Awaited::Keys(Some(vec![false]))), Retry::Never),

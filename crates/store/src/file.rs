@@ -225,7 +225,7 @@ impl FileStore {
 
 impl Shared {
     fn call<'a>(&self, op: Op, keys: &'a [&'a str], timeout: Option<Duration>) -> Call<'a> {
-        let deadline = Deadline::after(now(), timeout).or_cancelled(self.options.cancellation.clone());
+        let deadline = Deadline::after(now(), timeout).or_canceled(self.options.cancellation.clone());
         Call { op, keys, deadline }
     }
 

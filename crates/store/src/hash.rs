@@ -71,7 +71,7 @@ impl HashStore {
         }
     }
 
-    /// Returns a clone whose calls end early when `cancellation` is cancelled.
+    /// Returns a clone whose calls end early when `cancellation` is canceled.
     pub fn with_cancellation(&self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> HashStore {
         HashStore { cancellation: cancellation.into(), ..self.clone() }
     }
@@ -100,7 +100,7 @@ impl HashStore {
         mut poll: impl FnMut(&mut Contents) -> Option<T>,
         on_timeout: impl FnOnce(&mut Contents) -> Awaited,
     ) -> Result<T> {
-        let deadline = Deadline::after(now(), timeout).or_cancelled(self.cancellation.clone());
+        let deadline = Deadline::after(now(), timeout).or_canceled(self.cancellation.clone());
         let mut contents = self.contents();
         let mut last_on_wait = now();
         loop {
@@ -313,7 +313,7 @@ mod tests {
     struct CancelOnThirdWait(AtomicU32);
 
     impl Cancellation for CancelOnThirdWait {
-        fn is_cancelled(&self) -> bool {
+        fn is_canceled(&self) -> bool {
             self.0.load(Ordering::SeqCst) >= 3
         }
         fn on_wait(&self) {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_cancelled_while_another_thread_keeps_writing() {
+    fn a_wait_is_canceled_while_another_thread_keeps_writing() {
         let store = HashStore::new();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -138,7 +138,7 @@ impl TcpStore {
         if options.world_size == Some(0) {
             return Err(StoreError::zero_world_size("a TcpStore"));
         }
-        let deadline = Deadline::after(now(), options.timeout).or_cancelled(options.cancellation.clone());
+        let deadline = Deadline::after(now(), options.timeout).or_canceled(options.cancellation.clone());
         let (server, endpoint) = match options.is_master {
             false => (None, options.endpoint),
             true => {
@@ -208,7 +208,7 @@ impl TcpStore {
         Ok(self.clone())
     }
 
-    /// Returns a clone whose calls end early when `cancellation` is cancelled.
+    /// Returns a clone whose calls end early when `cancellation` is canceled.
     pub fn with_cancellation(&self, cancellation: impl Into<Option<Arc<dyn Cancellation>>>) -> TcpStore {
         TcpStore { cancellation: cancellation.into(), ..self.clone() }
     }
@@ -278,7 +278,7 @@ impl TcpStore {
     }
 
     fn deadline(&self) -> Deadline {
-        Deadline::after(now(), self.timeout()).or_cancelled(self.cancellation.clone())
+        Deadline::after(now(), self.timeout()).or_canceled(self.cancellation.clone())
     }
 
     /// Creates the error of a call. `op` is `None` if the call opened the store.

@@ -10,7 +10,7 @@ report = {
     "environment": dict(os.environ),
     "arguments": sys.argv[1:],
     "name": __name__,
-    "folder": os.getcwd(),
+    "directory": os.getcwd(),
     "leads its session": os.getsid(0) == os.getpid() == os.getpgid(0),
     "open files": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")),
     "ignored": sorted(name for name in ("SIGHUP", "SIGTERM", "SIGINT") if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN),

@@ -84,11 +84,11 @@ impl Agent {
             is_signaled
         };
         if !self.logs.finish(stall_timeout, should_stop) {
-            let folder =
-                self.logs.folder().path().map(|path| format!("; tee'd lines are in {}", path.display()));
-            let folder = folder.unwrap_or_default();
+            let directory =
+                self.logs.directory().path().map(|path| format!("; tee'd lines are in {}", path.display()));
+            let directory = directory.unwrap_or_default();
             tracing::warn!(
-                "some lines of the workers were not shown, because the output of the agent was not read{folder}"
+                "some lines of the workers were not shown, because the output of the agent was not read{directory}"
             );
         }
     }

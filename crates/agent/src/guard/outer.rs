@@ -44,8 +44,8 @@ pub fn reaches_agent(signal: i32) -> bool {
 }
 
 /// Runs the agent until it exits, cleans up after it, and returns its exit code. If a signal killed the agent, this
-/// process ends with the same signal. `folder` is the agent's directory for temporary files.
-pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
+/// process ends with the same signal. `directory` is the agent's directory for temporary files.
+pub(super) fn run(agent: Command, directory: &Path) -> ExitCode {
     // A shell that became this process with `exec` may have started children before. They are not part of this job.
     let existing = descendants(getpid());
     match watch(agent) {
@@ -54,9 +54,9 @@ pub(super) fn run(agent: Command, folder: &Path) -> ExitCode {
                 print_error("some processes of the workers could not be killed");
             }
             if status.signaled() {
-                leave_rendezvous(folder);
+                leave_rendezvous(directory);
             }
-            remove_files(folder);
+            remove_files(directory);
             exit_like(status)
         }
         Err(error) => {

@@ -24,13 +24,13 @@ fn logs(dir: &Path, workers: u32, change: impl Fn(&mut LogsConfig)) -> Logs {
 
 fn tree(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             found.push(path.strip_prefix(root).unwrap().to_string_lossy().into_owned());
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             }
         }
     }
@@ -44,7 +44,7 @@ fn write(fd: &Option<OwnedFd>, text: &str) {
 }
 
 #[test]
-fn folders_have_torchs_names_and_an_earlier_start_is_kept() {
+fn directories_have_torchs_names_and_an_earlier_start_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let mut logs = logs(dir.path(), 2, |logs| logs.redirects = PerRank::Some([(0, BOTH)].into()));
     for text in ["first\n", "second\n"] {
@@ -54,7 +54,7 @@ fn folders_have_torchs_names_and_an_earlier_start_is_kept() {
         write(&streams.stdout, text);
         assert!(streams.error_file.unwrap().ends_with("attempt_1/0/error.json"));
     }
-    let run = logs.folder().path().unwrap();
+    let run = logs.directory().path().unwrap();
     let name = run.file_name().unwrap().to_string_lossy().into_owned();
     assert!(name.starts_with("run_") && name.len() == 12, "{name}");
     let files = ["0", "0/stderr.log", "0/stdout.log", "1"];
@@ -81,20 +81,20 @@ fn an_unusable_log_dir_is_an_error_before_anything_starts() {
 }
 
 #[test]
-fn a_run_id_with_slashes_becomes_one_folder_name() {
+fn a_run_id_with_slashes_becomes_one_directory_name() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(1);
     config.logs.dir = LogDir::At(dir.path().into());
     config.rendezvous.run_id = "../a/b".into();
     let logs = Logs::create(&config).unwrap();
-    assert_eq!(logs.folder().path().unwrap().parent(), Some(dir.path()));
+    assert_eq!(logs.directory().path().unwrap().parent(), Some(dir.path()));
 }
 
 #[test]
-fn a_temporary_folder_is_removed_if_it_is_empty() {
+fn a_temporary_directory_is_removed_if_it_is_empty() {
     for written in [false, true] {
         let mut logs = Logs::create(&config(2)).unwrap();
-        let temporary = logs.folder.path().unwrap().parent().unwrap().to_owned();
+        let temporary = logs.directory.path().unwrap().parent().unwrap().to_owned();
         logs.start(&formation());
         let worker = logs.worker(1).unwrap();
         if written {
@@ -109,7 +109,7 @@ fn a_temporary_folder_is_removed_if_it_is_empty() {
 
 /// Returns the contents of the filter's file: the lines of standard output that the tail has shown and that match.
 fn shown(logs: &Logs) -> String {
-    std::fs::read_to_string(logs.folder().path().unwrap().join("attempt_1/filtered_stdout.log")).unwrap()
+    std::fs::read_to_string(logs.directory().path().unwrap().join("attempt_1/filtered_stdout.log")).unwrap()
 }
 
 #[test]
@@ -217,12 +217,12 @@ fn the_last_lines_of_stderr_are_available_wherever_it_goes() {
 }
 
 #[test]
-fn without_a_folder_nothing_is_written() {
+fn without_a_directory_nothing_is_written() {
     let mut config = config(1);
     config.logs.dir = LogDir::Nowhere;
     config.logs.tee = PerRank::All(BOTH);
     let mut logs = Logs::create(&config).unwrap();
-    assert!(logs.folder().path().is_none());
+    assert!(logs.directory().path().is_none());
     logs.start(&formation());
     let worker = logs.worker(0).unwrap();
     assert!(worker.stdout.is_none() && worker.error_file.is_none());
@@ -254,7 +254,7 @@ fn output_is_passed_through_if_its_file_cannot_be_created() {
     });
     logs.start(&formation());
     // No file can be created below a file.
-    let own = logs.folder().path().unwrap().join("attempt_1/0");
+    let own = logs.directory().path().unwrap().join("attempt_1/0");
     std::fs::remove_dir(&own).unwrap();
     std::fs::write(&own, "").unwrap();
     assert!(logs.worker(0).unwrap().stdout.is_none(), "the worker inherits the agent's stream");

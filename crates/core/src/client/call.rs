@@ -120,7 +120,7 @@ impl<I: Io> Client<I> {
                 }));
             }
             if is_silent {
-                return Err(Failure::NoAnswer);
+                return Err(Failure::NoReply);
             }
             if fault != ConnectionFault::Closed {
                 // The idle connections are probably broken as well. `is_usable` detects only closed ones.

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub trait Cancellation: fmt::Debug + Send + Sync {
     /// Returns whether calls must end now. Callers may hold locks and call it often, so it must be fast and must not
     /// block.
-    fn is_cancelled(&self) -> bool;
+    fn is_canceled(&self) -> bool;
 
     /// Called while a thread waits: after each interrupted system call and every [`Deadline::CANCELLATION_INTERVAL`].
     ///
@@ -18,7 +18,7 @@ pub trait Cancellation: fmt::Debug + Send + Sync {
 }
 
 impl Cancellation for AtomicBool {
-    fn is_cancelled(&self) -> bool {
+    fn is_canceled(&self) -> bool {
         self.load(Ordering::Relaxed)
     }
 }
@@ -32,7 +32,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// How often a waiting call checks whether it was cancelled.
+    /// How often a waiting call checks whether it was canceled.
     pub const CANCELLATION_INTERVAL: Duration = Duration::from_millis(50);
 
     /// Returns a deadline `timeout` after `now`. With `None`, the deadline never passes.
@@ -42,8 +42,8 @@ impl Deadline {
         Deadline { start: now, at, cancellation: None }
     }
 
-    /// Returns the same deadline, which also passes when `cancellation` is cancelled.
-    pub fn or_cancelled(self, cancellation: Option<Arc<dyn Cancellation>>) -> Deadline {
+    /// Returns the same deadline, which also passes when `cancellation` is canceled.
+    pub fn or_canceled(self, cancellation: Option<Arc<dyn Cancellation>>) -> Deadline {
         Deadline { cancellation, ..self }
     }
 
@@ -66,9 +66,9 @@ impl Deadline {
         Deadline { at: Some(self.at.map_or(limit, |at| at.min(limit))), ..self.clone() }
     }
 
-    /// Returns the remaining time: `None` if the deadline never passes, zero if it has passed or was cancelled.
+    /// Returns the remaining time: `None` if the deadline never passes, zero if it has passed or was canceled.
     pub fn left(&self, now: Duration) -> Option<Duration> {
-        if self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled()) {
+        if self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_canceled()) {
             return Some(Duration::ZERO);
         }
         self.at.map(|at| at.saturating_sub(now))
@@ -91,7 +91,7 @@ impl Deadline {
         }
     }
 
-    /// Returns whether the deadline has passed or was cancelled.
+    /// Returns whether the deadline has passed or was canceled.
     pub fn has_passed(&self, now: Duration) -> bool {
         self.left(now) == Some(Duration::ZERO)
     }
@@ -157,9 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_deadline_has_passed_and_so_has_its_grace() {
+    fn a_canceled_deadline_has_passed_and_so_has_its_grace() {
         let flag = Arc::new(AtomicBool::new(false));
-        let deadline = Deadline::after(NOW, None).or_cancelled(Some(flag.clone()));
+        let deadline = Deadline::after(NOW, None).or_canceled(Some(flag.clone()));
         assert_eq!((deadline.left(NOW), deadline.slice(NOW)), (None, Some(Deadline::CANCELLATION_INTERVAL)));
         flag.store(true, Ordering::Relaxed);
         assert!(deadline.has_passed(NOW) && deadline.grace(NOW).has_passed(NOW));

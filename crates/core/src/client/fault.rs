@@ -13,7 +13,7 @@ pub enum Failure {
     Timeout(Awaited),
     /// The server sent no reply before the deadline, although the operation is not one that waits. The call may be
     /// repeated. If it is a write, the server may still carry it out.
-    NoAnswer,
+    NoReply,
     /// No connection could be opened. Contains each address with its last fault.
     Unreachable(Vec<(String, ConnectionFault)>),
     /// The connection broke during a repeatable operation and could not be replaced. Contains the reason.
@@ -113,7 +113,7 @@ impl Failure {
             // `Awaited::Keys(None)` means that the server did not answer: a reply would say which keys are present.
             Failure::Unreachable(_)
             | Failure::ConnectionLost(_)
-            | Failure::NoAnswer
+            | Failure::NoReply
             | Failure::Timeout(Awaited::Keys(None)) => Retry::WhenReachable,
             Failure::Indeterminate(_) => Retry::Indeterminate,
             _ => Retry::Never,

@@ -11,7 +11,7 @@ use super::fault::ConnectionFault;
 
 /// The driver of a client, which provides connections, addresses, time and randomness.
 ///
-/// A function that waits must return when its deadline passes or is cancelled.
+/// A function that waits must return when its deadline passes or is canceled.
 #[allow(async_fn_in_trait, reason = "the client needs no bounds on the futures")]
 pub trait Io: Debug {
     /// An address of the server.
@@ -56,7 +56,7 @@ pub trait Io: Debug {
         deadline: &Deadline,
     ) -> Result<usize, ConnectionFault>;
 
-    /// Sleeps until the deadline has passed or was cancelled.
+    /// Sleeps until the deadline has passed or was canceled.
     async fn sleep(&self, deadline: &Deadline);
 
     /// Returns whether the connection is open and has no unread bytes.

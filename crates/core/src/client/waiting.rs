@@ -75,7 +75,7 @@ impl<I: Io> Client<I> {
 fn into_result<T>(waited: Result<WaitOutcome<T>, Failure>) -> Result<T, Failure> {
     match waited {
         Ok(waited) => waited.map_err(|present| Failure::Timeout(Awaited::Keys(Some(present)))),
-        Err(Failure::NoAnswer) => Err(Failure::Timeout(Awaited::Keys(None))),
+        Err(Failure::NoReply) => Err(Failure::Timeout(Awaited::Keys(None))),
         Err(failure) => Err(failure),
     }
 }
@@ -147,14 +147,14 @@ async fn wait_or_cancel<I: Io>(
     connection.deadline = deadline.clone();
     let mut end = connection.receive(ReplyKind::Waited(op)).await;
     connection.deadline = deadline.grace(connection.io.now());
-    let is_cancelled = matches!(&end, Err(error) if error.is(ConnectionFault::Silent));
-    if is_cancelled {
+    let is_canceled = matches!(&end, Err(error) if error.is(ConnectionFault::Silent));
+    if is_canceled {
         connection.queue(&Request::CancelWait);
         connection.send().await.map_err(|error| error.with_sent(true))?;
         end = connection.receive(ReplyKind::Waited(op)).await;
     }
     let done = end? == Reply::Stop;
-    if !done && !is_cancelled {
+    if !done && !is_canceled {
         return Err(RequestError::Violation(WireError::BadReply { op, found: 1 }));
     }
     let reply = match pipelined {
@@ -162,7 +162,7 @@ async fn wait_or_cancel<I: Io>(
         None => None,
     };
     // If the wait completed while the cancel was in flight, the server also replies to the cancel.
-    if done && is_cancelled && connection.receive(ReplyKind::Waited(Op::CancelWait)).await? != Reply::Canceled
+    if done && is_canceled && connection.receive(ReplyKind::Waited(Op::CancelWait)).await? != Reply::Canceled
     {
         return Err(RequestError::Violation(WireError::BadReply { op: Op::CancelWait, found: 0 }));
     }

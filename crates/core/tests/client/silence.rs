@@ -32,7 +32,7 @@ fn every_operation_times_out_on_a_stopped_server_and_a_ping_works_after_it_resum
             let failure = result.expect_err("a stopped server sends no reply");
             assert!(took >= TIMEOUT && took <= TIMEOUT + LATE_GRACE, "{:?} took {took:?}", operation.op);
             match failure {
-                Failure::NoAnswer | Failure::Timeout(Awaited::Keys(None)) => {
+                Failure::NoReply | Failure::Timeout(Awaited::Keys(None)) => {
                     assert!(operation.is_repeatable || operation.op == Op::QueuePop, "{:?}", operation.op);
                 }
                 Failure::Indeterminate(reason) => {
@@ -200,12 +200,12 @@ fn a_canceled_call_fails_like_a_call_that_times_out() {
         let net = Net::store(prepared(Model::ours("a")));
         let client = net.client();
         let flag = Arc::new(AtomicBool::new(false));
-        let deadline = net.deadline(TIMEOUT).or_cancelled(Some(flag.clone()));
+        let deadline = net.deadline(TIMEOUT).or_canceled(Some(flag.clone()));
         net.after(Duration::from_secs(1), move |_| flag.store(true, Ordering::Relaxed));
         let (result, took) = timed(&net, || (operation.call)(&client, &deadline));
         assert!(matches!(
             result,
-            Err(Failure::Timeout(Awaited::Keys(None)) | Failure::Indeterminate(_) | Failure::NoAnswer)
+            Err(Failure::Timeout(Awaited::Keys(None)) | Failure::Indeterminate(_) | Failure::NoReply)
         ));
         assert!(took <= Duration::from_millis(1_001), "{:?} took {took:?}", operation.op);
     }

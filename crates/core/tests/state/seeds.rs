@@ -7,17 +7,17 @@ use rallypoint_core::rendezvous::{Extra, NodeDesc, State, StateError, WallTime};
 
 use crate::assembly::{decode, encode, malformed};
 
-fn folder() -> PathBuf {
+fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/state")
 }
 
 pub(crate) fn seed(name: &str) -> Vec<u8> {
-    let path = folder().join(name);
+    let path = directory().join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 pub(crate) fn names() -> Vec<String> {
-    let entries = std::fs::read_dir(folder()).unwrap();
+    let entries = std::fs::read_dir(directory()).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names

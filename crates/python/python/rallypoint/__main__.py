@@ -7,10 +7,10 @@ import sysconfig
 
 
 def find_command() -> "str | None":
-    """Returns the path of the command in the scripts folder of this environment or of the user, or `None`."""
-    folders = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
-    folders.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
-    return shutil.which("rallypoint", path=os.pathsep.join(folders))
+    """Returns the path of the command in the scripts directory of this environment or of the user, or `None`."""
+    directories = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
+    directories.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
+    return shutil.which("rallypoint", path=os.pathsep.join(directories))
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ const READ: &[(&str, &str, &str)] = &[
     ),
     ("CONDA_PREFIX", "run", "The same for conda, unless `CONDA_DEFAULT_ENV` is `base` or `root`."),
     ("CONDA_DEFAULT_ENV", "run", "Name of the activated conda environment."),
-    ("PATH", "run", "Folders in which interpreters and programs are searched."),
-    ("PYTHONSAFEPATH", "run", "If set, modules are not searched in the current folder."),
+    ("PATH", "run", "Directories in which interpreters and programs are searched."),
+    ("PYTHONSAFEPATH", "run", "If set, modules are not searched in the current directory."),
     (
         "OMP_NUM_THREADS",
         "run",
@@ -59,7 +59,7 @@ const READ: &[(&str, &str, &str)] = &[
         "run, join",
         "Default of the option `expected_hosts`. `SLURM_NODELIST` is read, too.",
     ),
-    ("TMPDIR", "run, join", "Folder for temporary files and default log folders."),
+    ("TMPDIR", "run, join", "Directory for temporary files and default log directories."),
     ("GLIBC_TUNABLES", "serve", "Settings of glibc's allocator, to which the server adds its own."),
 ];
 

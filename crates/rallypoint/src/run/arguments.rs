@@ -130,7 +130,7 @@ pub(crate) struct RunArgs {
     #[arg(long, alias = "master_port", value_name = "PORT", value_parser = python::int, help_heading = "Rendezvous")]
     pub(super) master_port: Option<i64>,
 
-    /// Folder in which this run creates its log folder; /dev/null for no log files [default: a temporary folder]
+    /// Directory in which this run creates its log directory; /dev/null for no log files [default: a temporary directory]
     #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = "Logs")]
     pub(super) log_dir: Option<String>,
     /// Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,… by local rank [default: 0]

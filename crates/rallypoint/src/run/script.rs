@@ -36,11 +36,11 @@ pub(super) fn interpreter(
     let conda = variable("CONDA_PREFIX").filter(|_| !is_base);
     let activated =
         [variable("VIRTUAL_ENV"), conda].into_iter().flatten().map(|dir| Path::new(&dir).join("bin"));
-    let own_folder = program(invoked_as, &path).and_then(|program| Some(program.parent()?.to_owned()));
+    let own_directory = program(invoked_as, &path).and_then(|program| Some(program.parent()?.to_owned()));
     let interpreter = activated
-        .chain(own_folder)
+        .chain(own_directory)
         .chain(std::env::split_paths(&path))
-        .flat_map(|folder| ["python3", "python"].map(|name| folder.join(name)))
+        .flat_map(|directory| ["python3", "python"].map(|name| directory.join(name)))
         .find(|file| is_program(file));
     // The path is made absolute, so that it is valid in any working directory.
     interpreter.map(|file| std::path::absolute(&file).unwrap_or(file).into_os_string()).ok_or_else(|| {
@@ -96,7 +96,7 @@ fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refusal> {
         }
         (None, is_in_current_dir) => {
             let hint = if is_in_current_dir {
-                "; to run the one in this folder, write ./ before its name"
+                "; to run the one in this directory, write ./ before its name"
             } else {
                 ""
             };
@@ -158,7 +158,7 @@ fn check_modules(
         Some(module) => {
             let interpreter = interpreter.display();
             let text = format!("there is no module {module:?} for {interpreter}");
-            let hint = "`python -m` searches this folder, PYTHONPATH and the installed packages; PYTHON_EXEC selects \
+            let hint = "`python -m` searches this directory, PYTHONPATH and the installed packages; PYTHON_EXEC selects \
                         another interpreter";
             Err(Refusal { hint: Some(hint.into()), ..Refusal::value(text) })
         }
@@ -170,7 +170,9 @@ fn check_modules(
 fn program(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     match name.as_encoded_bytes().contains(&b'/') {
         true => Some(PathBuf::from(name)).filter(|file| is_program(file)),
-        false => std::env::split_paths(path).map(|folder| folder.join(name)).find(|file| is_program(file)),
+        false => {
+            std::env::split_paths(path).map(|directory| directory.join(name)).find(|file| is_program(file))
+        }
     }
 }
 
@@ -188,10 +190,10 @@ mod tests {
     }
 
     /// Creates a directory with an interpreter of this name.
-    fn with_python(folder: PathBuf, name: &str) -> PathBuf {
-        std::fs::create_dir_all(&folder).unwrap();
-        file(&folder.join(name), 0o755);
-        folder
+    fn with_python(directory: PathBuf, name: &str) -> PathBuf {
+        std::fs::create_dir_all(&directory).unwrap();
+        file(&directory.join(name), 0o755);
+        directory
     }
 
     #[test]

@@ -180,7 +180,7 @@ pub(super) fn print_error(error: &StoreError, endpoint: &Endpoint, as_json: bool
             (TIMEOUT, "timeout", "use a longer --timeout; `list` prints the keys")
         }
         Some(Failure::Timeout(_)) => (TIMEOUT, "timeout", "use a longer --timeout"),
-        Some(Failure::NoAnswer) => (
+        Some(Failure::NoReply) => (
             TIMEOUT,
             "timeout",
             "check whether the server is stopped or overloaded, and whether the network drops replies",

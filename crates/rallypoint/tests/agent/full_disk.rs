@@ -117,7 +117,7 @@ fn workers_that_restart_on_a_full_disk_have_their_output_passed_through() {
 }
 
 #[test]
-fn workers_restart_although_their_log_folder_cannot_be_created() {
+fn workers_restart_although_their_log_directory_cannot_be_created() {
     let Some(disk) = Disk::new("size=1m,nr_inodes=20") else { return };
     let script = "echo start $TORCHELASTIC_RESTART_COUNT
         if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then while touch DIR/logs/$((i += 1)); do :; done; exit 1; fi";

@@ -51,7 +51,7 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
     let left = || fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
     let start = Instant::now();
     while !left().is_empty() {
-        assert!(start.elapsed() < CLEANUP_TIMEOUT, "left in the folder for temporary files: {:?}", left());
+        assert!(start.elapsed() < CLEANUP_TIMEOUT, "left in the directory for temporary files: {:?}", left());
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(shared_memory(&processes), [] as [String; 0]);

@@ -107,21 +107,21 @@ fn a_signal_ends_a_node_that_reconnects_to_its_store() {
 }
 
 #[test]
-fn a_file_store_in_a_missing_folder_is_refused_immediately() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("missing/rendezvous");
+fn a_file_store_in_a_missing_directory_is_refused_immediately() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("missing/rendezvous");
     let start = Instant::now();
     let output = run(&["--rdzv-endpoint", path.to_str().unwrap(), "--rdzv-conf", "store_type=file"]);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("there is no folder") && stderr.contains("missing\""), "{stderr}");
+    assert!(stderr.contains("there is no directory") && stderr.contains("missing\""), "{stderr}");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[test]
 fn a_locked_file_store_is_given_up_after_the_read_timeout() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("rendezvous");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rendezvous");
     let locked = File::create(&path).unwrap();
     flock(&locked, FlockOperation::LockExclusive).unwrap();
     let start = Instant::now();

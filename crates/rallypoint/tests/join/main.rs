@@ -401,8 +401,8 @@ fn the_first_node_at_the_endpoint_hosts_the_store() {
 
 #[test]
 fn nodes_join_through_a_file_store() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("rendezvous");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rendezvous");
     let path = path.to_str().unwrap();
     let arguments = [
         "--rdzv-endpoint",

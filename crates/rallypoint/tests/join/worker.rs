@@ -72,16 +72,16 @@ fn a_command_that_exits_with_0_after_sigterm_is_a_success() {
 
 /// A command that runs until it is released, and then exits with a given code.
 pub(crate) struct GatedCommand {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     script: String,
 }
 
 impl GatedCommand {
     pub(crate) fn new(code: u8) -> GatedCommand {
-        let folder = tempfile::tempdir().unwrap();
-        let go = folder.path().join("go");
+        let directory = tempfile::tempdir().unwrap();
+        let go = directory.path().join("go");
         let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.02; done; exit {code}", go.display());
-        GatedCommand { folder, script }
+        GatedCommand { directory, script }
     }
 
     /// Starts a node of the job that runs the command.
@@ -90,7 +90,7 @@ impl GatedCommand {
     }
 
     pub(crate) fn release(&self) {
-        std::fs::write(self.folder.path().join("go"), "").unwrap();
+        std::fs::write(self.directory.path().join("go"), "").unwrap();
     }
 }
 

@@ -22,7 +22,7 @@ const CLIENTS: usize = 12;
 
 /// A control group with a memory limit. It is removed on drop.
 struct ControlGroup {
-    folder: PathBuf,
+    directory: PathBuf,
     /// The name of the file in which the kernel counts OOM kills.
     kills: &'static str,
 }
@@ -37,12 +37,12 @@ impl ControlGroup {
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.oom_control"),
             ("/sys/fs/cgroup", "memory.max", "memory.events"),
         ] {
-            let folder = Path::new(tree).join(&name);
-            if fs::create_dir(&folder).is_err() {
+            let directory = Path::new(tree).join(&name);
+            if fs::create_dir(&directory).is_err() {
                 continue;
             }
-            let group = ControlGroup { folder, kills };
-            if fs::write(group.folder.join(file), limit.to_string()).is_ok() {
+            let group = ControlGroup { directory, kills };
+            if fs::write(group.directory.join(file), limit.to_string()).is_ok() {
                 return Some(group);
             }
         }
@@ -52,7 +52,7 @@ impl ControlGroup {
 
     /// Returns the number of OOM kills in the group.
     fn oom_kills(&self) -> u64 {
-        let events = fs::read_to_string(self.folder.join(self.kills)).expect("the group's events");
+        let events = fs::read_to_string(self.directory.join(self.kills)).expect("the group's events");
         let count = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.map_or(0, |count| count.trim().parse().expect("a number"))
     }
@@ -63,7 +63,7 @@ impl Drop for ControlGroup {
         // The kernel removes a killed process from the group only after a delay, so removing the group is retried for
         // 2 s.
         for _ in 0..100 {
-            match fs::remove_dir(&self.folder) {
+            match fs::remove_dir(&self.directory) {
                 Ok(()) => return,
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
@@ -258,7 +258,7 @@ fn a_server_in_a_64_mib_control_group_refuses_excess_requests_and_keeps_serving(
     let limit = 64 * MIB;
     for start in [server_after, embedded_server_after] {
         let Some(group) = ControlGroup::new(limit) else { return };
-        let mut server = start(&format!("echo $$ > {}/cgroup.procs", group.folder.display()));
+        let mut server = start(&format!("echo $$ > {}/cgroup.procs", group.directory.display()));
         exhaust_memory(&mut server);
         let peak = server.process().peak_memory();
         println!("at most {} KiB of {} KiB", peak / KIB, limit / KIB);

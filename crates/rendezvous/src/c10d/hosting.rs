@@ -223,10 +223,10 @@ pub(crate) fn create_file_store(parameters: &RendezvousParameters) -> Result<C10
     };
     // The store creates a missing file, but not a missing directory. Without this check, the nodes would wait until
     // their timeout.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
         return Err(RendezvousError::parameter(format!(
-            "the endpoint {path:?} must be a file (store_type=file), but there is no folder {folder:?}; create it, or use \
+            "the endpoint {path:?} must be a file (store_type=file), but there is no directory {directory:?}; create it, or use \
              another path"
         )));
     }

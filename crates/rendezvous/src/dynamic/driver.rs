@@ -181,7 +181,7 @@ impl Driver {
     /// `RendezvousError::Interrupted` if the calling thread was interrupted, and with `RendezvousError::Outage` if the
     /// outage has lasted for `store_outage_timeout`.
     pub(super) fn tolerate(&self, error: RendezvousError, start: MonoTime) -> Result<()> {
-        if self.is_cancelled() {
+        if self.is_canceled() {
             return Err(self.interrupted());
         }
         let Some(fault) = fault_of(&error) else { return Err(error) };
@@ -257,7 +257,7 @@ impl Driver {
 
     /// Returns whether this node or the calling thread was interrupted.
     pub(super) fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::SeqCst) || self.is_cancelled()
+        self.interrupted.load(Ordering::SeqCst) || self.is_canceled()
     }
 
     /// Fails with `RendezvousError::Interrupted` if this node or the calling thread was interrupted.
@@ -266,7 +266,7 @@ impl Driver {
     }
 
     /// Returns whether the calling thread was interrupted.
-    fn is_cancelled(&self) -> bool {
+    fn is_canceled(&self) -> bool {
         !sleep(Duration::ZERO, self.cancellation.as_ref())
     }
 
@@ -281,7 +281,7 @@ impl Driver {
         let mut error = None;
         loop {
             // An interrupted node must still be able to leave and to close the rendezvous.
-            if if goal.waits() { self.is_interrupted() } else { self.is_cancelled() } {
+            if if goal.waits() { self.is_interrupted() } else { self.is_canceled() } {
                 return Err(self.interrupted());
             }
             let outcome = match operation {

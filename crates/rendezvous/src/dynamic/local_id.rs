@@ -56,9 +56,9 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn each_pid_namespace_has_its_own_ids_and_the_initial_one_starts_at_0() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let first_id = |name: &str| {
-            let link = folder.path().join(name);
+            let link = directory.path().join(name);
             std::os::unix::fs::symlink(format!("pid:[{name}]"), &link).unwrap();
             first_local_id(&link)
         };

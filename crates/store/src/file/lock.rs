@@ -172,9 +172,9 @@ mod tests {
     use super::*;
 
     fn test_file() -> (tempfile::TempDir, StoreFile) {
-        let folder = tempfile::tempdir().unwrap();
-        let file = StoreFile { path: folder.path().join("store"), shared: false };
-        (folder, file)
+        let directory = tempfile::tempdir().unwrap();
+        let file = StoreFile { path: directory.path().join("store"), shared: false };
+        (directory, file)
     }
 
     fn call() -> Call<'static> {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn readers_share_the_lock_and_a_writer_excludes_them() {
-        let (_folder, file) = test_file();
+        let (_directory, file) = test_file();
         let writer = file.lock(Access::Create, &call()).unwrap();
         assert_eq!(file.try_lock(Access::Read).unwrap().unwrap_err(), LOCKED);
         drop(writer);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn dropping_the_guard_unlocks_a_file_that_stays_open() {
-        let (_folder, file) = test_file();
+        let (_directory, file) = test_file();
         let locked = file.lock(Access::Create, &call()).unwrap();
         let kept = Arc::clone(&locked.file);
         drop(locked);
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn only_create_access_locks_a_missing_file() {
-        let (_folder, file) = test_file();
+        let (_directory, file) = test_file();
         assert!(file.metadata().unwrap().is_none());
         assert_eq!(file.try_lock(Access::Read).unwrap().unwrap_err(), MISSING);
         assert_eq!(file.try_lock(Access::Write).unwrap().unwrap_err(), MISSING);
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn a_pipe_is_refused_without_blocking() {
-        let (folder, file) = test_file();
-        let pipe = StoreFile { path: folder.path().join("pipe"), shared: true };
+        let (directory, file) = test_file();
+        let pipe = StoreFile { path: directory.path().join("pipe"), shared: true };
         rustix::fs::mknodat(
             rustix::fs::CWD,
             &pipe.path,

@@ -102,8 +102,8 @@ fn cgroup_files(groups: &str) -> Vec<PathBuf> {
             }
             _ => continue,
         };
-        for folder in Path::new(group.trim_start_matches('/')).ancestors() {
-            files.extend(names.iter().map(|name| Path::new(tree).join(folder).join(name)));
+        for directory in Path::new(group.trim_start_matches('/')).ancestors() {
+            files.extend(names.iter().map(|name| Path::new(tree).join(directory).join(name)));
         }
     }
     files

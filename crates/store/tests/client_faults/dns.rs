@@ -38,8 +38,8 @@ fn a_silent_name_server_does_not_extend_the_timeout() {
     let Ok(_silent) = UdpSocket::bind((address.as_str(), 53)) else {
         return println!("skipped: only root can bind the port of a name server");
     };
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("resolv.conf");
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("resolv.conf");
     std::fs::write(&config, format!("nameserver {address}\noptions timeout:30 attempts:5\n")).unwrap();
     let mount = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", config.display());
     let wrapper = ["unshare", "--mount", "sh", "-c", &mount, "sh"];

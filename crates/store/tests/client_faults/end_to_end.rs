@@ -28,7 +28,7 @@ fn all_fail(stores: &[TcpStore], operations: &[Operation]) {
                 assert!(took >= TIMEOUT && took < CALL_TIMEOUT, "{} took {took:?}", operation.name);
                 match error.failure() {
                     Some(Failure::Unreachable(_) | Failure::Timeout(Awaited::Keys(None))) => {}
-                    Some(Failure::NoAnswer) => {
+                    Some(Failure::NoReply) => {
                         assert!(operation.repeatable || operation.name.starts_with("queue_pop"), "{error}");
                     }
                     Some(Failure::Indeterminate(_)) => assert!(!operation.repeatable, "{error}"),

@@ -90,8 +90,8 @@ pub(crate) fn a_store_reports_its_kind(fixture: &Fixture) {
 #[test]
 fn the_default_timeout_is_300_s() {
     let tcp = TcpStore::serve("127.0.0.1", 0).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let file = rallypoint_store::FileStore::open(folder.path().join("store"), None).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = rallypoint_store::FileStore::open(directory.path().join("store"), None).unwrap();
     let stores: [&dyn Store; 3] = [&tcp, &HashStore::new(), &file];
     for store in stores {
         assert_eq!(store.timeout(), Some(Duration::from_secs(300)), "{}", store.kind());

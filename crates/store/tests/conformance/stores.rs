@@ -75,10 +75,12 @@ pub(crate) fn tcp() -> Fixture {
 }
 
 pub(crate) fn file() -> Fixture {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     Fixture {
         new_client: Box::new(move || {
-            Box::new(FileStoreOptions::new(folder.path().join("store")).timeout(CALL_TIMEOUT).open().unwrap())
+            Box::new(
+                FileStoreOptions::new(directory.path().join("store")).timeout(CALL_TIMEOUT).open().unwrap(),
+            )
         }),
         kind: "FileStore",
         has_server: false,

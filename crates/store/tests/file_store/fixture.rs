@@ -15,12 +15,12 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The file of one store in a temporary directory.
 pub(crate) struct TestFile {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl TestFile {
     pub(crate) fn new() -> TestFile {
-        TestFile { folder: tempfile::tempdir().unwrap() }
+        TestFile { directory: tempfile::tempdir().unwrap() }
     }
 
     /// Creates the file with this content.
@@ -31,7 +31,7 @@ impl TestFile {
     }
 
     pub(crate) fn path(&self) -> PathBuf {
-        self.folder.path().join("store")
+        self.directory.path().join("store")
     }
 
     pub(crate) fn options(&self) -> FileStoreOptions {

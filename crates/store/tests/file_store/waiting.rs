@@ -138,7 +138,7 @@ fn a_reader_times_out_while_another_process_has_the_lock() {
 struct OnWait(fn());
 
 impl Cancellation for OnWait {
-    fn is_cancelled(&self) -> bool {
+    fn is_canceled(&self) -> bool {
         false
     }
 

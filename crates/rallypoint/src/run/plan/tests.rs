@@ -17,7 +17,7 @@ struct Cli {
 }
 
 /// Creates a directory with a script, a program and an interpreter.
-fn folder() -> tempfile::TempDir {
+fn directory() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for name in ["s.py", "python3", "tool"] {
         let path = dir.path().join(name);
@@ -28,7 +28,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn plan_for(line: &str, environment: &[(&str, &str)]) -> Result<Plan, Refusal> {
-    let dir = folder();
+    let dir = directory();
     let here = dir.path().to_str().unwrap();
     let words: Vec<String> = line.split_whitespace().map(|word| word.replace("DIR", here)).collect();
     let line: Vec<OsString> = ["run".into()].into_iter().chain(words.iter().map(OsString::from)).collect();
@@ -224,7 +224,7 @@ fn environment_variables_are_defaults() {
 
 #[test]
 fn every_variable_that_is_read_is_documented() {
-    let dir = folder();
+    let dir = directory();
     let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
     let lookup = |name: &str| {
         read.borrow_mut().insert(name.to_owned());
@@ -251,8 +251,8 @@ fn several_workers_get_one_thread_each_by_default() {
 }
 
 #[test]
-fn a_relative_log_folder_is_made_absolute() {
-    let LogDir::At(dir) = config("--log-dir logs DIR/s.py").logs.dir else { panic!("no folder") };
+fn a_relative_log_directory_is_made_absolute() {
+    let LogDir::At(dir) = config("--log-dir logs DIR/s.py").logs.dir else { panic!("no directory") };
     assert!(dir.is_absolute() && dir.ends_with("logs"), "{dir:?}");
     assert_eq!(config("--log-dir /dev/null DIR/s.py").logs.dir, LogDir::Nowhere);
 }

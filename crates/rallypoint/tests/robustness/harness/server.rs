@@ -23,7 +23,7 @@ pub(crate) struct Server {
     /// The resident memory in bytes after the first client has disconnected.
     memory: usize,
     log: PathBuf,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Server {
@@ -81,8 +81,8 @@ impl Server {
 
     /// Starts the server that `command` runs, and waits until it listens and has served a first client.
     pub(crate) fn spawn(mut command: Command) -> Server {
-        let folder = tempfile::tempdir().expect("a folder for the log");
-        let log = folder.path().join("log");
+        let directory = tempfile::tempdir().expect("a directory for the log");
+        let log = directory.path().join("log");
         command.env_remove("RALLYPOINT_LOG").stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::create(&log).expect("the log file"));
         let mut child = ChildGuard::spawn(&mut command);
@@ -107,7 +107,8 @@ impl Server {
             address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
         });
         let (started, files, memory) = (Instant::now(), 0, 0);
-        let mut server = Server { child, address, health, started, files, memory, log, _folder: folder };
+        let mut server =
+            Server { child, address, health, started, files, memory, log, _directory: directory };
         // For the first client, the server allocates everything that it allocates only once. The baseline of files and
         // memory is measured after that client has disconnected.
         let before = server.process().files();

@@ -20,17 +20,17 @@ use crate::error::{AgentError, Result};
 
 /// The directory of a run, if it has one.
 #[derive(Debug, Default)]
-pub(crate) struct Folder {
+pub(crate) struct Directory {
     run: Option<PathBuf>,
     /// The temporary directory that was created for this run. It is removed at the end if it contains no files.
     temporary: Option<PathBuf>,
 }
 
-impl Folder {
+impl Directory {
     /// Creates the directory.
-    pub(super) fn create(dir: &LogDir, run_id: &str) -> Result<Folder> {
+    pub(super) fn create(dir: &LogDir, run_id: &str) -> Result<Directory> {
         let (base, temporary) = match dir {
-            LogDir::Nowhere => return Ok(Folder::default()),
+            LogDir::Nowhere => return Ok(Directory::default()),
             LogDir::At(dir) => {
                 let created = fs::create_dir_all(dir);
                 // Torch raises an exception with the same message.
@@ -42,7 +42,7 @@ impl Folder {
             }
             LogDir::Temporary => {
                 // The outer process knows the name of this directory and removes it if it contains no files.
-                let guarded = crate::guard::temporary_folder().filter(|dir| create_private(dir).is_ok());
+                let guarded = crate::guard::temporary_directory().filter(|dir| create_private(dir).is_ok());
                 let created = match guarded {
                     Some(dir) => dir.to_owned(),
                     None => create_unique(&std::env::temp_dir(), "torchelastic_")?,
@@ -58,7 +58,7 @@ impl Folder {
         {
             let _ = fs::remove_dir(temporary);
         }
-        Ok(Folder { run: Some(created?), temporary })
+        Ok(Directory { run: Some(created?), temporary })
     }
 
     /// Returns the path of the directory, or `None` in a run without logs.
@@ -83,7 +83,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for Directory {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
             remove_unused(temporary);
@@ -104,7 +104,7 @@ pub(crate) fn remove_unused(dir: &Path) {
 /// Creates a directory with a unique name.
 fn create_unique(base: &Path, prefix: &str) -> Result<PathBuf> {
     loop {
-        let dir = base.join(format!("{prefix}{}", random_letters()?));
+        let dir = base.join(format!("{prefix}{}", random_suffix()?));
         match create_private(&dir) {
             Ok(()) => return Ok(dir),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -118,7 +118,7 @@ fn create_private(dir: &Path) -> io::Result<()> {
 }
 
 /// Returns a random suffix of 8 characters, like those of Python's `tempfile`.
-pub(crate) fn random_letters() -> Result<String> {
+pub(crate) fn random_suffix() -> Result<String> {
     const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
