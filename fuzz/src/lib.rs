@@ -125,7 +125,7 @@ pub fn hub(data: &[u8]) {
             Some(id) => id,
             None => {
                 let Some(id) = net.open() else { return };
-                // Most connections start with a handshake, so that the data reaches the engine.
+                // If bit 7 of the command is 0, the connection starts with VALIDATE, so that data reaches the engine.
                 if command & 0x80 == 0 {
                     net.send(id, b"\x00\xce\xf7\x85\x3c");
                 }

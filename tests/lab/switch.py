@@ -7,8 +7,9 @@ host (`mac`), so the switch need not learn addresses. One thread reads frames, k
 and writes them when they are due. The switch exits when the other end of the control socket is closed.
 
 The control socket carries one JSON object per datagram: `{"hosts": [1, 2], "out": {...}, "in": {...}, "cut": true}`
-changes the links of these hosts. An absent field leaves its setting unchanged, and `{}` changes nothing. The reply has
-the counters since the start.
+changes the links of these hosts. `out` and `in` have the fields of `Link`, which get their defaults if absent. If
+`out`, `in` or `cut` itself is absent, that setting stays unchanged. `{}` changes nothing. The reply has the counters
+since the start.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
 //! The output of the workers. Directories have torch's names (`logs/directory.rs`). One thread for each of the agent's
 //! streams forwards output to the console (`logs/tail.rs`).
 //!
-//! A worker writes a redirected stream to its file directly, so no output is lost if the agent dies. Standard error
-//! that is not redirected passes through the agent, which keeps the last lines for the failure report.
+//! A worker writes a redirected or tee'd stream to its file directly, so no output is lost if the agent dies. Standard
+//! error that goes to no file passes through the agent, which keeps the last lines for the failure report, unless
+//! `LogsConfig::keeps_last_lines` is false.
 
 mod directory;
 mod last_lines;

@@ -33,9 +33,10 @@ pub struct Options {
     pub connections: usize,
     /// When each steady workload ends.
     pub until: Until,
-    /// The length of the values in bytes.
+    /// The length of the values in bytes, unless the workload has a size in bytes.
     pub value_bytes: usize,
-    /// The number of keys that the requests use.
+    /// The number of keys that the requests of a steady workload use. A workload uses fewer keys if its values are
+    /// large, and more if one request or one batch needs more.
     pub keys: usize,
     /// The timeout of each workload.
     pub timeout: Duration,

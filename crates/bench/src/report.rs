@@ -27,8 +27,8 @@ pub struct Outcome {
     pub p50_microseconds: Option<f64>,
     /// The 99th percentile of the latencies, in microseconds.
     pub p99_microseconds: Option<f64>,
-    /// The number of lost connections, or of clients of the `connect` workload that did not finish the handshake. 1 if
-    /// there are none and the workload failed for another reason.
+    /// The number of connections that were lost during the load, or of clients of the `connect` workload that did not
+    /// finish the handshake. 1 if there are none and the workload failed, for example while connections were opened.
     pub errors: u64,
     /// The error that ended the workload early, or the first error of a connection.
     pub error: Option<String>,

@@ -74,7 +74,7 @@ use violations::Violations;
 /// upload once this number of bytes has arrived.
 const READ_BYTES: usize = 32 * 1024;
 /// The size of a read from a connection with an upload. The driver's read buffer has this size.
-pub const UPLOAD_READ_BYTES: usize = 512 * 1024;
+pub const UPLOAD_READ_BYTES: usize = 384 * 1024;
 /// The number of reads after which the hub sends replies before it reads again.
 const BATCH_READS: usize = 64;
 /// The number of bytes read after which the hub sends replies before it reads again.

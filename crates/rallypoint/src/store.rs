@@ -56,7 +56,7 @@ pub(crate) struct StoreArgs {
         help_heading = "Connection"
     )]
     timeout: Duration,
-    /// Print the result as one line of JSON; errors too, in addition to their text on standard error
+    /// Print the result, or the error of the operation, as one line of JSON; errors also go to standard error as text
     #[arg(long, global = true, help_heading = "Output")]
     json: bool,
     #[command(flatten)]
@@ -232,7 +232,8 @@ fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<TcpStore, StoreEr
         return Err(StoreError::InvalidArgument(format!("{endpoint}: port 0 is not the port of a server")));
     }
     let waiting = WaitIndicator::show(format!("connecting to {endpoint}"));
-    // The name is resolved once, without retries, because a name that does not resolve is most likely misspelled.
+    // Opening the store would retry until the deadline if the name does not resolve. Such a name is most likely
+    // misspelled, so fail here without retries.
     endpoint.resolve_within(deadline.remaining())?;
     let options = TcpStoreOptions::new(endpoint.clone()).timeout(deadline.remaining());
     let mut logged = None;

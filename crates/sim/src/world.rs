@@ -337,7 +337,7 @@ impl World {
         self.last_number += 1;
         let (number, sent) = (self.last_number, self.now);
         if self.nodes[node].record(&command, number, sent) {
-            // A join takes 1 % longer by the slowest simulated clock.
+            // On a node with the slowest simulated clock, a join takes 1 % longer.
             let limit = (self.config.join_timeout + WITHDRAW_GRACE + Duration::from_secs(1)).mul_f64(1.011);
             self.schedule(limit, Event::CheckJoinEnded { node, since: sent });
         }

@@ -19,7 +19,7 @@ pub(super) enum Message {
     Observed(u32, Observation),
     /// All nodes of the round have reported how many workers they have. Contains the nodes that have at least one.
     WorkingNodes(u32, Vec<NodeDesc>),
-    /// No node of the round is known to be lost.
+    /// All nodes of the round have reported that they are alive, or this node no longer waits for these reports.
     PeersAlive(u32),
     /// This node has stopped waiting for the other nodes to finish.
     Finished(u32, RoundEnd),

@@ -25,7 +25,7 @@ pub(crate) fn descendants_except(root: Pid, excluded: &[Process]) -> Vec<Process
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         let Some(stat) = pid.and_then(Stat::read) else { continue };
         let siblings = children.entry(stat.parent).or_default();
-        // Omit zombies. When a process exits, its children get another parent, so a zombie has none.
+        // Omit zombies. When a process exits, its children get another parent, so a zombie has no children.
         if !stat.has_ended {
             siblings.push(stat.process);
         }

@@ -22,7 +22,7 @@ use crate::stores;
 /// One node of a dynamic rendezvous.
 #[pyclass(frozen, weakref, module = "rallypoint._rallypoint")]
 pub(super) struct RendezvousNode {
-    /// `None` only while the node is dropped.
+    /// `None` only after `drop` has taken it.
     handler: Option<Arc<DynamicRendezvousHandler>>,
     /// A call that joins takes this lock. If the call is interrupted, the lock is released after the node has left.
     call_lock: CallLock,
@@ -98,8 +98,8 @@ impl RendezvousNode {
         let handler = self.handler()?;
         let guard = detached(py, || self.call_lock.lock())?;
         let joined = detached(py, || handler.next_rendezvous()).and_then(|joined| {
-            // Run the handler of a signal that arrived as `next_rendezvous` returned. If the handler raised its
-            // exception only after this method returned, the node would stay in the round.
+            // Run Python's signal handler now if a signal arrived while the call above returned. If the signal handler
+            // raised its exception only after this method returned, the node would stay in the round.
             forward(py).and_then(|()| py.check_signals()).map(|()| joined)
         });
         let round = match joined {

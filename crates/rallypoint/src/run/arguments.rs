@@ -146,10 +146,10 @@ pub(crate) struct RunArgs {
     /// Show only the output of these local ranks
     #[arg(long, alias = "local_ranks_filter", value_name = "N,…", help_heading = "Logs")]
     pub(super) local_ranks_filter: Option<String>,
-    /// Copy lines of --tee on stdout that contain one of these texts to filtered_stdout.log; ,, is a comma
+    /// Copy lines of --tee on stdout that contain one of these texts to filtered_stdout.log; write ,, for a comma
     #[arg(long, alias = "duplicate_stdout_filters", value_name = "TEXT,…", help_heading = "Logs")]
     pub(super) duplicate_stdout_filters: Option<String>,
-    /// Copy lines of --tee on stderr that contain one of these texts to filtered_stderr.log; ,, is a comma
+    /// Copy lines of --tee on stderr that contain one of these texts to filtered_stderr.log; write ,, for a comma
     #[arg(long, alias = "duplicate_stderr_filters", value_name = "TEXT,…", help_heading = "Logs")]
     pub(super) duplicate_stderr_filters: Option<String>,
     /// Plug-in that handles logs; only default is supported

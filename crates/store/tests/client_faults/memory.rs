@@ -1,5 +1,5 @@
-//! Tests of the memory that a reply takes. The client allocates memory for the bytes that have arrived, not for the
-//! announced length. This is part of row K09 of docs/internals/robustness.md.
+//! Tests of the memory that a reply takes. The client allocates memory for the bytes that have arrived, and for the
+//! announced length only after 128 KiB have arrived. This is part of row K09 of docs/internals/robustness.md.
 //!
 //! The client runs in a child process, so that the memory of other tests is not measured.
 

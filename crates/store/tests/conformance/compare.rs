@@ -65,7 +65,7 @@ pub(crate) fn compare_exchange_distinguishes_all_outcomes(fixture: &Fixture) {
     }
 }
 
-pub(crate) fn compare_exchange_of_equal_values_distinguishes_absent_from_stored(fixture: &Fixture) {
+pub(crate) fn compare_exchange_of_a_value_for_itself_distinguishes_absent_from_stored(fixture: &Fixture) {
     let store = fixture.client();
     assert_eq!(store.compare_exchange("c", b"x", b"x").unwrap(), Exchange::Absent);
     assert!(!store.check(&["c"]).unwrap());
@@ -118,7 +118,7 @@ pub(crate) fn a_failed_compare_set_wakes_no_waiter(fixture: &Fixture) {
 
 /// `compare_set` returns the same value whether it stored `desired` or found it already stored. A caller that uses the
 /// key as a lock needs the difference.
-pub(crate) fn a_desired_value_that_is_already_stored_is_reported_as_a_mismatch(fixture: &Fixture) {
+pub(crate) fn an_unexpected_value_that_equals_the_desired_one_is_a_mismatch(fixture: &Fixture) {
     let (first, second) = (fixture.client(), fixture.client());
     assert_eq!(first.compare_exchange("lock", b"", b"taken").unwrap(), Exchange::Stored);
     assert_eq!(

@@ -60,9 +60,9 @@ suite! {
         compare_set_returns_what_torch_returns,
         compare_exchange_distinguishes_all_outcomes,
         exactly_one_thread_wins_each_exchange,
-        a_desired_value_that_is_already_stored_is_reported_as_a_mismatch,
+        an_unexpected_value_that_equals_the_desired_one_is_a_mismatch,
         a_failed_compare_set_wakes_no_waiter,
-        compare_exchange_of_equal_values_distinguishes_absent_from_stored,
+        compare_exchange_of_a_value_for_itself_distinguishes_absent_from_stored,
     }
     waiting {
         get_waits_for_the_value,

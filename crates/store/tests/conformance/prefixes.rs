@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rallypoint_store::{HashStore, PrefixStore, Store};
 
-/// Returns a store, and a prefix store `a` over a prefix store `b` over it.
+/// Returns a root store, and a prefix store `a` whose underlying store is a prefix store `b` over the root.
 fn nested() -> (HashStore, PrefixStore) {
     let root = HashStore::new();
     let underlying = PrefixStore::new("b", Arc::new(root.clone()));

@@ -64,9 +64,9 @@ impl Supervisor {
         }
     }
 
-    /// Decides whether a node without workers stays in its round. If the rendezvous is closed, the node ends. If it was
-    /// dropped or the round is over, it rejoins. If nodes wait for the next round, it rejoins unless a node of this
-    /// round has workers, because the next round would stop them.
+    /// Decides whether a node without workers stays in its round. If the rendezvous is closed, the node ends. If the
+    /// node was dropped or the round is over, the node rejoins. If nodes wait for the next round, it rejoins unless a
+    /// node of this round has workers or may still report that it has, because the next round would stop them.
     fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
         if seen.is_closed {
             return self.end(Verdict::Spare, OnEnd::Nothing);

@@ -205,7 +205,7 @@ fn compare_set_replies_and_stores_like_torch() {
 }
 
 #[test]
-fn check_of_rallypoint_stored_reports_whether_the_clients_last_compare_set_succeeded() {
+fn a_check_of_the_stored_key_reports_whether_the_clients_last_compare_set_succeeded() {
     const YES: Reply = Reply::Checked(true);
     const NO: Reply = Reply::Checked(false);
     let mut store = Store::new();
@@ -219,7 +219,7 @@ fn check_of_rallypoint_stored_reports_whether_the_clients_last_compare_set_succe
     assert_eq!(store.reply(0, check(&[STORED_KEY, b"absent"])), NO);
     assert_eq!(store.reply(0, cas(b"absent", b"x", b"x")), value(b"x"));
     assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
-    // After a disconnect, the key is absent.
+    // After a disconnect, STORED_KEY is absent although the last compare-and-set succeeded.
     assert_eq!(store.reply(0, cas(b"k", b"mine", b"mine")), value(b"mine"));
     store.0.handle_disconnect(id(0));
     assert_eq!(store.reply(0, check(&[STORED_KEY])), NO);
