@@ -88,9 +88,10 @@ def store(data: dict) -> str:
     parts = [
         "## Store server",
         "![Throughput of our server divided by torch's, by workload, on a logarithmic scale](images/benchmark-store.svg)",
-        fill(f"""{about(data)} Each workload runs on every server, one right after the other, and a ratio is taken within a round. The
-        smallest and the largest ratio are in brackets. Above 1 our server is faster. *Target* is the ratio that we require of
-        ourselves. A latency is the time from the first byte of the requests that are in flight to the last byte of their replies.
+        fill(f"""{about(data)} Each workload runs on the servers that its row compares, one right after the other, and a ratio is taken
+        within a round. The smallest and the largest ratio are in brackets. Above 1 our server is faster. *Target* is the ratio that we require of
+        ourselves. A connection sends its requests in flight as one batch.
+        Their latency is the time from the first byte of the batch to the last byte of the replies.
 
         The servers run on one processor, and the load on another one. The load is `rallypoint bench`; for Redis it is
         `redis-benchmark` with the same numbers of connections, requests in flight, keys and bytes ({data["redis_version"] or "not on this machine"}).
@@ -129,8 +130,8 @@ def store(data: dict) -> str:
 
 
 def is_reached(workload, row: dict) -> bool:
-    return not workload.target or (
-        row["ratio"][0] >= workload.target
+    return (
+        (not workload.target or row["ratio"][0] >= workload.target)
         and (not workload.p99 or row["p99_ours"] <= row["p99_torch"])
         and (not workload.limit or row["of_limit"][0] >= workload.limit)
         and (not row["to_redis"] or row["to_redis"][0] >= 1)
@@ -252,7 +253,7 @@ def plot_rendezvous(data: dict) -> str:
 
 def plot_launcher(data: dict) -> str:
     groups = {
-        "start N workers and end": [
+        "from the start of a job to its end": [
             (f"{row['workers']} worker{'s' * (row['workers'] > 1)}", [(kind, row[kind]) for kind in BOTH]) for row in data["starts"]
         ],
         "from the death of a worker to its successor": [(row["case"], [(kind, row[kind]) for kind in BOTH]) for row in data["restarts"]],

@@ -1,7 +1,7 @@
 """Reads and writes benches/results.json, the results of the benchmarks. Each benchmark replaces its own section.
 
-Times are in seconds. A value that several rounds measured is a list of the median, the minimum and the maximum, or of the median
-alone.
+Times are in seconds. A list of three numbers has the median, the minimum and the maximum of several measurements. A
+list of one number has only the median.
 """
 
 import json

@@ -9,7 +9,7 @@ class Workload:
     group: str
     """The table that the workload belongs to."""
     target: float | None
-    """The required ratio of our throughput to torch's, or None."""
+    """The required ratio of our throughput to torch's. If it is None, `limit` and `p99` are not checked either."""
     in_flight: int = 1
     limit: float | None = None
     """The required ratio of our throughput to that of the limit server, or None if the limit server is not measured."""
@@ -20,7 +20,7 @@ class Workload:
     rival: str = "torch"
     """The name of the torch server to compare with."""
     turns: int = 1
-    """The number of turns per round. Each turn measures every server.
+    """The number of turns per round. Each turn measures all servers that the workload compares.
 
     Workloads whose ratio is near its target have more turns, because that reduces the noise.
     """

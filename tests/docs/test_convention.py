@@ -36,7 +36,7 @@ GOOD = {
         ("sh", "rallypoint store --endpoint node0:29400 ping"),
     ],
     "a server other than `rallypoint serve` needs a comment": [("python", "import time\nprint('ready', flush=True)\ntime.sleep(600)", "server"), ("text", "ready")],
-    "also terminal 1 may run at the same time": [
+    "terminal 1 may also run at the same time as another terminal": [
         ("sh", "until [ -e two ]; do sleep 0.01; done", "terminal 1"),
         ("sh", "touch two", "terminal 2"),
     ],

@@ -13,7 +13,7 @@ from binaries import ROOT, binary
 from blocks import read
 from terminals import Terminals
 
-pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
+pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv installs it")
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("crates/*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.parent.name != "reference"]

@@ -13,7 +13,7 @@ PROCESS_TIMEOUT = 150
 
 COMMANDS = {
     "ours": [binary(), "run"],
-    # The environment of `scripts/python-venv` imports torch, but has no command `torchrun`.
+    # The environment of `scripts/python-venv` has the module torch, but not the command `torchrun`.
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
 }
 

@@ -15,7 +15,7 @@ the cases in which our server differs on purpose.
 
 Each test starts its own servers on free ports, stops them, and checks that our servers exit cleanly. Torch's stores run
 in the test process. Their `list_keys` and `queue_pop` keep the GIL while they wait, so a Python thread of the same
-process cannot serve them.
+process cannot be the server or proxy that they wait for.
 """
 
 import os

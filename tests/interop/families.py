@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 from clock import WAIT_TIMEOUT, seconds
 
-rallypoint = pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
+rallypoint = pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv installs it")
 
 FAMILIES = {"torch": dist, "ours": rallypoint}
 KINDS = ["tcp", "file", "hash", "prefix-tcp", "prefix-file", "prefix-hash"]
@@ -45,7 +45,7 @@ class Stores:
 
 @contextlib.contextmanager
 def raises(family, name, *parts):
-    """Expects the family's exception `name`, or the built-in one, with all `parts` in its message."""
+    """Expects the family's exception `name`, or else the built-in exception of that name, with all `parts` in its message."""
     expected = getattr(FAMILIES[family], name, None) or getattr(__import__("builtins"), name)
     with pytest.raises(expected) as caught:
         yield caught

@@ -26,7 +26,10 @@ LAUNCHERS = ("torchrun", "rallypoint")
 
 @functools.cache
 def torchrun_server():
-    """Returns a process that forks a torchrun for each request. It imports torch once, which is most of torchrun's startup time."""
+    """Returns a process that forks a torchrun for each request.
+
+    The process imports torch only once. The import is most of torchrun's startup time.
+    """
     process = subprocess.Popen(
         [sys.executable, HERE / "torchrun_server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from join_call import JOIN_TIMEOUT, JoinCall
 
-pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv has it")
+pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv installs it")
 
 
 class Library:
@@ -65,7 +65,7 @@ BOTH = (TORCH, OURS)
 
 
 class Node:
-    """A node of a rendezvous on `server`, with its own client, and with `backend` or the library's `c10d` backend."""
+    """A node of a rendezvous on `server`. By default, it has its own client and the library's `c10d` backend."""
 
     def __init__(
         self,

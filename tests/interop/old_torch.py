@@ -23,8 +23,8 @@ print(store.port, flush=True)
 sys.stdin.read()
 """
 
-# This script runs the operations of a store and prints their results. If an operation fails, or if the release does not
-# have it, the result is the type of the exception.
+# This script runs the operations of a store, except queues, `list_keys` and `barrier`, and prints their results. If an
+# operation fails, or if the release does not have it, the result is the type of the exception.
 OPERATIONS_SCRIPT = """
 import json, sys
 from datetime import timedelta
@@ -71,12 +71,12 @@ class OldTorch:
         self.python = f"{venv.strip()}/bin/python"
 
     def supports(self, op, libuv):
-        """Returns whether this release's libuv or legacy server supports an operation."""
+        """Returns whether this release's libuv server, or its legacy server if not `libuv`, supports an operation."""
         since = {"queues": (2, 8), "list_keys": (2, 10), "barrier": (2, 12)}[op]
         return self.number >= since and (libuv or op != "queues")
 
     def run_operations(self, host="127.0.0.1", port=0):
-        """Returns the results of all operations of this release's client. With port 0, the client starts its own server."""
+        """Returns the results of OPERATIONS_SCRIPT in this release. With port 0, the script starts its own server."""
         command = [self.python, "-c", OPERATIONS_SCRIPT, host, str(port)]
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PROCESS_TIMEOUT).stdout)
 

@@ -2,7 +2,7 @@
 
     plugin_worker.py DIRECTORY VICTIM
 
-VICTIM is the rank of a worker that kills itself before the barrier, or -1 for none. It does so only in the first run.
+VICTIM is the rank of a worker that kills itself before the barrier, or -1 for none. After a restart, no worker kills itself.
 """
 
 import datetime

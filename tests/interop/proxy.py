@@ -1,7 +1,7 @@
 """A proxy between a client and a server of a store, which records the bytes in both directions.
 
 The proxy runs in a process of its own. Some calls of torch's stores (`list_keys`, `queue_pop`) keep the GIL while they
-wait, so a proxy on another thread of the same process could not run. `Proxy` starts that process and sends it
+wait, so a proxy on another thread of the same process could not run. `Proxy` starts the proxy process and sends it
 commands. Run as a script, this file is the proxy process. It reads commands from standard input and writes JSON replies
 to standard output, one per line.
 """
@@ -47,8 +47,8 @@ class Proxy:
     def recorded(self):
         """Returns a list of (direction, bytes) pairs for each connection, in the order of the connections' numbers.
 
-        The direction is `>` for bytes from the client and `<` for bytes from the server. `>!` and `<!` mean that this
-        side has closed the connection.
+        The direction is `>` for bytes from the client and `<` for bytes from the server. `>!` and `<!` mean that
+        the client or the server, respectively, has closed its side of the connection.
         """
         return [[(direction, bytes.fromhex(data)) for direction, data in log] for log in self._command("recorded")]
 

@@ -106,7 +106,8 @@ def test_a_push_to_a_popped_queue_does_not_wake_a_wait_for_another_key(libuv, ou
     def get_b_while_q_is_pushed(harness, timeout):
         other = harness.client()
         store, wait_for_request = harness.watched_client()
-        # `queue_pop` is a `wait` and a non-blocking pop, but keeps the GIL while it waits. `wait` releases the GIL.
+        # The test calls `wait` and then a non-blocking pop. A blocking `queue_pop` would send the same requests, but it keeps
+        # the GIL while it waits.
         waiting = Background(store.wait, ["q"])
         wait_for_request()
         other.queue_push("q", "one")

@@ -6,7 +6,7 @@ from files import PAIRS, SIDES, open_store, path  # noqa: F401  fixtures among t
 
 @pytest.mark.parametrize("num_workers", [-1, 0, 2, 3])
 @pytest.mark.parametrize("order", [("torch", "ours"), ("ours", "torch"), ("ours", "torch", "ours")])
-def test_the_last_store_to_close_deletes_the_file_on_either_side(open_store, path, order, num_workers):
+def test_the_last_store_to_close_deletes_the_file_if_all_workers_have_opened_it(open_store, path, order, num_workers):
     stores = [open_store(side, num_workers) for side in order]
     for remaining, store in reversed(list(enumerate(stores))):
         store.close()

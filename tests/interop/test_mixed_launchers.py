@@ -110,7 +110,7 @@ def launch_shell(kind, port, script, *, hosts):
 
 
 def test_our_node_fails_when_torchrun_has_failed(port):
-    """If both nodes were torchruns, the other node would continue, wait for 300 s at the exit barrier and exit with code 0."""
+    """A torchrun in place of our node would continue, wait for 300 s at the exit barrier and exit with code 0."""
     with (
         launch_shell("ours", port, "exec sleep 600", hosts=True) as ours,
         launch_shell("torchrun", port, "sleep 2; exit 3", hosts=False) as torchs,

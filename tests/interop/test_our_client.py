@@ -135,7 +135,7 @@ def test_values_up_to_the_limit_pass_and_larger_ones_are_refused_locally(our_cli
     assert our_client.get("k") == value
 
 
-def test_waits_end_when_torch_sets_the_key(harness, our_client, torch_client):
+def test_waits_of_either_client_end_when_the_other_sets_the_key(harness, our_client, torch_client):
     waiting = our_client.start("multi_get", "a", "b")
     torch_client.set("b", "2")
     torch_client.set("a", "1")

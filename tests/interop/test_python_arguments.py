@@ -1,4 +1,5 @@
-"""Invalid calls of the Python stores raise the same exceptions as torch's, and leave the store unchanged."""
+"""Arguments of the Python stores. Our stores accept the types that torch accepts. Invalid calls raise torch's exceptions and
+leave the store unchanged."""
 
 import collections
 import datetime

@@ -23,7 +23,7 @@ def wheels():
     """The directory with the wheels that `scripts/python-venv` built and installed."""
     named = os.environ.get("RALLYPOINT_WHEELS")
     if not named:
-        pytest.skip("RALLYPOINT_WHEELS does not name a directory; scripts/test sets it")
+        pytest.skip("RALLYPOINT_WHEELS is not set; scripts/test sets it")
     return pathlib.Path(named).resolve()
 
 
@@ -159,7 +159,7 @@ def import_seconds(code):
     return min(times), statistics.median(times)
 
 
-def test_importing_takes_at_most_50_ms_and_loads_no_other_module():
+def test_importing_takes_at_most_50_ms_and_loads_no_module_of_another_package():
     best, _ = import_seconds("import rallypoint; rallypoint.TCPStore")
     assert best <= 0.050
     script = """

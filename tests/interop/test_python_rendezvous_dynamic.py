@@ -174,7 +174,7 @@ def test_without_sharing_rank_0_publishes_a_free_port(lib, server, monkeypatch):
     with Node(lib, server, new_run_id(), (1, 1)) as node:
         store_info = node.start().joined().bootstrap_store_info
         assert node.handler.use_agent_store is False
-        # No server listens on the port yet, because the worker of rank 0 starts it.
+        # No server listens on the port yet. Without sharing, the worker of rank 0 starts the server.
         worker = dist.TCPStore("127.0.0.1", store_info.master_port, is_master=True, wait_for_workers=False)
         assert worker.port == store_info.master_port
 

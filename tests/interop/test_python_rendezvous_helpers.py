@@ -1,4 +1,6 @@
-"""`barrier`, `synchronize`, `get_all`, `create_c10d_store` and ports. Tests run with torch's library and with ours."""
+"""`barrier`, `synchronize`, `get_all`, `create_c10d_store` and ports. Tests that take `lib` run with torch's library and
+with ours.
+"""
 
 import contextlib
 import socket
@@ -227,12 +229,12 @@ def results_and_calls_on_mock_stores(lib):
     return outcomes
 
 
-def test_a_store_whose_wait_takes_only_keys_gets_the_same_calls_as_from_torch():
+def test_our_library_makes_the_same_calls_as_torchs_on_a_store_whose_wait_takes_only_keys():
     assert results_and_calls_on_mock_stores(OURS) == results_and_calls_on_mock_stores(TORCH)
 
 
 @pytest.mark.parametrize("rank", [None, 0, 1])
-def test_a_barrier_on_a_store_whose_wait_takes_only_keys_times_out_as_in_torch(rank):
+def test_our_barrier_whose_wait_times_out_makes_torchs_calls_and_raises_torchs_message(rank):
     def arrive(lib):
         store = MockStore()
         # To find the missing ranks, torch's barrier passes a timeout to `wait`, so `wait` must accept any arguments here.

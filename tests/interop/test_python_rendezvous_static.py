@@ -1,4 +1,4 @@
-"""The static rendezvous: parameters, the round, conflicting nodes. Tests run with torch's library and with ours."""
+"""The static rendezvous: parameters, the round, conflicting nodes. Tests that take `lib` run with torch's library and with ours."""
 
 from datetime import timedelta
 

@@ -60,7 +60,7 @@ COMMON = """
         '''
         sent = []
         def send():
-            # The signal must end the call even if the call has not started to wait yet.
+            # The pause need not be exact: the signal must end the call whether or not the call waits already.
             time.sleep(0.3)
             sent.extend([time.monotonic(), run_delays("self")])
             os.kill(os.getpid(), signal.SIGINT)
@@ -226,6 +226,7 @@ def test_a_node_that_was_interrupted_while_joining_is_not_in_the_round(server):
             except KeyboardInterrupt as interrupt:
                 sys.setprofile(None)
                 frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(interrupt.__traceback__)]
+                # If the signal arrived while `profile` ran, the call may have returned, so it is not counted as raised.
                 print("returned" if returned or "profile" in frames else "raised")
         """,
         server.port,

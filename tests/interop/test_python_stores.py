@@ -40,6 +40,7 @@ def test_a_value_is_returned_as_bytes(stores):
         assert found == expected and type(found) is bytes
     store.set(b"as bytes", "v")
     assert other.get("as bytes") == b"v"
+    # Torch's `set` takes no keyword arguments.
     store.set(key="named", value="v") if stores.name == "ours" else store.set("named", "v")
     assert other.get("named") == b"v"
 
@@ -132,7 +133,7 @@ def test_append_multi_set_and_multi_get_work(stores):
     assert store.has_extended_api() is ("file" not in stores.kind)
 
 
-# Torch's FileStore also lists its internal key `refcount/`, without the first letter. Our store omits it on purpose.
+# Torch's FileStore also lists its internal key `refcount/`, as `efcount/`. Our store omits it on purpose.
 LISTING = [(family, kind) for family, kind in FAMILY_AND_KIND if (family, kind) != ("torch", "file")]
 
 
@@ -399,6 +400,7 @@ def test_a_barrier_opens_when_the_last_caller_has_arrived(stores):
 @for_each(FAMILY_AND_KIND)
 def test_a_barrier_with_too_few_callers_times_out(stores):
     store = stores.make_store()
+    # The timeout error of our TCPStore contains details from the server: see `REPLY_TIMEOUT`.
     short = REPLY_TIMEOUT * 1000 if stores.name == "ours" and "tcp" in stores.kind else 30
     with assert_timeout(stores, str(short)):
         store.barrier("meet", 2, ms(short))
@@ -412,7 +414,7 @@ def test_a_barrier_with_too_few_callers_times_out(stores):
     assert store.get("k") == b"v"
 
 
-# ---- the file ----
+# ---- files, and both families together ----
 
 
 def test_the_last_store_to_close_deletes_the_file(family, tmp_path):

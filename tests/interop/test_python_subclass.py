@@ -1,6 +1,6 @@
 """Stores written in Python, derived from `Store` or from another store class.
 
-Tests run with torch's classes and with ours.
+Tests that take `module` run with torch's classes and with ours.
 """
 
 import gc

@@ -67,7 +67,7 @@ def test_a_server_can_be_given_the_name_of_this_machine(module):
 
 
 def test_a_client_sends_validate_and_ping_at_connect_and_nothing_more(module):
-    # The thread below is a server that replies only to these two requests, and then closes the connection.
+    # The thread below is a server that replies only to the handshake (these two requests) and then closes the connection.
     with socket.create_server(("127.0.0.1", 0)) as listening:
         received = []
 

@@ -272,7 +272,8 @@ def test_our_master_address_is_reachable_and_torchs_may_not_resolve(server, monk
 
 
 def test_torchs_distant_nodes_lose_most_of_their_compare_and_sets(server, monkeypatch):
-    """All nodes read the same state before any node has written, so each time only one compare-and-set succeeds.
+    """All nodes read the same state before any node has written, so only one of their compare-and-sets succeeds. The other
+    nodes read again, and the same happens.
 
     Our nodes need at most three writes each: see the Rust test with the same latency, and the simulator.
     """

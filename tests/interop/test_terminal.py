@@ -108,7 +108,8 @@ def test_a_waiting_static_node_shows_a_live_line(endpoint):
         node.wait_for_screen(r"connection refused \(nothing listens there\)")
         node.type_text("\x03")
         assert node.exit_code() == 128 + signal.SIGINT
-    # The server is a store without a node of rank 0. A node of another rank needs only a store to wait for other nodes.
+    # At this endpoint there is a store but no node of rank 0. A node of another rank can join, because it needs only the
+    # store.
     with Terminal(*static, "--rdzv-endpoint", endpoint, "--node-rank", "1") as node:
         node.wait_for_screen("1 of 2 nodes have joined; gives up in 29")
         node.type_text("\x03")

@@ -35,7 +35,7 @@ def supervise(request):
 
 
 def serve():
-    """Forks a process for each request. Returns only in a forked process that becomes torchrun, with its request."""
+    """Forks a process for each request. Returns only in processes that become torchrun, and returns their request there."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     for line in sys.stdin:

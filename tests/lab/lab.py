@@ -252,7 +252,7 @@ class Process:
 
 
 def parents():
-    """Returns the parent's process id of every process on this machine, by process id."""
+    """Returns a dictionary from the id of each process on this machine to the id of its parent."""
     found = {}
     for directory in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

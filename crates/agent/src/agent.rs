@@ -372,8 +372,8 @@ impl Agent {
                     Event::PeerFailed
                 }
             },
-            // When all nodes have finished, the host of the store waits up to 10 s until every node has read this. A
-            // node that loses the store before it has read this does not know whether all nodes have finished.
+            // A node learns from the store that all nodes have finished. The host of the store waits up to 10 s until
+            // every node has read that. A node that loses the store earlier does not know whether all have finished.
             Message::Finished(_, RoundEnd::StoreLost) => {
                 self.error = Some(AgentError::Unfinished);
                 Event::StoreLost

@@ -1,5 +1,5 @@
 //! Announcements between our agents: a node restarts its workers, or the job has failed. They are keys in the store of
-//! the round, which torch's agents never read.
+//! the round. Torch's agents never read these keys.
 //!
 //! | key | value |
 //! |---|---|
@@ -54,8 +54,9 @@ pub(crate) fn announce(store: &dyn Store, failure: &Failure, is_final: bool) -> 
     store.set(ANNOUNCED, b"1")
 }
 
-/// Requests that all nodes of the round report that they are alive, and waits until they have or the timeout has
-/// passed. In a round without torch's nodes, the timeout is long enough to notice that a lost node sends no heartbeats.
+/// Requests that all nodes of the round report that they are alive. Waits until all have reported, or until the timeout
+/// has passed. In a round without torch's nodes, the timeout is long enough to notice that a lost node sends no
+/// heartbeats.
 pub(crate) fn await_alive(store: &dyn Store, nodes: u64, are_all_ours: bool) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));

@@ -18,8 +18,8 @@ pub struct LaunchConfig {
     /// The parameters of the rendezvous: backend, endpoint, run id, numbers of nodes, and the address of this node.
     pub rendezvous: RendezvousParameters,
     /// Whether the workers run in one round only, like the command of `rallypoint join`. Such workers are never
-    /// restarted, and their exit does not end the job of the other nodes. The agent forwards its signals to them and
-    /// sends no SIGKILL after a grace. `nproc_per_node` may be 0.
+    /// restarted, and their exit does not end the job of the other nodes. A signal that the agent receives while they
+    /// run is only forwarded to them, without a SIGKILL after a grace. `nproc_per_node` may be 0.
     pub runs_once: bool,
     /// The restart budget: how often the workers may be restarted after a failure.
     pub max_restarts: u32,

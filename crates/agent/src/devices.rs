@@ -56,7 +56,7 @@ impl Machine<'_> {
                 "--nproc-per-node xpu: XPU devices can't be counted without torch; pass their number".into(),
             )),
             _ => Err(AgentError::Config(format!(
-                "Unsupported nproc_per_node value: {name} (a number, or one of auto, cpu, gpu)"
+                "Unsupported nproc_per_node value: {name} (expected a number, auto, cpu or gpu)"
             ))),
         }
     }
@@ -155,7 +155,7 @@ fn filter_visible(gpus: Vec<Gpu>, list: Option<String>) -> Vec<Gpu> {
     let mut selected = Vec::new();
     for item in list.split(',').map(str::trim) {
         if item.starts_with("MIG-") {
-            // The item is a part of a GPU. No file contains which GPU it belongs to.
+            // The item is a part of a GPU. No file shows which GPU it belongs to.
             selected.push(Gpu { address: None, uuid: Some(item.into()) });
             continue;
         }

@@ -1,4 +1,5 @@
-//! Errors of the log files and the event log, such as a full disk. They are reported once and never end the job.
+//! Errors of the log files and the event log that do not end the job: a full disk at the start, and all errors while
+//! workers run. Each log reports only its first error.
 
 use std::io;
 use std::path::Path;

@@ -52,7 +52,7 @@ pub enum AgentError {
     /// A file or directory could not be created, read or written.
     #[error("cannot {doing} {path:?}: {source}")]
     File {
-        /// What the agent did, as a verb: `create`.
+        /// What the agent tried to do, as a verb: `create`.
         doing: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -65,7 +65,7 @@ pub enum AgentError {
     /// A system call failed.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What the agent did, as a verb: `open a pipe`.
+        /// What the agent tried to do, as a verb: `open a pipe`.
         doing: String,
         /// The error of the system.
         source: io::Error,

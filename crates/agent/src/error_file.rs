@@ -66,8 +66,9 @@ fn read_text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes a worker's failure and its exit code to the agent's error file `to`. Copies the worker's own error file if it
-/// is on this machine and has a message. Otherwise, the content follows from `failure`.
+/// Writes a worker's failure to the agent's error file `to`. Copies the worker's own error file if it is on this
+/// machine and has a message. Otherwise, the content follows from `failure`. Adds the exit code, unless the `message`
+/// of the copied file is a string, which has no field for it.
 pub fn write_failure_file(failure: &Failure, to: &Path) {
     let recorded = failure.error_file.as_deref().and_then(|path| read_text(Path::new(path)));
     let recorded = recorded.and_then(|text| serde_json::from_str::<Map<String, Value>>(&text).ok());

@@ -34,8 +34,8 @@ enum Sink {
     File(File, PathBuf),
 }
 
-/// Standard error as an event log. A thread writes it, so that the agent continues if the reader of standard error
-/// stops reading.
+/// Standard error as an event log. A thread writes the lines, so that the agent continues if the reader of standard
+/// error stops reading.
 struct Console {
     lines: Option<SyncSender<String>>,
     ended: Receiver<()>,

@@ -74,6 +74,8 @@ fn become_worker(agent: Pid, has_own_session: bool, program: &OsStr, args: &[OsS
 pub(crate) struct ExecErrors {
     socket: UnixDatagram,
     name: String,
+    /// The process id and error number of each error that was received and not taken yet.
+    received: Vec<(u32, i32)>,
 }
 
 impl ExecErrors {
@@ -83,7 +85,7 @@ impl ExecErrors {
         let name = format!("rallypoint-{}-{random:016x}", getpid().as_raw_nonzero());
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         socket.set_nonblocking(true)?;
-        Ok(ExecErrors { socket, name })
+        Ok(ExecErrors { socket, name, received: Vec::new() })
     }
 
     /// Returns a command that starts a process which becomes a worker with this program.
@@ -94,19 +96,16 @@ impl ExecErrors {
         command
     }
 
-    /// Returns why the process with this id could not execute its program, if it has reported that. Discards the errors
-    /// of other processes.
-    pub(crate) fn take(&self, pid: u32) -> Option<io::Error> {
+    /// Returns why the process with this id could not execute its program, if it has reported that.
+    pub(crate) fn take(&mut self, pid: u32) -> Option<io::Error> {
         let mut bytes = [0; 16];
-        let mut found = None;
         while let Ok(8) = self.socket.recv(&mut bytes) {
             let word =
                 |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            if word(0) as u32 == pid {
-                found = Some(io::Error::from_raw_os_error(word(4)));
-            }
+            self.received.push((word(0) as u32, word(4)));
         }
-        found
+        let index = self.received.iter().position(|(process, _)| *process == pid)?;
+        Some(io::Error::from_raw_os_error(self.received.swap_remove(index).1))
     }
 
     fn report(name: &str, error: &io::Error) -> io::Result<()> {
@@ -123,14 +122,14 @@ mod tests {
 
     #[test]
     fn an_error_is_returned_once_for_the_process_that_reported_it() {
-        let errors = ExecErrors::open().unwrap();
+        let mut errors = ExecErrors::open().unwrap();
         assert!(errors.take(std::process::id()).is_none());
         let error = io::Error::from(rustix::io::Errno::NOENT);
         ExecErrors::report(&errors.name, &error).unwrap();
-        assert!(errors.take(1).is_none(), "an error of another process is discarded");
-        ExecErrors::report(&errors.name, &error).unwrap();
+        assert!(errors.take(1).is_none(), "another process reported the error");
         let taken = errors.take(std::process::id()).unwrap();
         assert_eq!(taken.kind(), io::ErrorKind::NotFound);
+        assert!(errors.take(std::process::id()).is_none());
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(crate) struct Formation {
     pub(crate) round: RendezvousInfo,
     /// The ranks of this node's workers.
     pub(crate) ranks: AssignedRanks,
-    /// The highest number of restarts after failures that a node of this round has counted.
+    /// The number of restarts after failures. If the nodes of this round publish their counts, it is the highest one.
     pub(crate) restarts: u32,
     /// The group ranks of the nodes that run, or may run, torch's agent.
     pub(crate) torch_nodes: Vec<u64>,

@@ -46,8 +46,8 @@ use crate::logs::{random_suffix, remove_unused};
 /// The prefix of the agent's `argv[0]`. The process id of the outer process and the suffix of the temporary directory
 /// follow.
 const AGENT_PREFIX: &str = "agent-of:";
-/// The prefix of `argv[0]` of an agent that cleans up after its outer process was killed. The process id of the agent
-/// and the same suffix follow.
+/// The prefix of `argv[0]` of an agent whose outer process has exited, so that the agent cleans up. The process id of
+/// the agent and the same suffix follow.
 const CLEANUP_PREFIX: &str = "cleanup-of:";
 /// How long killed processes may take to exit.
 const KILL_GRACE: Duration = Duration::from_secs(5);

@@ -40,8 +40,8 @@ impl Joiner {
         self.handler.get()
     }
 
-    /// Makes the thread that joins give up. Returns whether there is a handler, which means that the node may have to
-    /// leave.
+    /// Makes the joining thread give up. Returns whether a handler exists. If one does, the node may have to leave the
+    /// rendezvous.
     pub(crate) fn give_up(&self) -> bool {
         self.is_giving_up.store(true, Ordering::SeqCst);
         let handler = self.handler.get();

@@ -14,14 +14,14 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// Why the agent could not continue. Set if the verdict is `Error`.
     pub error: Option<AgentError>,
-    /// The workers of this node that failed in the last start, in the order in which the agent noticed it. Workers that
-    /// the agent stopped are not included.
+    /// The workers of this node that failed in the last start, in the order in which the agent noticed their exits.
+    /// Workers that the agent stopped are not included.
     pub failures: Vec<Failure>,
     /// The first failure of the job, on any node.
     pub first_failure: Option<Failure>,
     /// The nodes that may have ended the job, if it failed on another node and no node reported a failure.
     pub suspects: Vec<String>,
-    /// How the worker that exited last ended.
+    /// The exit code or signal of the last worker that exited.
     pub last_exit: Option<Exit>,
     /// The number of restarts after a failure.
     pub restarts: u32,
@@ -31,7 +31,7 @@ pub struct Outcome {
     pub group: Option<(u64, u64)>,
     /// The first rank of this node's workers and the world size in the last round.
     pub world: Option<(u64, u64)>,
-    /// Why output of the workers or events are missing from the log files, usually because of a full disk.
+    /// Why the log files lack output of the workers, or events. Usually the disk is full.
     pub log_errors: Vec<String>,
     /// The duration of the run.
     pub ran: Duration,

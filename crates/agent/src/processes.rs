@@ -21,7 +21,8 @@ use crate::worker::WorkerPlan;
 pub(crate) struct Processes {
     /// The socket for errors of processes that could not execute their program.
     errors: ExecErrors,
-    /// Whether this process has an outer process. It is then a child subreaper, and each worker has its own session.
+    /// Whether this process has an outer process. If so, this process is a child subreaper, and each worker has its own
+    /// session.
     is_guarded: bool,
     running: Vec<Running>,
 }

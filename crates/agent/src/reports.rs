@@ -1,4 +1,4 @@
-//! Reads from the store of a round how many of its nodes have finished.
+//! Reads from a round's store how many nodes of the round have finished.
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ impl StuckWorkers {
 
 fn is_uninterruptible(pid: u32) -> bool {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The process name, in parentheses, may contain anything.
+    // The state follows the process name, which is in parentheses and may itself contain a `)`.
     let end = stat.iter().rposition(|byte| *byte == b')');
     end.is_some_and(|end| stat.get(end + 2) == Some(&b'D'))
 }

@@ -55,7 +55,7 @@ pub(crate) fn plan(
 }
 
 /// Returns the program and arguments of one worker. `${local_rank}` is substituted in the arguments, but not in the
-/// name of the program, and not for workers that run once.
+/// name of the program. If `config.runs_once`, nothing is substituted.
 pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(OsString, Vec<OsString>)> {
     let command = &config.command;
     let python = |interpreter: &OsStr, flags: &[&str]| {

@@ -78,7 +78,7 @@ impl BenchError {
         }
     }
 
-    /// Returns whether no other workload can run after this error.
+    /// Returns whether this error ends the whole run, and not only the workload.
     pub fn ends_the_run(&self) -> bool {
         matches!(
             self,

@@ -70,7 +70,7 @@ impl Exchange {
         self.without_reply(request)
     }
 
-    /// Adds a PING. The server replies to it after it has executed the requests before it.
+    /// Adds a PING. The server replies to the PING after it has executed the earlier requests of the batch.
     pub(crate) fn ping(mut self) -> Exchange {
         const NONCE: u32 = 0x0072_7062;
         let requests = self.requests;

@@ -28,8 +28,8 @@ impl Latencies {
         self.total
     }
 
-    /// Returns the latency that a share of all measurements, from 0 to 1, does not exceed. Returns `None` without
-    /// measurements.
+    /// Returns a latency that the given share of the measurements does not exceed. `share` is between 0 and 1. Returns
+    /// `None` if there are no measurements.
     pub(crate) fn percentile(&self, share: f64) -> Option<Duration> {
         let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;

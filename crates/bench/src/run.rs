@@ -18,7 +18,8 @@ use crate::report::Outcome;
 use crate::steady::{Batches, SteadyLoad};
 use crate::workload::{Kind, SizeUnit, Workload};
 
-/// The maximum number of connections that the run opens at the same time, if opening them is not measured.
+/// The maximum number of connections whose handshake is under way at the same time. It does not apply to the workload
+/// `connect`, which measures how long opening takes.
 const MAX_CONNECTING: usize = 256;
 /// The number of file descriptors that the process needs in addition to the connections.
 const OTHER_FILES: usize = 16;
@@ -34,7 +35,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Connects to the server. A load ends within 100 ms after `interrupted` becomes true, and the keys of its workload
+    /// Connects to the server. A load ends within 200 ms after `interrupted` becomes true, and the keys of its workload
     /// are deleted.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ pub(crate) struct Batches {
 }
 
 /// The approximate limit on the length of all batches together, in bytes. Workloads with large values use fewer keys to
-/// stay below it. One batch of `in_flight` requests is always encoded, even if it is longer.
+/// stay below it. One batch of `in_flight` requests is always encoded, even if it exceeds the limit.
 const MAX_ENCODED_BYTES: usize = 32 << 20;
 
 impl Batches {

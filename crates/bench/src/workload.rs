@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_or_size_is_refused_with_the_valid_ones() {
+    fn the_error_for_a_wrong_name_or_size_describes_the_valid_ones() {
         for (text, why) in [
             ("put", "the workloads are add,get"),
             ("add-3", "has no size"),

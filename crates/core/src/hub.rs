@@ -173,7 +173,7 @@ pub struct Hub<L = ()> {
     pass: Option<usize>,
     /// The numbers of reads and of bytes read since replies were last sent.
     batch: (usize, usize),
-    /// Connections that may have a running deadline. [`Hub::sweep`] removes connections without one.
+    /// Connections that may have a running deadline. [`Hub::sweep`] removes connections without one from this set.
     watched: BTreeSet<usize>,
     uploads: Uploads,
     input_bytes: usize,
@@ -450,8 +450,8 @@ impl<L: EffectLog> Hub<L> {
         assert_eq!(sum(waiting), self.uploads.waiting());
         for (_, connection) in &self.connections {
             let session = &connection.session;
-            // The decoder detects that a request is too long only when all 8 bytes of the length that exceeds the limit
-            // have arrived.
+            // The decoder detects that a request is too long only when the length field that makes it too long has
+            // arrived. Up to 7 of the 8 bytes of that field may be buffered beyond the limit.
             let max = self.limits.frame_len + size_of::<u64>() - 1;
             let len = session.buffered_bytes() - session.backlog_bytes();
             assert!(len <= max, "{len} bytes of one request");

@@ -135,9 +135,9 @@ server {
     /// Minimum rate of an incomplete request in each [`Limits::partial_grace`], in bytes per second. A slower
     /// connection is closed.
     pub partial_rate: usize = KIB, with_unit;
-    /// Maximum number of bytes in incomplete requests of all connections together. Large requests share three quarters
-    /// of it, first come first served. Beyond the limit the connection with the largest incomplete request is closed.
-    /// Torch: unlimited, and aborted uploads leak.
+    /// Maximum number of bytes in incomplete and deferred requests of all connections together. Large requests share
+    /// three quarters of it, first come first served. Beyond the limit the connection with the most such bytes is
+    /// closed. Torch: unlimited, and aborted uploads leak.
     pub input_total: usize = 256 * MIB, with_unit;
     /// Maximum time between two bytes of a large request while other large requests wait for their share. Torch:
     /// unlimited.
@@ -184,9 +184,9 @@ unlisted {
     pub reply_len: usize = 64 * MIB;
     // After a network outage, the retransmission backoff of TCP may have grown to 1 min. A call that may be repeated
     // therefore abandons its connection early, and reconnects until the server replies.
-    /// Maximum time for which the server's host may acknowledge nothing during a repeatable call. After it the client
+    /// Maximum time for which sent data or probes may stay unacknowledged during a repeatable call. After it the client
     /// repeats the call over a new connection. A stopped server process does not trigger it, because the kernel
-    /// acknowledges for the process. Other calls use [`Limits::user_timeout`]. Torch: none, until TCP gives up after
+    /// acknowledges for the process. Other calls use [`Limits::user_timeout`]. Torch: unlimited, but TCP gives up after
     /// about 15 min.
     pub client_user_timeout: Duration = Duration::from_secs(10);
     /// Length of the longest request that uses [`Limits::client_user_timeout`]. A longer request may exceed the socket

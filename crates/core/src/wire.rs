@@ -2,10 +2,10 @@
 //!
 //! This module parses and encodes. It never decides what a request does.
 //!
-//! Frames have no length prefix, so a decoder finds the end of a frame only by parsing it. If a frame arrives in
-//! pieces, [`RequestDecoder`] and [`ReplyDecoder`] parse each item of its list once, and its other operands again with
-//! each piece. They check each announced length against its limit before they allocate memory for it. A [`Request`]
-//! borrows from the bytes that arrived.
+//! Frames have no length prefix, so a decoder finds the end of a frame only by parsing it. When another piece of a
+//! frame arrives, [`RequestDecoder`] and [`ReplyDecoder`] skip the list items that they have already parsed, and parse
+//! all other operands again. They check each announced length against its limit before they allocate memory for it. A
+//! [`Request`] borrows from the bytes that arrived.
 
 mod decoder;
 mod list;

@@ -64,7 +64,7 @@ fn closed(net: &mut Loopback) -> Vec<CloseReason> {
 // ---- one reply per request, in order ----
 
 #[test]
-fn a_cancel_gets_its_reply_before_an_earlier_get_behind_a_wait() {
+fn a_cancel_overtakes_a_get_that_is_deferred_behind_a_wait() {
     let mut net = server(Limits::default());
     let id = client(&mut net);
     exchange(&mut net, id, &[set(b"/k", b"v")]);
@@ -110,7 +110,7 @@ fn a_multi_set_is_applied_once_when_its_last_byte_arrives() {
         let keys = if at + 1 == bytes.len() { 2 } else { 0 };
         assert_eq!(net.hub.snapshot().keys, keys, "after byte {at}");
     }
-    // The hub does not apply the request again when it reads again.
+    // A further read from `slow` does not apply the request a second time.
     exchange(&mut net, other, &[set(b"/a", b"newer")]);
     net.send(slow, &[]);
     assert_eq!(net.hub.snapshot().get(b"/a").map(|value| value.to_vec()), Some(b"newer".to_vec()));
@@ -232,8 +232,8 @@ fn uploads_share_one_budget_first_come_first_served() {
     let ids: Vec<_> = (0..3).map(|_| client(&mut net)).collect();
     ids.iter().for_each(|id| net.send(*id, &upload[..100_000]));
     net.hub.check_invariants();
-    // One upload of 8 MiB fits into the budget of 12 MiB. The hub reads the second upload only after the first one is
-    // complete.
+    // The budget is 12 MiB, three quarters of `input_total`, so one upload of 8 MiB fits into it. The hub reads the
+    // second upload only after the first one is complete.
     net.send(ids[1], &upload[100_000..]);
     assert_eq!(net.hub.snapshot().keys, 0);
     net.send(ids[0], &upload[100_000..]);
@@ -520,7 +520,7 @@ fn a_job_does_not_expire_while_a_client_that_used_its_keys_is_connected() {
 }
 
 #[test]
-fn a_connection_keeps_only_the_job_whose_keys_it_used_last() {
+fn a_connection_prevents_only_the_job_whose_keys_it_used_last_from_expiring() {
     let mut net = expiring();
     let id = client(&mut net);
     exchange(&mut net, id, &[set(b"/torch.rendezvous.a.0/k", b""), set(b"/torch.rendezvous.b.0/k", b"")]);

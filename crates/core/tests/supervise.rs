@@ -120,7 +120,8 @@ struct World {
     restarts: u32,
     /// Whether a restart was counted since the last round was joined.
     has_new_restart: bool,
-    /// The number of restarts after which the next round had lost a node. They do not count towards the restart budget.
+    /// The number of restarts after which the next round lacked a node of the round before. They do not count towards
+    /// the restart budget.
     excused: u32,
     checks_peers: bool,
     /// The number of the first node of the last round.
@@ -323,7 +324,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn after_any_events_signals_end_the_run_and_no_process_is_left(
+    fn three_signals_end_the_run_after_any_events_and_no_process_is_left(
         workers in 1..4u32,
         max_restarts in 0..3u32,
         shutdown in 0..40_000u64,

@@ -36,7 +36,7 @@ fn conversations() -> Vec<Conversation> {
             _ => panic!("not a line of a transcript: {line}"),
         }
     }
-    assert!(conversations.len() > 20, "the recording has shrunk to {}", conversations.len());
+    assert!(conversations.len() > 20, "the recording has only {} conversations", conversations.len());
     conversations
 }
 
@@ -103,7 +103,7 @@ fn replies<'a>(
             }
             replies.push(reply);
         }
-        assert!(piece.is_empty(), "{name}: the server sends more than the replies");
+        assert!(piece.is_empty(), "{name}: the server sent bytes after the last reply");
     }
     assert!(!decoder.is_mid_reply(), "{name}: the stream ends within a reply");
     let missing: Vec<_> = kinds.collect();
@@ -175,7 +175,7 @@ fn recorded_replies_reencode_to_the_same_bytes_for_every_cut() {
 }
 
 #[test]
-fn a_canceled_wait_gets_one_reply_and_two_if_its_wake_up_crosses_the_cancel() {
+fn a_canceled_wait_gets_one_reply_or_two_if_its_wake_up_crosses_the_cancel() {
     let waits = |name: &str| {
         let recorded = conversations();
         let conversation = recorded

@@ -196,8 +196,8 @@ fn disconnecting_waiters_is_linear() {
     assert_linear(CLIENTS, |n| {
         let mut engine = engine_with_waiters(n);
         let timer = CpuTimer::start();
-        // The clients disconnect from the middle of the list outwards. A search from either end of the list would take
-        // longest there.
+        // The clients of the first half disconnect from the middle of the list to its start, and then those of the
+        // second half from the middle to the end. A search from either end of the list would be quadratic.
         (1..=n / 2).rev().chain(n / 2 + 1..=n).for_each(|at| engine.handle_disconnect(client(at)));
         assert_eq!(engine.snapshot().blocked, 0);
         timer.elapsed()

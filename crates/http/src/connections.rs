@@ -19,7 +19,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 16;
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum duration of a connection, including the time that the snapshot takes.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause after accepting a connection failed, for example because the process has too many open files.
+/// The pause after a failure to accept a connection, for example because the process has too many open files.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// The size of the buffer for a request. A request whose header is longer is refused.
 const MAX_REQUEST_BYTES: usize = 8 * 1024;
@@ -46,8 +46,7 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router) -> Infallible {
     }
 }
 
-/// Answers one request. A client that sends no request, or one that is malformed or too long, gets a 4xx status or no
-/// response.
+/// Answers one request. A client whose request is missing, malformed or too long gets a 4xx status or no response.
 async fn serve_connection(stream: TcpStream, routes: Router) -> Option<()> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);

@@ -34,7 +34,8 @@ pub struct HealthServer {
 }
 
 impl HealthServer {
-    /// Starts a server that answers every GET on `listener` with a snapshot as JSON and refuses other methods.
+    /// Starts a server that answers every GET on `listener` with a snapshot as JSON. A HEAD gets the same response
+    /// without the body. Other methods are refused.
     ///
     /// `snapshot` returns the state of an event loop. It may block up to the given time, and returns `None` if the
     /// event loop does not answer within that time.

@@ -80,7 +80,8 @@ pub(crate) fn sleep(duration: Duration) -> bool {
     rallypoint_store::sleep(duration, signal_cancellation().as_ref())
 }
 
-/// Cancels the current call if `error` is not an `Exception`, as with `KeyboardInterrupt` and `SystemExit`.
+/// Cancels the current call if `error` does not derive from `Exception`. That holds for `KeyboardInterrupt` and
+/// `SystemExit`.
 ///
 /// `error` comes from Python code that the call runs, such as a store written in Python. Without this function, the
 /// Rust code in between would treat it as a failure of that store.

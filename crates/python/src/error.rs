@@ -47,7 +47,7 @@ pub(crate) fn with_hint(error: &StoreError, text: String) -> String {
 /// The maximum number of keys that a timeout message lists. Torch lists all of them, which can be 100,000.
 const MAX_NAMED_KEYS: usize = 64;
 
-/// Converts an error of a call that waited for `timeout`. The message of a timeout starts with torch's message.
+/// Converts an error of a call that had this timeout. If the call timed out, the message starts with torch's message.
 pub(crate) fn wait_error_to_python(py: Python<'_>, error: StoreError, timeout: Timeout) -> PyErr {
     let StoreError::Call { context, failure: Failure::Timeout(awaited) } = &error else {
         return to_python(py, error);

@@ -1,4 +1,5 @@
-//! The rendezvous for Python: nodes, the cell (a key of a store) with their shared state, and functions around a store.
+//! The native part of the Python rendezvous: nodes, the cell (one key of a store) that contains their shared state, and
+//! functions that use a store.
 //!
 //! The public API is written in Python, in `python/rallypoint/elastic`, and calls this module.
 

@@ -29,9 +29,9 @@ const EXAMPLES: &str = "  \
 
 /// Measure the throughput and latencies of a TCPStore server, torch's or ours
 ///
-/// Steady workloads keep --connections connections busy, with batches of --in-flight requests on each: add, get, set,
-/// check, wait (for keys that are present) and compare_set. get-8MiB and set-8MiB use values of that size. wait-10000,
-/// check-10000, multi_get-10000 and multi_set-10000 have that number of keys in one request.
+/// Steady workloads keep --connections connections busy. Each connection sends batches of --in-flight requests: add,
+/// get, set, check, wait (for keys that are present) or compare_set. get-8MiB and set-8MiB use values of that size.
+/// wait-10000, check-10000, multi_get-10000 and multi_set-10000 have that number of keys in one request.
 ///
 /// Collective workloads run many clients once: cancel-2000 (each client waits for 64 absent keys, then all cancel), connect-10000
 /// (all connect together), bootstrap-1024 (each client sets its key and gets the keys of all) and barrier-10000 (all clients add

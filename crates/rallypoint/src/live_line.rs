@@ -58,7 +58,7 @@ pub(crate) fn clear() {
     lock().clear();
 }
 
-/// Clears the line, and prevents that it is shown again. Call this before the process exits.
+/// Clears the line, and makes later calls of [`show`] do nothing. Call this before the process exits.
 pub(crate) fn end() {
     let mut line = lock();
     line.clear();

@@ -102,7 +102,7 @@ pub(crate) fn write_json_error(text: &str) {
     tracing::subscriber::with_default(line, || tracing::error!("{text}"));
 }
 
-/// Returns the level of `RALLYPOINT_LOG`. If the value is not a level, prints that and returns the default.
+/// Returns the level of `RALLYPOINT_LOG`. If the value is not a level, prints an error and returns the default.
 fn level_from_environment() -> LevelFilter {
     let text = std::env::var_os("RALLYPOINT_LOG").unwrap_or_default();
     if text.is_empty() {

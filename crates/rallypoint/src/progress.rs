@@ -79,7 +79,7 @@ impl Observer for Progress {
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
-        // For these reasons the node acts immediately instead of waiting.
+        // A node with one of these reasons does not wait. It acts immediately.
         if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
             return;
         }

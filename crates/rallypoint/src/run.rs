@@ -76,7 +76,7 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
     let environment = FlagEnvironment(&variable);
     let result = log_level(&args, &environment).and_then(|level| {
         let plan = plan(&args, line, &environment)?;
-        // The agent skips this check, because the outer process has made it before it started the agent.
+        // The agent skips this check, because the outer process made the check before it started the agent.
         if !rallypoint_agent::is_agent() {
             script::check(&plan.config, &environment)?;
         }

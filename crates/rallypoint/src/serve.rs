@@ -256,7 +256,7 @@ impl End {
     }
 }
 
-/// Waits for a signal, or until the server has stopped by itself, because the process must not outlive its server.
+/// Waits until a signal arrives or the server has stopped by itself. The process must not outlive its server.
 fn wait_for_end(mut signals: Signals, is_running: impl Fn() -> bool) -> End {
     let (sender, receiver) = channel();
     std::thread::spawn(move || signals.forever().next().map(|signal| sender.send(signal)));

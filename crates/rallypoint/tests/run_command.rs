@@ -87,7 +87,7 @@ fn workers_run_and_leave_no_temporary_files() {
 }
 
 #[test]
-fn a_failure_report_names_the_signal_the_node_and_the_last_lines_of_stderr_and_the_logs_are_kept() {
+fn after_a_failure_the_logs_are_kept_and_the_report_names_signal_node_and_last_lines_of_stderr() {
     let workspace = Workspace::new();
     let script = "if [ $RANK = 1 ]; then echo last words >&2; kill -SEGV $$; fi; sleep 100";
     let done = workspace.workers("2", &["-r", "3", "--log-dir", "logs", "--end-report", "end.json"], script);
@@ -351,7 +351,7 @@ fn events_are_written_to_the_event_log() {
     for name in ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"] {
         assert!(names.iter().any(|found| found == &format!("torchelastic.worker.status.{name}")), "{events}");
     }
-    // A failed rendezvous is written as an event, too, as by torch's agents.
+    // Like torch's agents, `rallypoint run` also writes an event for a failed rendezvous.
     let late = ["--rdzv-conf", "join_timeout=1", "--nnodes", "2", "--rdzv-backend", "c10d"];
     let endpoint = ["--rdzv-endpoint", "127.0.0.1:0", "--event-log", "late"];
     assert_eq!(workspace.workers("1", &[&late[..], &endpoint].concat(), "true").status.code(), Some(1));

@@ -23,7 +23,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs `rallypoint serve` and waits until it exits. With these arguments, it must exit without a signal.
+/// Runs `rallypoint serve` and waits until it exits. `args` must make it exit by itself.
 fn run(args: &[&str]) -> Output {
     command(args).output().expect("the binary starts")
 }
@@ -143,7 +143,7 @@ fn the_server_prints_its_address_and_exits_with_0_on_sigterm_and_sigint() {
 }
 
 #[test]
-fn a_port_in_use_is_named_with_a_hint_and_exits_with_1() {
+fn the_server_exits_with_1_and_a_hint_if_its_port_is_in_use() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&["--listen", &address]);
@@ -398,7 +398,7 @@ fn a_log_without_a_reader_does_not_delay_the_exit() {
 }
 
 #[test]
-fn a_failure_to_print_the_limits_exits_with_1() {
+fn the_command_exits_with_1_if_it_cannot_print_the_limits() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a file");
     let output =
         command(&["--list-limits"]).stdout(full).stderr(Stdio::piped()).output().expect("the binary starts");

@@ -241,7 +241,7 @@ fn a_closed_output_pipe_is_not_an_error() {
     assert_eq!(output.status.code(), Some(0), "a closed pipe is not an error");
 }
 
-/// Returns both ends of a new pseudoterminal: the end of the test, and the end of the command.
+/// Creates a pseudoterminal. Returns the side for the test and the side for the command.
 fn terminal() -> (File, File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");

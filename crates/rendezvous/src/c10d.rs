@@ -34,7 +34,8 @@ const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(1);
 /// The shortest time that a read waits for the state before it checks whether the key exists, unless the timeout of the
 /// store is shorter. [`C10dBackend::new`] creates the key, so it is absent only if it was deleted.
 const MIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest time that a read waits. Between the two bounds, it waits eight times as long as the last read took.
+/// The longest time that a read waits before that check. Between the two bounds, it waits eight times as long as the
+/// last read took.
 const MAX_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl C10dBackend {
@@ -95,7 +96,7 @@ impl C10dBackend {
         self.store.compare_set(&self.key, b"", &last).map(drop).map_err(|source| self.failed(source))
     }
 
-    /// Removes the keys of an earlier job with the same run id whose state was deleted.
+    /// Removes the keys that an earlier job with the same run id has left, if the state of that job was deleted.
     ///
     /// If these keys stayed, nodes that had announced themselves for the earlier job would be added to the new one, and
     /// the nodes of the new job would use the old address of the workers' store. The removal stops once there is a
@@ -136,8 +137,8 @@ impl C10dBackend {
     /// Returns the error to report if the server refused to store `state`, or `None` if `source` has another cause.
     ///
     /// Our server accepts only states under this key and closes the connection of a client that writes anything else. A
-    /// refusal is recognized by three conditions: the bytes are not a state, the server still replies, and the bytes
-    /// are not stored.
+    /// refusal is recognized by four conditions: the outcome of the write is indeterminate, the bytes are not a state,
+    /// the server still replies, and the bytes are not stored.
     fn refusal(&self, state: &[u8], source: &StoreError) -> Option<RendezvousError> {
         let Some(Failure::Indeterminate(_)) = source.failure() else { return None };
         let source = pickle::decode(state, &self.limits).err()?;

@@ -160,8 +160,8 @@ fn find_missing(store: &dyn Store, prefix: &str, world_size: u64, deadline: &Dea
     }
 }
 
-/// Returns which of these keys exist. The error of a wait that times out contains that for all keys, which takes fewer
-/// round trips than one check per key.
+/// Returns which of these keys exist. If a wait for all keys times out, its error contains which of them exist. One
+/// such wait takes fewer round trips than one check per key.
 fn are_present(store: &dyn Store, keys: &[String], deadline: &Deadline) -> Result<Vec<bool>> {
     let names: Vec<_> = keys.iter().map(String::as_str).collect();
     match store.wait_for(&names, Some(Duration::from_millis(1))) {

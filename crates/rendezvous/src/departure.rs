@@ -1,4 +1,4 @@
-//! Removes a node from its rendezvous from another process, after the node's own process was killed.
+//! Lets another process remove a node from its rendezvous after the node's own process was killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +45,8 @@ impl Departure {
         }
     }
 
-    /// Removes the node from the rendezvous, so that the other nodes need not wait for `keep_alive_interval` ×
-    /// `keep_alive_max_attempt` without its heartbeats.
+    /// Removes the node from the rendezvous. Otherwise the other nodes would remove it only after `keep_alive_interval`
+    /// × `keep_alive_max_attempt` without a heartbeat.
     ///
     /// # Errors
     ///

@@ -141,8 +141,8 @@ impl DynamicRendezvousHandler {
 
     /// Removes the node of another process from the rendezvous.
     ///
-    /// That process may have announced the node for the next round. So if the state contains the node, leaving also
-    /// retracts an announcement, whether or not there is one.
+    /// That process may have announced the node for the next round, which this process can't know. So if the state
+    /// contains the node, this function always retracts an announcement. If there is none, that has no effect.
     pub(crate) fn leave_from_another_process(&self) -> Result<()> {
         let state = self.driver.read_state()?;
         if state.has(self.node()) {

@@ -73,8 +73,8 @@ pub(crate) fn check_specified(endpoint: &Endpoint) -> Option<String> {
     })
 }
 
-/// Returns whether `text` is an IPv6 address whose last part can't be a port. `::1` is one. `::1:29400` is also an
-/// address, but users mean 29400 as the port, and torch parses it that way.
+/// Returns whether `text` is an IPv6 address whose last part can't be a port, because the text before it is no address.
+/// `::1` is one. `::1:29400` is also an IPv6 address, but users mean 29400 as the port, and torch parses it that way.
 fn is_bare_address(text: &str) -> bool {
     let is_address = |text: &str| text.parse::<Ipv6Addr>().is_ok();
     is_address(text) && text.rsplit_once(':').is_none_or(|(host, _)| !is_address(host))
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_for_a_malformed_endpoint_names_the_part() {
+    fn the_error_for_a_malformed_endpoint_names_the_malformed_part() {
         for text in ["h:", "h:65536", "h:99999", "h:-1", "h: 1", "h:1x"] {
             let error = parse_rendezvous_endpoint(text, 1).unwrap_err().to_string();
             assert!(error.contains("The port number of the rendezvous endpoint"), "{text:?}: {error}");

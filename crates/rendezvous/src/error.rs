@@ -136,7 +136,7 @@ pub enum RendezvousError {
         /// How long this node waited.
         waited: Duration,
     },
-    /// Two nodes of a static rendezvous have the same rank or different numbers of nodes.
+    /// Two nodes of a static rendezvous were started with the same rank or with different numbers of nodes.
     #[error("the static rendezvous {run_id:?} failed: {conflict}")]
     Conflict {
         /// The run id.

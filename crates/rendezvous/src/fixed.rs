@@ -160,7 +160,8 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Returns another handle to the store of the rendezvous, or `None` before all nodes have joined.
+    /// Returns another handle to the store of the rendezvous, or `None` before all nodes have joined. Blocks while
+    /// `next_rendezvous` is pending.
     pub fn store(&self) -> Option<TcpStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
     }
@@ -290,8 +291,8 @@ impl StaticRendezvousHandler {
         TcpStore::open_reporting(options, &mut |fault| reporter.report(fault))
     }
 
-    /// Connects to the server that already listens at the endpoint, if it belongs to another rank 0 of this job. Fails
-    /// with `StoreError::Listen` if the port is in use for anything else.
+    /// Connects to the server that already listens at the endpoint, if it belongs to another rank 0 of this job.
+    /// Otherwise fails with the error that the address is in use.
     fn connect_to_other_rank_0(&self) -> Result<TcpStore> {
         let options = TcpStoreOptions::new(self.endpoint.clone())
             .timeout(RANK_0_TIMEOUT)
@@ -422,8 +423,9 @@ impl RendezvousHandler for StaticRendezvousHandler {
         })
     }
 
-    /// Returns the members, which never change. Fails if the store is unreachable, because rank 0 was lost. If a node
-    /// had finished at the last check, an unreachable store is not an error: rank 0 exits once all nodes have finished.
+    /// Returns a membership that never changes and lists no nodes. If the store is unreachable, rank 0 was lost, and
+    /// this call fails. If a node had finished at the last check, an unreachable store is not an error: rank 0 exits
+    /// once all nodes have finished.
     fn membership(&self) -> Result<Membership> {
         let Some(store) = self.store() else { return Ok(Membership::default()) };
         let membership = Membership { round: Some(0), ..Membership::default() };

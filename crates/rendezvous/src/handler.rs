@@ -23,7 +23,8 @@ pub trait RendezvousHandler: Send + Sync {
     /// # Errors
     ///
     /// Fails with [`RendezvousError::Closed`](crate::RendezvousError::Closed) or `Timeout`, with `Interrupted` after
-    /// [`interrupt`](RendezvousHandler::interrupt), and with `Connection` or `Outage` if the store can't be used.
+    /// [`interrupt`](RendezvousHandler::interrupt), and with `Connection` or `Outage` if the store can't be used. Each
+    /// backend has further errors, such as `Conflict` or `Refused`.
     fn next_rendezvous(&self) -> Result<RendezvousInfo>;
 
     /// Returns what this node knows about its round: the members, the lost nodes, and the nodes that wait for the next

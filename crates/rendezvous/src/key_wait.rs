@@ -17,17 +17,18 @@ pub struct KeyWait<'a> {
 }
 
 impl<'a> KeyWait<'a> {
-    /// Creates a wait for all of these keys. [`poll`](KeyWait::poll) waits for `interval`, or longer if the store is
-    /// slow.
+    /// Creates a wait for all of these keys. One [`poll`](KeyWait::poll) waits up to `interval`, at most 2 s, or longer
+    /// if the store is slow.
     pub fn new(store: &'a dyn Store, keys: &'a [&'a str], interval: Duration) -> KeyWait<'a> {
+        let interval = interval.min(MAX_POLL_INTERVAL);
         KeyWait { store, keys, interval, min_interval: interval }
     }
 
-    /// Waits for the keys during one interval, at most for `timeout`. Returns whether all of them exist.
+    /// Waits for the keys until one interval or `timeout` has passed. Returns whether all of them exist.
     ///
     /// The interval may be shorter than a round trip to the store. If the store does not reply in time, this function
     /// queries it once more with a timeout of 10 s. From then on the interval is four times the duration of that query,
-    /// up to 2 s.
+    /// but at least the original interval and at most 2 s.
     ///
     /// # Errors
     ///

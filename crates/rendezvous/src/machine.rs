@@ -1,5 +1,5 @@
-//! Decides whether a host is this machine by comparing addresses. Names are only resolved, never compared: other
-//! machines may use other names for this one.
+//! Compares addresses to decide whether a host is this machine. Names other than `localhost` are only resolved, never
+//! compared: other machines may use other names for this one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
@@ -64,10 +64,10 @@ fn strip_brackets(host: &str) -> &str {
 
 /// Returns the host to listen on, so that other nodes reach this machine as `host`.
 ///
-/// Returns `host` itself if it is `localhost`, a loopback address, or a host with another address of this machine.
-/// Otherwise returns an empty string, which means all addresses: this machine resolves the name only to loopback
-/// addresses, as with Debian's `/etc/hosts`, or to no address of its own, but other machines may resolve the name to
-/// one of the other addresses of this machine.
+/// Returns `host` itself if it is `localhost` or a loopback address, or if it resolves to an address of this machine
+/// that is not a loopback address. Otherwise returns an empty string, which means all addresses. In that case this
+/// machine resolves the name only to loopback addresses, as with Debian's `/etc/hosts`, or to no address of its own.
+/// Other machines may still resolve the name to another address of this machine.
 pub(crate) fn listen_host(host: &str) -> String {
     let is_only_loopback =
         addresses(host).into_iter().filter(|address| is_local(*address)).all(|a| a.is_loopback());

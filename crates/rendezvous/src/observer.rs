@@ -78,8 +78,8 @@ impl fmt::Display for Connecting<'_> {
     }
 }
 
-/// Passes connection faults to the observer. Without an observer, it logs a fault after `LOG_GRACE`, unless the fault
-/// equals the last one that was logged.
+/// Passes connection faults to the observer. Without an observer, it logs the faults that occur after `LOG_GRACE`,
+/// except a fault that equals the last one that was logged.
 pub(crate) struct ConnectReporter<'a> {
     pub(crate) run_id: &'a str,
     pub(crate) peer: &'static str,

@@ -139,7 +139,7 @@ impl RendezvousParameters {
         if let Some(addr) = self.local_addr.as_deref().filter(|addr| !is_address(addr)) {
             let shown: String = addr.chars().take(64).collect();
             errors.push(format!(
-                "the local address {shown:?} is neither a host name nor an address: it has whitespace or more than 255 bytes"
+                "the local address {shown:?} is neither a host name nor an address: it is empty, has whitespace or control characters, or has more than 255 bytes"
             ));
         }
         errors
@@ -303,7 +303,8 @@ pub(crate) fn unknown_options<'a>(
         .collect()
 }
 
-/// Returns the Levenshtein distance: the number of characters to insert, delete or replace to turn `from` into `to`.
+/// Returns the Levenshtein distance: the smallest number of characters to insert, delete or replace in order to turn
+/// `from` into `to`.
 fn edit_distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -17,8 +17,8 @@ pub struct RoleInfo {
     pub local_world_size: u64,
 }
 
-/// The ranks of a node's workers. The fields contain the ranks of the first worker, and the ranks of the other workers
-/// follow consecutively.
+/// The ranks of a node's workers. `first` and `role_first` are the ranks of the first worker, and the ranks of the
+/// other workers follow consecutively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssignedRanks {
     /// The rank of the first worker.

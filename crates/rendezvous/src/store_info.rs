@@ -81,7 +81,7 @@ impl RendezvousStoreInfo {
     }
 }
 
-/// Returns whether `text` can be the address of a node: 1 to 255 bytes without whitespace and control characters. Nodes
+/// Returns whether `text` can be the address of a node: 1 to 255 bytes without whitespace or control characters. Nodes
 /// publish it in the shared state and pass it to their workers.
 pub(crate) fn is_address(text: &str) -> bool {
     !text.is_empty() && text.len() <= 255 && text.chars().all(|c| !c.is_whitespace() && !c.is_control())

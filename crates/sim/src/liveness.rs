@@ -93,7 +93,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks R9: no live node is removed.
+    /// Checks R9: in a run without lost messages, no node of ours removes a live node of ours that had no fault for
+    /// 40 s. Also calls `check_observed` for every removed node.
     fn check_removed(
         &mut self,
         job: usize,
@@ -308,7 +309,7 @@ impl World {
                 self.now,
                 "R17",
                 !is_unaware,
-                "{} has not noticed that a node of its round is lost since {since:?}",
+                "{} has not noticed that a node of its round was lost at {since:?}",
                 node.me
             );
             self.summary.timed_checks[5] += 1;
@@ -339,17 +340,18 @@ impl World {
 
     /// Returns whether the nodes of a job must be in a stable round.
     ///
-    /// Rounds with torch nodes need not be stable while there are more than `max_nodes` nodes: torch nodes stay on the
-    /// wait list of a full round and make it re-form. Such rounds also need not be stable within 60 s after
-    /// `disturbed_at`.
+    /// In a run with torch nodes, the round need not be stable while there are more than `max_nodes` nodes: torch nodes
+    /// stay on the wait list of a full round and make it re-form. In such a run, the round also need not be stable
+    /// within 60 s after `disturbed_at`.
     fn must_be_stable(&self, job: usize) -> bool {
         let are_few = self.live_nodes(job).count() as u64 <= self.config.max_nodes;
         let is_calm = self.disturbed_at.is_none_or(|at| at + Duration::from_secs(60) < self.now);
         self.has_enough_nodes(job) && (self.config.torch_one_in == 0 || are_few && is_calm)
     }
 
-    /// Checks R11: 60 s after the last fault, a round was completed within these 60 s, or the current round is complete
-    /// and all of its nodes are live.
+    /// Checks R11 once 60 s have passed since the last fault: either a round was completed in the last 60 s, or the
+    /// current round is complete and all of its nodes are live. The rule does not apply if too few nodes are live, or
+    /// if the rendezvous is closed.
     pub(crate) fn check_round_found(&mut self, job: usize) -> Result<(), Violation> {
         let minute = Duration::from_secs(60);
         if self.now < self.faults_end + minute {

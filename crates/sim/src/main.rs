@@ -79,7 +79,7 @@ fn run_all(from: u64, to: u64) -> u64 {
     let (failed, sum) = (failed.into_inner(), total.into_inner().expect("no thread panics with the lock"));
     let Summary { rounds, joins, timeouts, writes, failed_writes, timed_checks, excused, .. } = sum;
     println!(
-        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} join timeouts, {writes} writes, {failed_writes} of them lost, \
+        "{} seeds, {rounds} rounds, {joins} joins, {timeouts} join timeouts, {writes} writes, {failed_writes} of them failed, \
          {timed_checks:?} timed checks of R9 to R13 and R17, {excused} excused removals, {failed} violations",
         to - from
     );

@@ -107,8 +107,8 @@ impl Store {
 
     /// Returns the cell after `state` has replaced `before`.
     ///
-    /// The token of a cell is its encoded state, so equal states have equal tokens. Without the codec, the token is a
-    /// number that changes whenever the state changes.
+    /// With the codec, the token of a cell is its encoded state, so equal states have equal tokens. Without the codec,
+    /// the token is a number that changes whenever the state changes.
     fn next_cell(&self, before: &Cell, state: Arc<State>) -> Cell {
         let token = if self.uses_codec {
             Bytes::from(

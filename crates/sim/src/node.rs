@@ -147,7 +147,7 @@ pub(crate) struct Node {
     pub(crate) has_stray_request: bool,
     /// The number of consecutive compare-and-sets that failed.
     pub(crate) failed_writes: u32,
-    /// When the node sent compare-and-sets within the last second.
+    /// The times at which the node sent its compare-and-sets of the last second.
     pub(crate) write_attempts: VecDeque<Duration>,
 }
 
@@ -156,8 +156,8 @@ impl Node {
         self.context.stage != Stage::Ended
     }
 
-    /// Records the next command of the node, whose events have this `number`. Returns whether the node starts a join
-    /// with it.
+    /// Records the next command of the node. The reply or timer of the command has this `number`. Returns whether the
+    /// command starts a join.
     pub(crate) fn record(&mut self, command: &Command, number: u64, now: Duration) -> bool {
         self.awaited_number = number;
         self.awaits_reply = matches!(command, Command::Send(_));

@@ -117,8 +117,8 @@ impl Ours {
             (End::Reached { state, .. }, Stage::Working { .. }) => {
                 return self.observe_membership(context, &state, now).unwrap_or_else(idle);
             }
-            // A failed keep-alive pursuit is not reported. The node reads the state again after 1 s, and starts another
-            // one if a heartbeat is due.
+            // A failed keep-alive pursuit is not reported. The node reads the state again after 1 s, and `monitor`
+            // starts another pursuit if one is due.
             (_, Stage::Working { .. }) => return idle(),
             (End::Reached { .. }, Stage::Leaving) => Some(Report::Left),
             // A node that can't write its withdrawal within `WITHDRAW_GRACE` exits without it. The other nodes remove
@@ -180,8 +180,8 @@ impl Ours {
         expected.joined.clone_from(&self.member.joined);
         expected.is_state_lost = self.member.is_state_lost;
         expected.outage = self.member.outage.clone();
-        // A node that joins a round forgets its announcement. A node that has not joined may announce itself as its
-        // next operation.
+        // A node that joins a round forgets its announcement. For a node that has not joined, the next operation may be
+        // an announcement.
         let has_joined = self.member.joined.is_some();
         expected.announcement = self.member.announcement.or(expected.announcement.filter(|_| !has_joined));
         (expected != self.member).then(|| Report::RuleBroken {

@@ -32,7 +32,7 @@ pub(crate) struct Torch {
     synced_at: Option<MonoTime>,
     operation: Operation,
     deadline: MonoTime,
-    /// When the last keep-alive operation, or else the join, finished.
+    /// When the last keep-alive operation of this round finished. Before the first one, when the join finished.
     last_beat: MonoTime,
 }
 

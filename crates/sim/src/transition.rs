@@ -1,7 +1,7 @@
 //! R8: every write of a node of ours follows from the state that it replaces.
 //!
-//! A write may change the writer's own entries, remove dead nodes, and admit or move nodes that have announced
-//! themselves. Any other difference means that an update of another node was lost.
+//! A write may change the writer's own entries, remove dead nodes, admit or move nodes that have announced themselves,
+//! and complete the round. Any other difference means that an update of another node was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ fn foreign_attributes(state: &State) -> impl Iterator<Item = (&Arc<str>, &Extra)
 }
 
 impl Checks {
-    /// Checks a write by `writer`, a node of ours, that replaced `before` by `after`. The write must follow R8, and
-    /// must not leave nodes on the wait list of a full round (R12).
+    /// Checks a write by `writer`, a node of ours, that replaced `before` by `after`. The write must follow R8. If
+    /// it completes a full round, it must not leave nodes on the wait list (R12).
     pub(crate) fn check_transition(
         &self,
         before: &State,
@@ -70,7 +70,7 @@ impl Checks {
                     at,
                     "R8",
                     has_announced && before.complete,
-                    "{writer} moved {node} out of round {} without an announcement",
+                    "{writer} moved {node} out of round {} unannounced, or before it was complete",
                     before.round
                 );
             } else if is_admitted {
@@ -118,7 +118,7 @@ impl Checks {
                 at,
                 "R8",
                 remaining < min,
-                "{writer} moved the end of the last call while {remaining} of at least {min} nodes remained"
+                "{writer} moved the end of the last call although {remaining} nodes remained and {min} are enough"
             );
         }
         require!(

@@ -63,8 +63,8 @@ fn ten_thousand_seeds_break_no_rule() {
     }
 }
 
-/// These seeds, which are above 10,000, have found a bug: the node of the highest group rank left a round that a torch
-/// node had completed, before a node of ours had read the round.
+/// These seeds, which are above 10,000, found a bug in the following case: a torch node completed a round, and the node
+/// with the highest group rank left the round before any node of ours had read it.
 #[test]
 fn seeds_that_once_failed_break_no_rule() {
     for seed in [18_419, 28_718, 50_799, 54_911, 74_806, 76_209, 200_022] {
@@ -104,7 +104,7 @@ fn nodes_that_join_together_need_at_most_3_writes_per_node() {
 }
 
 /// All nodes leave the round and join the next together. The node with the first announcement moves the other nodes to
-/// the wait list, and admits them to the next round. Each run also checks that no node writes more than 20 times per
+/// the wait list, and admits them to the next round. The run also checks that no node writes more than 20 times per
 /// second.
 #[test]
 fn a_thousand_nodes_that_rejoin_together_need_at_most_6_writes_per_node() {
@@ -121,7 +121,7 @@ fn a_node_far_from_the_store_is_not_removed_because_other_nodes_write_faster() {
     run(&Config::of(514_463)).unwrap();
 }
 
-/// Without announcements, each successful compare-and-set makes the pending ones of all other nodes fail. Each run
+/// Without announcements, each successful compare-and-set makes the pending ones of all other nodes fail. The run
 /// checks that no node writes more than 20 times per second.
 #[test]
 fn nodes_without_announcements_that_join_together_do_not_flood_the_store() {

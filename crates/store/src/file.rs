@@ -1,6 +1,6 @@
 //! A store in one file that several processes share, including torch's. `core::record` defines the format of the file.
 //!
-//! There is no server that could wake a waiter, so operations that wait poll the file.
+//! There is no server that could wake a waiter, so an operation that waits polls the file.
 
 mod lock;
 mod view;
@@ -74,10 +74,10 @@ impl FileStoreOptions {
         shared: bool;
         /// Sets the run id, so that a file of an earlier run is refused.
         ///
-        /// The first instance that opens a file without users' keys writes the run id into it. A file with another run
-        /// id, or with keys but no run id, fails with [`FileFault::Refused`](crate::FileFault::Refused). Torch's
-        /// processes neither write nor check the run id, so in a mixed job one of our processes must open the file
-        /// first.
+        /// The first instance that opens a file without users' keys writes the run id into it. Every operation on a
+        /// file with another run id, or with users' keys but no run id, fails with
+        /// [`FileFault::Refused`](crate::FileFault::Refused). Torch's processes neither write nor check the run id, so
+        /// in a mixed job one of our processes must open the file first.
         run_id: Option<String>;
         /// Sets the limits on the length of keys and values. A file that contains a longer one counts as corrupt.
         limits: Limits;
@@ -119,8 +119,8 @@ impl FileStoreOptions {
 /// although [`has_extended_api`](Store::has_extended_api) returns `false`. `num_keys` also counts the internal keys of
 /// the file, but `list_keys` returns only users' keys. `delete_key` always returns `true`.
 ///
-/// The file contains the number of open instances and the number of closed ones. An instance deletes the file when it
-/// is the last open one and the number of closed instances has reached the number of workers.
+/// The file contains the number of open instances and the number of closed ones. An instance that closes deletes the
+/// file if it was the last open one and the number of closed instances has reached the number of workers.
 /// [`close`](FileStore::close) closes an instance and reports errors. Dropping an instance also closes it, waits up to
 /// 5 s for the lock, and logs errors.
 pub struct FileStore {
@@ -128,7 +128,7 @@ pub struct FileStore {
     timeout: AtomicTimeout,
 }
 
-/// One instance, as counted in the file. Copies of a store from `with_timeout` share it.
+/// One instance, as counted in the file. A store and the copies that `with_timeout` returns share one instance.
 struct Shared {
     options: FileStoreOptions,
     file: StoreFile,
@@ -203,7 +203,7 @@ impl FileStore {
         self.shared.call(op, keys, self.timeout())
     }
 
-    /// Returns the key in its form in the file. Fails if it is too long.
+    /// Returns the form that the key has in the file. Fails if the key is too long.
     fn key(&self, key: &str) -> Result<Vec<u8>> {
         // In the file, a slash precedes the key, and a deletion mark may precede the slash.
         let limit = self.shared.options.limits.record_key_len.saturating_sub(2);
@@ -308,8 +308,8 @@ impl Shared {
         Ok(result)
     }
 
-    /// Locks the file and reads it. Also returns the record with the run id of this store, if the file has no run id
-    /// yet and a writer must append it.
+    /// Locks the file and reads it. If the file has no run id yet, also returns the record with the run id of this
+    /// store, which a caller that writes must append.
     fn lock(&self, access: Access, call: &Call) -> Result<(Locked, MutexGuard<'_, View>, Option<Record>)> {
         let locked = self.file.lock(access, call)?;
         let mut view = self.view();

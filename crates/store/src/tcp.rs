@@ -227,7 +227,8 @@ impl TcpStore {
         self.socket().map(|(_, local, _)| local)
     }
 
-    /// Returns the host of the server as it was given, or the bound address if this store started the server.
+    /// Returns the host of the server as it was given. If this store has a [server](TcpStore::server) in this process,
+    /// returns the IP address that the server listens on, or an empty string if it listens on all addresses.
     pub fn host(&self) -> &str {
         &self.endpoint().host
     }
@@ -237,7 +238,8 @@ impl TcpStore {
         self.endpoint().port
     }
 
-    /// Returns the server in this process that this store, or the store it was cloned from, started or shares.
+    /// Returns the server if this store started it in this process, or shares it with another store of this process. A
+    /// clone returns the same server as its original.
     pub fn server(&self) -> Option<&TcpStoreServer> {
         self.server.as_deref()
     }
@@ -281,7 +283,7 @@ impl TcpStore {
         Deadline::after(now(), self.timeout()).or_canceled(self.cancellation.clone())
     }
 
-    /// Creates the error of a call. `op` is `None` if the call opened the store.
+    /// Creates the error of a call. `op` is `None` in [`TcpStore::open`] and [`TcpStore::try_clone`].
     pub(crate) fn error(
         &self,
         op: Option<Op>,

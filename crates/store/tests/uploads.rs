@@ -101,7 +101,7 @@ fn stalled_uploads_are_closed_in_favor_of_an_active_upload() {
     other.write_all(&upload(9)).unwrap();
     assert!(is_answered(&mut other));
     assert!(server.stats().slow_input >= 1);
-    // Only 1,000 bytes of this request had arrived. It was not an upload yet, so the server did not close it.
+    // Only 1,000 bytes of this request had arrived. It was not an upload yet, so its connection was not closed.
     small.write_all(&upload(8)[1000..]).unwrap();
     assert!(is_answered(&mut small));
 }

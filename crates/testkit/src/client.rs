@@ -30,7 +30,7 @@ pub fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text].concat()
 }
 
-/// Encodes a request up to the length `len` of its value, without the bytes of the value.
+/// Encodes the start of a request: it announces a value of `len` bytes, and ends before the first of these bytes.
 pub fn announced(op: Op, key: &[u8], len: u64) -> Vec<u8> {
     [&[op as u8][..], &string(key), &len.to_le_bytes()].concat()
 }

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Starts a server on a free port and returns its address.
 ///
-/// The server runs `serve` for each connection on a thread of its own, until the test process ends.
+/// For each connection, the server runs `serve` on a new thread. It accepts connections until the test process ends.
 pub fn serve_connections<T>(serve: impl Fn(TcpStream) -> T + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -24,7 +24,7 @@ if how == "exception":
 if how in ("string", "object"):
     import json
 
-    # "string" is a form that programs other than torch may write, and "object" is the form that torch's `record` writes.
+    # Torch's `record` writes an error file whose message is an object. Other programs may write a string as the message.
     error = {"message": "in its own words", "timestamp": int(time.time())}
     if how == "object":
         info = {"py_callstack": "Traceback\nValueError: what went wrong", "timestamp": str(int(time.time()))}

@@ -22,8 +22,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 /// round. These nodes poll once per second.
 const LINGER_GRACE: Duration = Duration::from_millis(1500);
 
-/// How long the agent waits while the reader of its output reads nothing. After that, the rest of the output is
-/// discarded.
+/// How long the reader of the agent's output may read nothing before the agent discards the rest of the output.
 const OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(300);
 /// The same timeout after a signal.
 const SIGNALED_OUTPUT_STALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,8 +73,9 @@ impl Agent {
         }
     }
 
-    /// Waits until all output of the workers is shown, so that a slow reader loses nothing. After an earlier signal,
-    /// the wait for a reader that reads nothing is shorter. A signal during the wait ends it.
+    /// Waits until all output of the workers is shown, so that nothing is lost if the reader is slow. If the agent has
+    /// received a signal before, the timeout for a reader that reads nothing is shorter. A signal during the wait ends
+    /// the wait.
     fn flush_output(&mut self) {
         let stall_timeout = if self.signaled { SIGNALED_OUTPUT_STALL_TIMEOUT } else { OUTPUT_STALL_TIMEOUT };
         let mut is_signaled = false;
@@ -120,7 +120,8 @@ impl Agent {
             self.round_watch.as_ref().map(|watch| Arc::clone(&watch.announcements_store));
         self.round_watch = None;
         let nodes = round.as_ref().map_or(1, |round| round.world_size);
-        // The system chose the port, so no other node knows it, and the store is lost when this node exits.
+        // With port 0, the system chose the port of the store. No other node knows it, so no other node is in the
+        // rendezvous.
         let is_private = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
         // After a success, the last node to finish has closed the rendezvous. The host of the store exits last and
         // closes it again in case that failed.
@@ -198,7 +199,7 @@ fn has_waiting_nodes(handler: &dyn RendezvousHandler) -> bool {
         .is_ok_and(|membership| !membership.waiting.is_empty() || !membership.spares.is_empty())
 }
 
-/// Returns the content of a worker's error file, or what torch reports instead if there is none.
+/// Returns the JSON of a worker's error file, or what torch reports for a worker without such a file.
 fn raw_error(failure: &Failure) -> String {
     let file = failure.error_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let json = file.and_then(|text| serde_json::from_str::<Value>(&text).ok());

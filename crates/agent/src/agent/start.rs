@@ -18,8 +18,8 @@ use crate::report::{self, Failure};
 use crate::round_watch::RoundWatch;
 use crate::worker::{WorkerPlan, command_line, plan};
 
-/// How long the agent waits before it joins again, while the reader of its output reads nothing. The rest of the output
-/// of the last start is then shown along with the output of the next start.
+/// How long the reader of the agent's output may read nothing before the agent joins again. The rest of the output of
+/// the last start is then shown along with the output of the next start.
 const RESTART_OUTPUT_STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 const JOIN_PANIC_MESSAGE: &str = "joining the rendezvous failed with a panic; please report this";
@@ -73,7 +73,8 @@ impl Agent {
         self.formation = Some(formation);
     }
 
-    /// Starts all workers, and reports those that can't be started to the supervisor.
+    /// Starts the workers, up to the first one that can't be started. Reports to the supervisor which workers were not
+    /// started.
     pub(super) fn start_workers(&mut self, restarts: u32) {
         let (Some(formation), Some(handler)) = (self.formation.take(), self.handler().cloned()) else {
             return;

@@ -54,7 +54,7 @@ impl LastLines {
         lines.take(&bytes[start..], |line| last.push(shorten(line)));
         lines.finish(|line| last.push(shorten(line)));
         if start > 0 && !last.is_empty() {
-            // The first line is incomplete, because it started before these bytes.
+            // The first line may be incomplete: it may have started before these bytes.
             last.remove(0);
         }
         while last.last().is_some_and(|line| line.trim().is_empty()) {

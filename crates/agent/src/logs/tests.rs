@@ -1,4 +1,4 @@
-//! Tests of where the output of workers goes, and that none of it is lost.
+//! Tests where the output of workers goes, and that none of it is lost.
 
 use std::io::Write;
 use std::time::Duration;
@@ -253,12 +253,12 @@ fn output_is_passed_through_if_its_file_cannot_be_created() {
         logs.shown_ranks = Some(vec![]);
     });
     logs.start(&formation());
-    // No file can be created below a file.
+    // Replace the worker's directory with a file, so that no log file can be created in it.
     let own = logs.directory().path().unwrap().join("attempt_1/0");
     std::fs::remove_dir(&own).unwrap();
     std::fs::write(&own, "").unwrap();
     assert!(logs.worker(0).unwrap().stdout.is_none(), "the worker inherits the agent's stream");
-    assert!(logs.last_lines(0).1, "stderr is shown although its rank is not, because there is no file");
+    assert!(logs.last_lines(0).1, "stderr has no file, so it is shown although `shown_ranks` is empty");
     assert!(logs.worker(1).unwrap().stdout.is_some(), "the output of other ranks is not shown");
     let text = logs.error().unwrap();
     assert!(text.starts_with("cannot create") && text.contains("0/stdout.log"), "{text}");

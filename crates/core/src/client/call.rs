@@ -61,8 +61,8 @@ impl<I: Io> Client<I> {
         let mut early_closes = 0;
         let mut lost: Option<ConnectionFault> = None;
         loop {
-            // A server that refuses connections after one was lost has exited, and its keys are lost. A wait for them
-            // would not end, so it fails immediately.
+            // If the connection was lost and the server refuses a new one, the server has exited and its keys are lost.
+            // A wait for these keys would not end, so the call fails immediately.
             let fail_if_refused = waits && lost.is_some();
             // A wait may open its connection within the grace after its deadline, because the server can still report
             // which keys are present.
@@ -115,7 +115,9 @@ impl<I: Io> Client<I> {
             if sent && !op.is_repeatable() {
                 let waited = deadline.waited(now()).as_millis();
                 return Err(Failure::Indeterminate(match is_silent {
-                    true => format!("no answer within {waited} ms (stopped, frozen, or cut off)"),
+                    true => {
+                        format!("no answer within {waited} ms (the server is stopped, frozen, or cut off)")
+                    }
                     false => fault.to_string(),
                 }));
             }
@@ -231,7 +233,7 @@ impl<I: Io> Client<I> {
     /// Connects to one address and verifies that the server is still the same one.
     ///
     /// Until the first call has identified the server, a new connection sends only torch's handshake. If the server
-    /// closes the connection on the PING of the handshake, connects again with [`Ack::Check`].
+    /// closes the connection, connects again with [`Ack::Check`]: torch's servers before 2.5 close it on a PING.
     async fn try_address(
         &self,
         address: &I::Address,

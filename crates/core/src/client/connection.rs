@@ -78,7 +78,7 @@ const SMALL_READ_BYTES: usize = 8 * 1024;
 /// The read size in the middle of a reply.
 const LARGE_READ_BYTES: usize = 256 * 1024;
 /// The time limit for one attempt to open a connection. A slower attempt has probably lost a packet. A new attempt
-/// succeeds sooner than the kernel's retransmission, because the kernel doubles the pause before each one.
+/// succeeds sooner than this one would, because the kernel doubles the pause before each retransmission.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the client reports a server that has accepted the connection and sends no reply.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -136,8 +136,9 @@ impl<I: Io> Connection<I> {
     ///
     /// A CHECK shows whether the server has an identity, and a GET reads it. The CHECK is sent together with the
     /// handshake if that is not done yet. If the known server is one of ours (`was_ours`), the GET is sent without
-    /// waiting for the reply to the CHECK, which saves a round trip. Torch's older servers close the connection on a
-    /// GET of an absent key. The caller then connects again with [`Ack::Check`].
+    /// waiting for the reply to the CHECK, which saves a round trip. If one of torch's older servers runs there now, it
+    /// closes the connection, because the key of the GET is absent. The caller then connects again with [`Ack::Check`],
+    /// and the GET is not sent ahead.
     pub(super) async fn identify(
         &mut self,
         was_ours: bool,
@@ -220,8 +221,9 @@ impl<I: Io> Connection<I> {
     /// Sets how long the kernel keeps the connection while the server's machine acknowledges no data.
     ///
     /// A small request that may be repeated uses `client_user_timeout` (10 s), because the client can repeat it on a
-    /// new connection as soon as the network works again. Other requests use `user_timeout` (120 s): a request that
-    /// must not be repeated would fail, and a server that delays a large upload acknowledges no data meanwhile.
+    /// new connection as soon as the network works again. Other requests use `user_timeout` (120 s). With the shorter
+    /// timeout, a request that must not be repeated would fail in a short outage, and a large upload would fail while
+    /// the server delays it, because the server then acknowledges no data.
     fn choose_user_timeout(&mut self) {
         let limits = &self.limits;
         let can_repeat_early = self.is_repeatable && self.out.len() <= limits.client_user_timeout_len;

@@ -11,7 +11,7 @@ use crate::value::Value;
 pub enum Failure {
     /// The call timed out. Contains what it waited for.
     Timeout(Awaited),
-    /// The server sent no reply before the deadline, although the operation is not one that waits. The call may be
+    /// The server did not reply by the deadline to an operation that should be answered immediately. The call may be
     /// repeated. If it is a write, the server may still carry it out.
     NoReply,
     /// No connection could be opened. Contains each address with its last fault.

@@ -196,8 +196,8 @@ impl<I: Io> Client<I> {
 
     /// Stores `desired` if the key has the value `expected`, or if the key is absent and `expected` is empty.
     ///
-    /// Returns the value of the key after the operation. As with torch's server, the result is also `expected` if
-    /// nothing was stored because the key is absent.
+    /// Returns the value of the key after the operation. If the key is absent and nothing was stored, returns
+    /// `expected`, as torch's server does.
     ///
     /// # Errors
     ///
@@ -273,7 +273,7 @@ impl<I: Io> Client<I> {
         self.server().forget(key);
         match number(deleted) {
             0 if has_lost_reply => Err(Failure::Indeterminate(
-                "the first attempt got no answer, and the second found no such key".into(),
+                "an attempt got no answer, and a later one found no such key".into(),
             )),
             deleted => Ok(deleted == 1),
         }

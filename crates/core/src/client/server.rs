@@ -18,7 +18,7 @@ const MAX_REMEMBERED_KEYS: usize = 64;
 pub struct Server {
     /// Whether a call has queried the server's identity, even if the server turned out to have none.
     pub(super) is_identified: bool,
-    /// The request that the client sends to learn that the server has handled requests without a reply.
+    /// The request whose reply shows that the server has handled the requests before it, which may have no reply.
     pub(super) ack: Ack,
     /// Whether the server has replied to a queue operation, which shows that it supports queues.
     pub(super) has_answered_queue: bool,
@@ -81,7 +81,7 @@ impl Server {
 
     /// Remembers that a key exists, if the server has no identity.
     ///
-    /// The key must not name a queue: its key disappears when the queue is emptied, which would look like a reset.
+    /// It must not be the key of a queue, which disappears when the queue is emptied. That would look like a reset.
     pub(super) fn remember(&mut self, key: &[u8]) {
         if self.identity.is_some() || self.remembered.iter().any(|remembered| remembered == key) {
             return;
@@ -106,8 +106,8 @@ impl Server {
 
     /// Returns the keys whose presence must be checked on a new connection to a server with this identity.
     ///
-    /// Returns no keys if the client has not identified its server yet, if no connection was lost since it last verified
-    /// the server, or if the known server or this one has an identity.
+    /// Returns no keys if the client has not identified its server yet, if no connection was lost since the client last
+    /// verified the server, or if the known server or this one has an identity.
     pub(super) fn keys_to_check(&self, identity: Option<&str>) -> Vec<Vec<u8>> {
         match self.is_identified && self.is_reconnect && self.identity.is_none() && identity.is_none() {
             true => self.remembered.iter().cloned().collect(),

@@ -47,7 +47,7 @@ pub(super) struct Connection {
 pub(super) struct Receiving {
     /// The number of this request among the requests of the connection that arrived in pieces.
     request: u64,
-    /// The time at which its last bytes arrived.
+    /// The time at which bytes of it last arrived.
     grown: Duration,
     /// The number of bytes that have arrived.
     pub(super) len: usize,

@@ -5,12 +5,12 @@ use crate::limits::Limits;
 use crate::rendezvous::{StateError, cell};
 use crate::store::WriteGuard;
 
-/// A guard that refuses to store any value but a rendezvous state under the key of a rendezvous state.
+/// A guard for the keys of rendezvous states. It refuses every value that is neither a state nor [`cell::NULL`].
 pub(super) const STATE_GUARD: WriteGuard = WriteGuard { prefix: b"/torch.rendezvous.", check };
 
 fn check(key: &[u8], value: &[u8], limits: &Limits) -> Result<(), String> {
-    // A key with a slash usually belongs to the store of a round and is not checked. The state of a run whose run id
-    // contains a slash also has such a key, so that state is not checked either.
+    // A key with a slash usually belongs to the store of a round and is not checked. If a run id contains a slash, the
+    // key of its state contains one, too. Such a state is therefore not checked either.
     if key[STATE_GUARD.prefix.len()..].contains(&b'/') {
         return Ok(());
     }

@@ -95,8 +95,8 @@ impl Jobs {
 
     /// Deletes the keys and queues of all idle jobs. Returns the idle jobs that had keys or queue items.
     ///
-    /// A job is idle if it has no connection, and if no request has named one of its keys for the configured time. All
-    /// keys of a job are deleted in one step, so that a job that returns finds either all of its keys or none.
+    /// A job is idle if, for the configured time, it has had no connection and no request has named one of its keys.
+    /// All keys of a job are deleted in one step, so that a job that returns finds either all of its keys or none.
     pub(super) fn expire<L: EffectLog>(&mut self, engine: &mut Engine<L>, now: Duration) -> Vec<ExpiredJob> {
         let mut expired = BTreeMap::new();
         self.jobs.retain(|run_id, job| {

@@ -44,7 +44,7 @@ pub(super) struct Outbox {
 /// chunk.
 const ENCODE_CHUNK_BYTES: usize = 64 * 1024;
 
-/// The initial capacity of the tail, in bytes. Replies with 32 values of 64 bytes each fit into it.
+/// The initial capacity of the tail, in bytes. A reply with 32 values of 64 bytes fits into it.
 const INITIAL_TAIL_BYTES: usize = 4096;
 
 /// The maximum number of slices in one send.
@@ -58,8 +58,8 @@ impl Outbox {
 
     /// Returns the memory of the unsent replies, in bytes.
     ///
-    /// A value that has several clones, such as the one in the store, counts with its length divided by the number of
-    /// clones. The method visits all values.
+    /// The length of a value is divided by the number of its clones. The store, for example, may have one of them. The
+    /// method visits all values.
     pub(super) fn memory_bytes(&self) -> usize {
         let share = |value: &Value| size_of::<Value>() + value.len() / value.ref_count();
         let segments = self.segments.iter().map(|segment| match segment {
@@ -138,7 +138,7 @@ impl Outbox {
     /// If the first segment is a list of values, encodes the next chunk of it.
     fn encode_next_values(&mut self) {
         let Some(Segment::Values(values)) = self.segments.front_mut() else { return };
-        // The capacity leaves room for the value that exceeds the length of a chunk.
+        // The last value may begin before `ENCODE_CHUNK_BYTES` and end after it. The capacity leaves room for that.
         let mut bytes = Vec::with_capacity(ENCODE_CHUNK_BYTES + size_of::<u64>() + Value::MIN_SHARED_BYTES);
         let mut large = None;
         while bytes.len() < ENCODE_CHUNK_BYTES

@@ -25,8 +25,8 @@ pub(super) struct Uploads {
     budget: usize,
     used: usize,
     admitted: u64,
-    /// The connections with a waiting upload, oldest first, each with the length of the upload. The maximum length of a
-    /// request stands for a length that is not known yet.
+    /// The connections with a waiting upload, oldest first, each with the length of the upload. If the length is not
+    /// known yet, it is the maximum length of a request.
     waiting: VecDeque<(usize, usize)>,
 }
 

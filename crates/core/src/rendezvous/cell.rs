@@ -2,7 +2,7 @@
 //!
 //! This module has its own base64 codec. A value must be readable exactly if Python's `base64.b64decode` can read it.
 //! That function skips every byte that is not a base64 digit. It stops at the first padding that ends a group, and
-//! ignores the rest. None of the crates that we use has these rules.
+//! ignores the rest. None of the crates that we use follows these rules.
 
 use super::pickle::{self, StateError};
 use super::state::State;

@@ -85,7 +85,7 @@ pub(super) enum Change {
 /// What a decision depends on in addition to the state: the node and the time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
-    /// The node and its observations, which include the state that the decision is about.
+    /// The node and what it remembers. It has already observed the state (see [`Member::observe`]).
     pub(super) member: &'a Member,
     /// The other nodes that are dead.
     pub(super) dead: &'a [NodeDesc],
@@ -110,8 +110,8 @@ impl View<'_> {
 /// How long after its join timeout a node may still withdraw.
 pub const WITHDRAW_GRACE: Duration = Duration::from_secs(5);
 
-/// Returns what the node of `view` does next to reach `goal`, and why. `state` is the shared state without the dead
-/// nodes (see [`State::without`]). If this node is in a complete round, `state` is the shared state as it was read.
+/// Returns what the node of `view` does next to reach `goal`, and why. `state` is the shared state: exactly as it was
+/// read if this node is in a complete round, otherwise without the dead nodes (see [`State::without`]).
 pub(super) fn decide(goal: Goal, state: &State, view: &View<'_>) -> (Decision, Reason) {
     let decided = match goal {
         Goal::Join => return join(state, view),
@@ -147,11 +147,13 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
         return stay(view, Reason::Spare { have });
     }
     if state.complete && in_round {
-        // A round whose number of nodes is not recorded was completed with at least `min_nodes` nodes.
+        // If no node has recorded how many nodes the round was completed with, assume the largest possible number, but
+        // at least `min_nodes`.
         let min_world = match state.recorded_world() {
             Some(_) => 0,
-            // A waiting node may have left the round, where it had the highest group rank. To assume so costs nothing:
-            // the round re-forms anyway, because a node waits.
+            // The group ranks in the state do not show that the node with the highest one has left. Each node on the
+            // wait list may be such a node. If none is, this node withdraws for no reason, which does no harm: the
+            // round re-forms anyway, because a node waits.
             None => settings.min_nodes.max(state.max_world_size(settings.max_nodes)),
         };
         let (round, world_size) = (state.round, state.world_size().max(min_world));
@@ -233,7 +235,7 @@ fn stay(view: &View<'_>, reason: Reason) -> (Decision, Reason) {
 }
 
 fn exit(state: &State, view: &View<'_>) -> (Decision, Reason) {
-    // Other nodes may have moved this node out of its round and into the next one since this node last read the state.
+    // After this node announced itself for the next round, other nodes may have moved it there.
     let is_in_next = view.member.announcement == Some(state.round);
     if is_in_next || !state.participants.contains_key(&view.member.me) {
         return (Decision::Finish, Reason::Nothing);

@@ -9,7 +9,7 @@ use super::time::WallTime;
 
 /// The number of nodes that a round was completed with, as `round:nodes`.
 const WORLD_ATTR: &str = "rallypoint_world";
-/// The number of nodes of ours that have left the rendezvous.
+/// How many times nodes of ours have withdrawn from the rendezvous.
 const LEAVERS_ATTR: &str = "rallypoint_left";
 /// The newest heartbeat so far, if the node that wrote it is no longer in the state.
 const NEWEST_ATTR: &str = "rallypoint_newest";
@@ -66,12 +66,12 @@ impl State {
     /// lost that round.
     ///
     /// A recorded number of nodes shows that nodes of ours have completed a round since the store lost its state. Those
-    /// nodes have dropped the node that joined `round`, so this state is not older.
+    /// nodes have dropped the node that joined `round`, so this state does not count as older.
     pub(super) fn is_behind(&self, round: &State) -> bool {
         !self.closed && !self.complete && self.round <= round.round && self.last_recorded_world().is_none()
     }
 
-    /// Returns this state, whose round the store has lost, as a replacement of `other`, the state that is in the store
+    /// Returns this state, whose round the store has lost, as a replacement for `other`, the state that is in the store
     /// now. The nodes that are only in `other` are added to the wait list. All nodes get a new heartbeat, because the
     /// store has lost the recent ones.
     pub(super) fn restored(mut self, other: &State, heartbeat: WallTime) -> State {
@@ -136,7 +136,7 @@ impl State {
         self.set_text(CLOSED_BY_ATTR, format!("{} (pid {}) at {at}", node.addr, node.pid));
     }
 
-    /// Returns the number of nodes of ours that have left the rendezvous.
+    /// Returns how many times nodes of ours have withdrawn from the rendezvous. A node may withdraw and join again.
     pub fn leavers(&self) -> i64 {
         match self.extra.get(LEAVERS_ATTR) {
             Some(Extra::Int(count)) => *count,
@@ -144,7 +144,7 @@ impl State {
         }
     }
 
-    /// Increments the number of nodes that have left.
+    /// Counts one more withdrawal.
     ///
     /// This changes the state even if the leaving node is in no list and has only announced itself. A node that read
     /// the announcement before it was retracted can't admit the leaving node any more: its compare-and-set fails.

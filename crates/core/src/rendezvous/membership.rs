@@ -14,7 +14,7 @@ pub struct JoinedRound {
     pub round: u64,
     /// The nodes of the round, ordered by group rank.
     pub nodes: Vec<NodeDesc>,
-    /// The number of nodes of ours that had left the rendezvous when this node joined.
+    /// The value of [`State::leavers`] when this node joined.
     leavers: i64,
 }
 

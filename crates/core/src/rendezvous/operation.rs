@@ -35,7 +35,8 @@ impl Phase {
     }
 }
 
-/// One operation for a driver to execute. Each operation but [`End`](Operation::End) has one [`Outcome`].
+/// One operation for a driver to execute. Each operation but [`End`](Operation::End) ends with the [`Outcome`] that is
+/// named here, or with [`Outcome::Failed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Reads the state. Ends with [`Outcome::Cell`].
@@ -67,8 +68,8 @@ pub enum Operation {
         /// The signals to send if the write succeeds.
         signals: Vec<Signal>,
     },
-    /// Takes over the store if this node may host it, because the current host seems to be lost. Ends with
-    /// [`Outcome::Done`].
+    /// Takes over the store, whose host seems to be lost. If this node may not host the store, nothing happens. Ends
+    /// with [`Outcome::Done`].
     Host,
     /// Waits. Ends with [`Outcome::Paused`].
     Pause {

@@ -28,7 +28,8 @@ pub enum StateError {
         /// [`state_bytes`](crate::Limits::state_bytes), or the length of that many bytes in base64.
         limit: usize,
     },
-    /// The bytes contain something that no state contains, or lack something that every state has.
+    /// The bytes contain something that no state contains, lack something that every state has, or exceed a limit other
+    /// than [`state_bytes`](crate::Limits::state_bytes).
     #[error("{what} at byte {at}")]
     Malformed {
         /// What is wrong, on one line.

@@ -37,7 +37,8 @@ pub struct Pursuit {
     pending: Pending,
     /// When the pending operation began.
     began: MonoTime,
-    /// A phase that is not over although a signal reported its end. The node does not wait for this stale signal again.
+    /// The phase whose end a signal reported last. If a state that is read later is still in this phase, the signal was
+    /// stale, and the node does not wait for it again.
     stale_phase: Option<Phase>,
     notices: VecDeque<Notice>,
 }
@@ -63,8 +64,8 @@ const MAX_BACKOFF_INTERVAL: Duration = Duration::from_millis(1024);
 const STAGGER_INTERVAL: Duration = Duration::from_millis(1);
 /// The maximum number of earlier announcements that delay a node.
 const MAX_STAGGERED: usize = 256;
-/// A heartbeat whose write takes this long is retried without backoff. Such a node can write at most 16 times a
-/// second anyway.
+/// If the failed compare-and-set of a heartbeat took at least this long, the node retries without backoff. A node with
+/// such slow writes can write at most 16 times a second anyway.
 const SLOW_WRITE_INTERVAL: Duration = Duration::from_millis(60);
 /// The shortest pause while waiting, even if something is due earlier.
 const MIN_WAIT_INTERVAL: Duration = Duration::from_millis(10);
@@ -74,8 +75,8 @@ const MIN_SIGNAL_WAIT_INTERVAL: Duration = Duration::from_millis(20);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Pursuit {
-    /// Starts a pursuit of `goal`, and returns it with its first operation. A node that joins leaves its last round
-    /// first.
+    /// Starts a pursuit of `goal`, and returns it with its first operation. In a pursuit of `Join`, the node first
+    /// leaves its last round.
     pub fn start(goal: Goal, member: &mut Member, now: MonoTime) -> (Pursuit, Operation) {
         if goal != Goal::KeepAlive {
             (member.round, member.is_state_lost) = (None, false);

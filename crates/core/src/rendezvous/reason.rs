@@ -97,7 +97,7 @@ pub enum Reason {
     /// The other nodes dropped this one, because they saw no heartbeat from it.
     #[error("the other nodes dropped this one: they saw no heartbeat from it")]
     Dropped,
-    /// This node was started with another `--nnodes` than the job.
+    /// The `--nnodes` of this node differs from the one that the job was started with.
     #[error(
         "node {} was started with --nnodes {}, but node {} started the job with --nnodes {}",
         mine.node, mine.nnodes(), theirs.node, theirs.nnodes()
@@ -127,7 +127,7 @@ pub enum Reason {
     /// The rendezvous is closed.
     #[error("the rendezvous {}", by.as_ref().map_or("is closed".into(), |by| format!("was closed by {by}")))]
     Closed {
-        /// The node that closed the rendezvous and the time, if known.
+        /// Which node closed the rendezvous, and when, if known.
         by: Option<String>,
     },
     /// The rendezvous is closed, and this node was a spare that was not needed.
@@ -165,7 +165,7 @@ pub enum Reason {
         /// How long this node waited.
         waited: Duration,
     },
-    /// The timeout of a goal other than joining passed.
+    /// This node did not reach its goal, which was not to join, within the timeout of that goal.
     #[error("it took too long")]
     OperationTimeout,
     /// This node leaves its round or the rendezvous, or closes the rendezvous.

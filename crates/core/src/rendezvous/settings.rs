@@ -18,7 +18,8 @@ pub struct Settings {
     pub join_timeout: Duration,
     /// The duration of the last call.
     pub last_call_timeout: Duration,
-    /// The duration of the last call of a round that re-forms with no more nodes than the round before it.
+    /// The duration of the last call of a round that re-forms with no more nodes than the round before it, unless
+    /// `last_call_timeout` is shorter.
     pub reform_last_call_timeout: Duration,
     /// How long closing the rendezvous may take.
     pub close_timeout: Duration,
@@ -63,9 +64,9 @@ impl Settings {
 
     /// Returns the duration of the last call of the open round of `state`, and the name of its setting.
     ///
-    /// A round opens only after every node has left the round before it, so all surviving nodes are on the wait list
-    /// when it opens. A longer last call only helps new nodes. So the round gets the short last call if the number of
-    /// nodes of the round before it is recorded, and this round does not have more participants.
+    /// A round opens only after every node has left the round before it. By then, all surviving nodes are on the wait
+    /// list, so a long last call helps only new nodes. If the number of nodes of the round before is recorded, and this
+    /// round does not have more participants, the last call is therefore the shorter of the two settings.
     pub fn last_call(&self, state: &State) -> (Duration, &'static str) {
         let have = state.participants.len() as u64;
         let is_reform = state

@@ -93,7 +93,7 @@ impl State {
         self.text(TERMS_ATTR).and_then(Terms::parse)
     }
 
-    /// Publishes the terms of `me` in this state, unless `before`, the state that it replaces, has terms and lists
+    /// Publishes the terms of `me` in this state, which replaces `before`. Does nothing if `before` has terms and lists
     /// another node.
     pub(super) fn publish_terms(&mut self, before: &State, me: &NodeDesc, settings: &Settings) {
         if before.terms().is_none() || !before.has_other_nodes(me) {

@@ -43,7 +43,7 @@ struct Sighting {
 }
 
 impl Watch {
-    /// Records a state that was read at `now`.
+    /// Observes a state that was read at `now`.
     ///
     /// The time since the last observation counts as at most one `keep_alive_interval`, because other nodes may have
     /// renewed heartbeats that this node did not read while it was paused or the store had an outage.

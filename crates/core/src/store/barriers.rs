@@ -1,5 +1,5 @@
-//! Reusable barriers. A round of a barrier completes when `world_size` clients have arrived that have neither canceled
-//! nor disconnected. It then releases all of them.
+//! Reusable barriers. A round of a barrier completes when `world_size` clients have arrived, and then releases all of
+//! them. Clients that have canceled or disconnected do not count.
 //!
 //! A barrier is not a key. Setting a key with the name of a barrier releases no client, and a completed round leaves no
 //! state behind.

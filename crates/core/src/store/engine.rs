@@ -57,7 +57,7 @@ pub enum Outcome {
     /// The client gets this reply.
     Reply(Reply),
     /// The client is blocked in a WAIT or BARRIER. [`Engine::poll_woken`] returns the client when that request has
-    /// ended.
+    /// succeeded, and never if it is canceled.
     Blocked,
 }
 
@@ -192,7 +192,7 @@ impl<L: EffectLog> Engine<L> {
         }
     }
 
-    /// Returns the next client whose WAIT or BARRIER has ended. The caller sends [`Reply::Stop`] to the client.
+    /// Returns the next client whose WAIT or BARRIER has succeeded. The caller sends [`Reply::Stop`] to the client.
     #[inline]
     pub fn poll_woken(&mut self) -> Option<ClientId> {
         self.woken.pop_front()
@@ -201,8 +201,8 @@ impl<L: EffectLog> Engine<L> {
     /// Records an effect, applies it to the stored data, and wakes the clients that waited for it. No other method
     /// changes the stored data.
     ///
-    /// The method is always inlined, so that the code for each request contains only the kind of effect that the
-    /// request has.
+    /// The method is always inlined, so that the compiled code for each kind of request contains only the branch for
+    /// its kind of effect.
     #[inline(always)]
     pub fn apply(&mut self, effect: Effect<'_>) {
         self.log.record(&effect);
@@ -227,8 +227,8 @@ impl<L: EffectLog> Engine<L> {
             Effect::Delete { key } => self.map.remove(key),
             Effect::Push { key, item } => {
                 self.queues.push(key, item.to_value());
-                // Wake a waiter even if the queue has claims, because another client may have popped the item of a
-                // claim.
+                // Wake a waiter even if the queue has claims: a client without a claim may have popped a claimed item,
+                // so the number of claims can exceed the number of items.
                 self.wake_for_item(key);
             }
             Effect::Pop { key } => self.queues.pop(key),

@@ -62,7 +62,7 @@ pub(super) struct Waiters {
     bytes: usize,
 }
 
-/// The approximate memory of a registration beyond its key, including room for the latched value.
+/// The approximate memory of a registration beyond its key, including the slot that the client's latch reserves for it.
 pub(super) const REGISTRATION_OVERHEAD_BYTES: usize = 128;
 
 /// A registration that was removed from the index because its key is present now.
@@ -132,8 +132,8 @@ impl Waiters {
         at
     }
 
-    /// Removes the oldest registration for `key` from the index. Returns it together with the index's own key, which
-    /// costs no allocation.
+    /// Removes the oldest registration for `key` from the index. Returns it together with a clone of the index's own
+    /// key, because cloning a [`Key`] needs no allocation.
     pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Fulfilled, Key)> {
         let at = self.find(key)?;
         let awaited = &self.awaited[at as usize];

@@ -38,9 +38,9 @@ pub enum Order {
     PublishNodeFailed,
     /// Leaves the rendezvous while the workers are being stopped.
     Leave,
-    /// Checks whether a node was lost, because a worker failed and no restart is left. The agent replies with
-    /// `PeersAlive` when all nodes have reported that they are alive, or after a timeout. A membership that arrives
-    /// before this reply may show a lost node.
+    /// Checks whether a lost node explains the failure of this worker, after which no restart is left. The agent
+    /// replies with `PeersAlive` when all nodes have reported that they are alive, or after a timeout. A membership
+    /// that arrives before this reply may show a lost node.
     CheckPeers(LocalRank),
     /// Waits until all nodes have finished. The agent replies with `Finished` or `StoreLost`.
     Finish,
@@ -98,7 +98,7 @@ pub enum Reason {
 /// The result of a run on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// All workers exited with code 0.
+    /// All workers of this node exited with code 0.
     Succeeded,
     /// A worker of this node failed, and no restart was left.
     Failed,
@@ -111,7 +111,7 @@ pub enum Verdict {
     RoundOver,
     /// A signal told this node to end.
     Signaled(Signal),
-    /// The job ended while this node was a spare or was in a round without workers of its own.
+    /// The job ended while this node was a spare, or was in a round but had no workers.
     Spare,
     /// The run failed with an error, which the agent has.
     Error,

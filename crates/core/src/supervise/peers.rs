@@ -71,9 +71,9 @@ impl Peers {
 
     /// Returns a reason to rejoin if nodes are lost for good. `lost` is the number of lost nodes that had not finished.
     ///
-    /// Nodes are lost for good if two observations in a row show lost nodes, and if nodes have recorded that they left
-    /// or `RETURN_GRACE` has passed. One observation is not enough, because the membership and the reports are read one
-    /// after the other, and a node may have finished in between.
+    /// Two observations in a row must show lost nodes, because the membership and the reports are read one after the
+    /// other, and a node may have finished in between. In addition, either a node has recorded that it left, or
+    /// `RETURN_GRACE` has passed since lost nodes were first observed.
     pub(super) fn confirm_lost(&mut self, seen: &Membership, lost: u64, now: MonoTime) -> Option<Reason> {
         if lost == 0 {
             self.lost_since = None;

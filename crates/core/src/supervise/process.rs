@@ -9,7 +9,7 @@ use super::event::Signal;
 use super::supervisor::Policy;
 use crate::rendezvous::MonoTime;
 
-/// The state of one process that the supervisor starts and stops.
+/// The state of one process that the supervisor stops: a worker, or all orphans together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Process {
     /// The process runs, and no stop was requested.

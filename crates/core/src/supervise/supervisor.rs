@@ -45,14 +45,14 @@ impl Policy {
     /// exit.
     pub const TORCH_NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// The duration below which a run of the workers counts as short. Consecutive short runs delay the next restart.
+    /// The duration below which a run of the workers counts as short. Repeated short runs delay the next restart.
     pub const SHORT_RUN_INTERVAL: Duration = Duration::from_secs(10);
 
-    /// The longest delay of a restart that a change of membership causes. It is short because the other nodes wait for
-    /// this one. It is not zero because a node that can't join must not make the job restart many times a second.
+    /// The longest delay of a restart after a change of membership. It is short because the other nodes wait for this
+    /// one. It is not zero because a node that can't join must not make the job restart many times a second.
     pub const MAX_REFORM_BACKOFF: Duration = Duration::from_secs(1);
 
-    /// Returns the delay of a restart after `short_runs` consecutive short runs: 0 after the first, 0.1 s after the
+    /// Returns the delay of a restart after `short_runs` short runs: 0 after the first, 0.1 s after the
     /// second, then doubled with each further one, up to `longest`.
     pub fn restart_backoff(short_runs: u32, longest: Duration) -> Duration {
         match short_runs.checked_sub(2) {
@@ -78,9 +78,9 @@ pub struct Supervisor {
     waiting_is_reported: bool,
     /// When the workers were last started.
     started_at: MonoTime,
-    /// The number of consecutive short runs that a failed worker ended, on any node.
+    /// How many short runs the failure of a worker, on any node, has ended since the last run that was not short.
     short_failures: u32,
-    /// The number of consecutive short runs that a change of membership ended.
+    /// How many short runs a change of membership has ended since the last run that was not short.
     short_rounds: u32,
     /// When all processes of the last run had exited, and how long the next join is delayed from then on.
     pause: Option<(MonoTime, Duration)>,
@@ -108,7 +108,7 @@ struct Round {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The node joins a round. With a signal, it cancels the join, because the signal told the node to end.
+    /// The node joins a round. If a signal told the node to end, this is the signal, and the join is being canceled.
     Joining(Option<Signal>),
     Running,
     /// The workers of this node have finished. Those of other nodes may still run.
@@ -168,7 +168,7 @@ impl Supervisor {
         self.phase == Phase::Running
     }
 
-    /// Returns whether the last order has been returned.
+    /// Returns whether the run has ended and [`poll_order`](Supervisor::poll_order) has returned the last order.
     pub fn has_ended(&self) -> bool {
         self.phase == Phase::Ended && self.orders.is_empty()
     }
@@ -455,8 +455,8 @@ impl Supervisor {
         true
     }
 
-    /// Rejoins if the delay after the last run has passed, and reports a new delay. Returns whether there is an order
-    /// to return.
+    /// Determines and reports the delay of the next join, if that has not happened since the last run. Joins if the
+    /// delay has passed. Returns whether there is an order to return.
     fn join_when_due(&mut self, reason: Reason, now: MonoTime) -> bool {
         if self.pause.is_none() {
             let pause = self.next_pause(reason, now);

@@ -202,7 +202,7 @@ impl RequestDecoder {
 
     /// Removes the request at the front of `input`, without a copy. Returns `None` if the caller must use
     /// [`RequestDecoder::next`] instead, because the request is incomplete or invalid, or because the decoder has
-    /// buffered its first bytes.
+    /// already buffered the start of the request.
     #[inline(always)]
     pub(crate) fn next_in_place<'a>(&mut self, input: &mut &'a [u8], limits: &Limits) -> Option<Request<'a>> {
         if self.0.partial.is_some() {

@@ -92,7 +92,7 @@ pub(super) enum ListProgress {
 /// it.
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
-    /// The length of all bytes of the input.
+    /// The total length of the input, including the bytes before the cursor's position.
     len: usize,
     bounds: Bounds,
     progress: ListProgress,

@@ -13,7 +13,7 @@ use crate::value::Value;
 pub enum Reply {
     /// The keys of the WAIT are present, or the BARRIER is complete.
     Stop,
-    /// The WAIT or BARRIER was canceled. This is the reply to CANCEL_WAIT.
+    /// The reply to CANCEL_WAIT. A WAIT or BARRIER that the CANCEL_WAIT ended gets no reply of its own.
     Canceled,
     /// The reply to CHECK: whether all keys are present.
     Checked(bool),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn validate_and_writes_without_a_result_have_no_reply() {
+    fn requests_without_a_result_have_no_reply() {
         let value = b"v"[..].into();
         for request in [
             Request::Validate { magic: 0 },

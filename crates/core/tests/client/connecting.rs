@@ -94,12 +94,12 @@ fn a_server_of_another_protocol_is_reported_immediately_and_does_not_hide_a_stor
 #[test]
 fn an_attempt_that_the_deadline_cuts_short_does_not_hide_the_fault_before_it() {
     let net = Net::new(vec![Host::Refuses]);
-    // The last attempt, which begins within 600 ms before the deadline, gets no reply.
+    // The last attempt, which begins less than 600 ms before the deadline, gets no reply.
     net.after(TIMEOUT - Duration::from_millis(600), |state| state.hosts[0] = Host::Unreachable);
     let (result, _, took) = connect(&net);
     assert_eq!(result, Err(Failure::Unreachable(vec![("0".into(), ConnectionFault::Refused)])));
     assert!(took >= TIMEOUT && took < TIMEOUT + Duration::from_millis(100), "{took:?}");
-    // A fault that lasts for several attempts is reported.
+    // If several attempts before the deadline have the new fault, that fault is reported.
     let net = Net::new(vec![Host::Refuses]);
     net.after(TIMEOUT / 2, |state| state.hosts[0] = Host::Unreachable);
     let (result, _, _) = connect(&net);
@@ -115,7 +115,7 @@ fn a_new_client_sends_only_torchs_handshake_until_its_first_operation() {
     assert_eq!(ops(&net), [Op::Validate, Op::Ping]);
     ready(client.request(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
     assert_eq!(ops(&net)[2..], [Op::Check, Op::Get, Op::NumKeys]);
-    // On a later connection, the client identifies the server together with the handshake.
+    // On a later connection, the client sends the requests that identify the server together with the handshake.
     net.change(|state| state.close_all());
     net.advance_clock(Duration::from_secs(1));
     ready(client.request(Request::NumKeys, &net.deadline(TIMEOUT))).unwrap();
@@ -150,7 +150,7 @@ fn an_unsupported_operation_is_reported_and_the_client_still_works() {
 }
 
 #[test]
-fn a_client_counts_workers_and_waits_for_them() {
+fn a_client_counts_itself_as_a_worker_and_waits_for_the_other_workers() {
     let (net, client) = connected(Model::torch());
     let deadline = net.deadline(TIMEOUT);
     let joined = ready(client.count_worker(&deadline)).unwrap();

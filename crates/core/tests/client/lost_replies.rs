@@ -23,7 +23,7 @@ fn only_a_repeatable_request_is_repeated_after_a_lost_reply() {
                 (false, Err(Failure::Indeterminate(_))) => assert_eq!(sent, 1, "{:?}", operation.op),
                 // The repeated request found no key, so it is unknown whether the first request deleted it.
                 (true, Err(Failure::Indeterminate(_))) => assert_eq!(operation.op, Op::DeleteKey),
-                // A reply of 1 byte is not truncated.
+                // `Truncate(1)` sends a reply of 1 byte completely.
                 (_, Ok(())) if matches!(behavior, Behavior::Truncate(1)) => {}
                 // The client also sends CHECK, GET and PING on every new connection.
                 (true, Ok(())) => {
@@ -101,7 +101,7 @@ fn calls_after_a_server_was_killed_retry_until_their_timeout_and_find_a_restarte
 }
 
 #[test]
-fn a_request_on_which_the_server_always_closes_the_connection_is_refused_within_1_s() {
+fn a_request_on_which_the_server_always_closes_the_connection_is_reported_as_refused_within_1_s() {
     let (net, client) = connected(Model::ours("a"));
     net.model(|model| model.permanent_behaviors.push((Op::NumKeys, Behavior::Refuse)));
     let start = net.now();

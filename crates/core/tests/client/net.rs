@@ -47,7 +47,7 @@ pub(crate) struct NetState {
     pub(crate) bad_link: Option<BadLink>,
 }
 
-/// A link that delays each packet by 100 to 500 ms and loses 10 % of them.
+/// A link that delays every packet by 100 to 500 ms and loses 10 % of the packets.
 ///
 /// A lost packet is sent again after [`BadLink::RETRANSMISSION_TIMEOUT`], which doubles with each loss.
 pub(crate) struct BadLink {
@@ -57,7 +57,7 @@ pub(crate) struct BadLink {
 impl BadLink {
     const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(1_200);
 
-    /// Returns the next number below `end` of a deterministic sequence.
+    /// Returns the next number of a deterministic sequence. The number is less than `end`.
     fn below(&mut self, end: u64) -> u64 {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -276,7 +276,7 @@ impl NetState {
         true
     }
 
-    /// Returns how long the reply to a request that is sent now takes to arrive.
+    /// Returns the time between sending a request now and the arrival of its reply.
     fn round_trip(&mut self) -> Duration {
         self.bad_link.as_mut().map_or(self.latency, |link| link.next_delay() + link.next_delay())
     }

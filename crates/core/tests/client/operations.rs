@@ -22,7 +22,7 @@ impl Operation {
     }
 }
 
-/// Adds the keys and queue items that [`all_operations`] need to succeed without waiting.
+/// Adds the keys and queue items that must exist so that all of [`all_operations`] succeed without waiting.
 pub(crate) fn prepared(model: Model) -> Model {
     let mut model =
         model.with("/present", "value").with("/number", "1").with("/list", "x").with("/doomed", "x");

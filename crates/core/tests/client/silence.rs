@@ -119,7 +119,7 @@ fn an_incomplete_report_of_present_keys_is_discarded() {
 }
 
 #[test]
-fn a_get_returns_a_key_that_is_set_while_its_wait_is_canceled() {
+fn a_get_returns_a_value_that_is_set_just_before_its_wait_is_canceled() {
     let (net, client) = connected(Model::ours("a"));
     net.change(|state| state.latency = Duration::from_millis(10));
     // The reply to the WAIT is in flight when the client cancels the WAIT.

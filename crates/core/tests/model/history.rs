@@ -1,5 +1,5 @@
-//! Invariants of the history of an engine, which consists of requests, disconnects and replies. The checks need no
-//! model.
+//! Invariants of an engine's history, which are checked without a model. A history consists of requests, disconnects
+//! and replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +56,8 @@ pub(crate) fn record(turns: &[Turn]) -> Vec<Step> {
     history
 }
 
-/// Asserts that each item is popped once and in the order of the pushes, and that a push wakes at most one waiter.
+/// Asserts that items are popped in the order of the pushes, each at most once, and that a push wakes at most one
+/// waiter.
 pub(crate) fn assert_queues_are_first_in_first_out(history: &[Step]) {
     let mut pushed: BTreeMap<&Text, Vec<&[u8]>> = BTreeMap::new();
     let mut popped: BTreeMap<&Text, usize> = BTreeMap::new();

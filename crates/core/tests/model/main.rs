@@ -162,7 +162,7 @@ proptest! {
 
     #[test]
     fn replies_do_not_depend_on_where_the_stream_is_cut(turns in turns(any_operation(), 25)) {
-        // All turns use one connection, because the cuts affect the order of requests of different connections.
+        // All turns use one slot, because the cuts affect the order of requests of different connections.
         let turns: Vec<Turn> = turns.into_iter().map(|turn| Turn { slot: 0, ..turn }).collect();
         let mut scenarios = [Split::AsDrawn, Split::Whole, Split::Bytewise].map(|split| Scenario::new(Limits::default(), split));
         for turn in &turns {
@@ -390,8 +390,8 @@ fn make_items_unique(turns: &mut [Turn]) {
     }
 }
 
-/// Generates the bytes of a misbehaving connection, and whether it disconnects after them. The bytes contain no write,
-/// and no wait for a key or barrier of the other connections.
+/// Generates the bytes of a misbehaving connection, and whether it disconnects after them. The bytes contain no
+/// complete write, and no complete wait for a key or barrier of the other connections.
 fn misbehavior() -> impl Strategy<Value = (Vec<u8>, bool)> {
     let private = |operation: Operation| [validate(), operation.encode()].concat();
     let wait = Operation::Wait(vec![Text(b"private".to_vec()); 3]);

@@ -431,7 +431,7 @@ fn encode_string(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
 }
 
-/// Parses a number like C++'s `std::stoll`.
+/// Parses the number at the start of `text`, as C++'s `std::stoll` does.
 fn parse_decimal_prefix(text: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);

@@ -31,7 +31,7 @@ impl std::ops::Deref for Text {
     }
 }
 
-/// A request of a client, or bytes that are not a request.
+/// A request of a client, or bytes that violate the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation {
     Set(Text, Text),
@@ -52,7 +52,7 @@ pub(crate) enum Operation {
     QueueLen(Text),
     ListKeys,
     Barrier(Text, i64),
-    /// Bytes that no request starts with.
+    /// Bytes that violate the protocol after a handshake.
     Garbage(Text),
 }
 
@@ -229,7 +229,7 @@ const GARBAGE: &[&[u8]] = &[
     b"\x0b\0\0\0\0\0\0\0\x80",
 ];
 
-/// Generates bytes that are not a request.
+/// Generates bytes that violate the protocol.
 pub(crate) fn garbage() -> impl Strategy<Value = Operation> {
     prop::sample::select(GARBAGE).prop_map(|bytes| Operation::Garbage(bytes.into()))
 }

@@ -16,7 +16,7 @@ pub(crate) const SLOTS: usize = 4;
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub(crate) slot: usize,
-    /// Requests that arrive completely, after the rest of the client's partial request.
+    /// Requests that arrive completely, after the rest of the partial request of the client's previous turn.
     pub(crate) operations: Vec<Operation>,
     /// A request and a number from 0 to 255. That many 256ths of the request arrive in this turn, and the rest in the
     /// client's next turn.
@@ -122,7 +122,8 @@ impl Scenario {
             bytes.extend(&encoded[..partial_len]);
             self.partials[slot] = Some((partial.clone(), partial_len));
         }
-        // The model gets the operations that each piece completes, because the server executes them in one step.
+        // After each piece, the model gets all operations that the piece completed, because the server executes them
+        // in one step.
         let mut ends = Vec::new();
         let mut end = bytes.len() - (whole.len() - sent) - partial_len;
         for operation in &operations {

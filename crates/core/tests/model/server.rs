@@ -16,7 +16,7 @@ use crate::loopback::Loopback;
 struct Replica(Rc<RefCell<Engine>>);
 
 impl Replica {
-    /// Creates an engine with the contents of a snapshot, or an empty engine without one.
+    /// Creates an engine with the contents of a snapshot, or an empty engine if `snapshot` is `None`.
     fn from_snapshot(snapshot: Option<Snapshot<'_>>) -> Engine {
         let mut engine = Engine::new(EngineOptions::default(), ());
         snapshot.iter().flat_map(Snapshot::effects).for_each(|effect| engine.apply(effect));

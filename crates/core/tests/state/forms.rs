@@ -1,4 +1,4 @@
-//! Tests with pickles that differ in form from those that CPython 3.11 writes, and must decode to the same states.
+//! Tests with pickles in other forms than those that CPython 3.11 writes. They must decode to the same states.
 
 use rallypoint_core::rendezvous::{Extra, NodeDesc, State, WallTime};
 

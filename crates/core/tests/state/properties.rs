@@ -75,7 +75,7 @@ fn opcode() -> impl Strategy<Value = u8> {
     prop::sample::select(b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.".to_vec())
 }
 
-/// Checks that a state survives encoding and decoding, if `bytes` decode to one.
+/// If `bytes` decode to a state, checks that it survives encoding and decoding.
 fn check_round_trip(bytes: &[u8]) {
     if let Ok(state) = decode(bytes) {
         assert_eq!(decode(&encode(&state)), Ok(state));

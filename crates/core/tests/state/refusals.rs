@@ -94,8 +94,8 @@ fn an_unknown_attribute_that_is_a_container_or_a_node_is_refused() {
     }
 }
 
-/// The server stores a state that is refused with `OldAgent`, and torch's agents then unpickle it. So `OldAgent` must
-/// mean that the state contains nothing else that is refused.
+/// Our server stores a value even if the decoder returns `OldAgent` for it, and torch's agents then unpickle the value.
+/// So the decoder must return another error if the value contains anything else that it refuses.
 #[test]
 fn an_old_state_is_reported_as_old_only_if_nothing_else_is_wrong() {
     let naive = [&class("datetime", "datetime")[..], b"C\x0a", STAMP, b"\x85R"].concat();
@@ -213,7 +213,7 @@ fn an_object_gets_its_attributes_once() {
 }
 
 #[test]
-fn no_opcode_pops_past_a_mark_or_an_empty_stack() {
+fn no_opcode_pops_past_a_mark_or_from_an_empty_stack() {
     for (bytes, at) in [
         (&b"\x80\x04."[..], 2),
         (b"\x80\x04\x94.", 2),
@@ -258,7 +258,7 @@ fn nothing_may_remain_on_the_stack_or_after_the_state() {
 }
 
 #[test]
-fn other_protocols_and_invalid_utf_8_are_refused() {
+fn protocols_other_than_4_and_5_and_invalid_utf_8_are_refused() {
     for protocol in [0, 1, 2, 3, 6, 255] {
         let what = format!("pickle protocol {protocol}, not 4 or 5,");
         assert_eq!(refused(&[0x80, protocol, b'N', b'.']), malformed(&what, 0));
@@ -271,7 +271,7 @@ fn other_protocols_and_invalid_utf_8_are_refused() {
 }
 
 #[test]
-fn every_other_opcode_is_refused() {
+fn every_unknown_opcode_is_refused() {
     let needed = b"\x95\x8cX\x94hj\x93)\x81}\x8f(us\x90bKMJ\x8a\x88\x89NC\x85\x86\x87R.";
     assert_eq!(needed.len(), 29, "the decoder accepts 30 opcodes: these and PROTO");
     for code in (0..=255).filter(|code| !needed.contains(code)) {

@@ -114,7 +114,7 @@ fn nth_node(index: i64) -> NodeDesc {
 }
 
 #[test]
-fn reference_vectors_are_decoded_and_their_states_take_no_more_bytes_than_torchs() {
+fn reference_vectors_are_decoded_and_our_encoding_is_not_larger_than_torchs() {
     for (name, state) in vectors() {
         let bytes = seed(name);
         assert_eq!(decode(&bytes).as_ref(), Ok(&state), "{name}");

@@ -105,8 +105,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     std::process::exit(0);
 }
 
-/// Returns the delays, in seconds and sorted, between the change that the first node makes when it rejoins and the
-/// wake-ups of the other nodes.
+/// Lets the first node rejoin. Returns, for each other node, the seconds between that change of the state and the
+/// node's wake-up, sorted.
 fn measure_wakeups(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
     let Some((first, waiting_handlers)) = handlers.split_first() else { return vec![0.0] };
     let ready = Arc::new(Barrier::new(handlers.len()));

@@ -88,8 +88,8 @@ def _import_submodule(name):
 
 
 def _missing_extension():
-    # Python ignores an extension module for another ABI, except that free-threaded CPython 3.13 and 3.14 load one for the stable ABI and
-    # fail to initialize it.
+    # Python ignores an extension module for another ABI. The exceptions are free-threaded CPython 3.13 and 3.14: they load an extension
+    # module for the stable ABI, and then fail to initialize it.
     threads = "free-threaded " if "t" in _sys.abiflags else ""
     python = f"{threads}{_sys.implementation.name} {_sys.version_info.major}.{_sys.version_info.minor}"
     return (

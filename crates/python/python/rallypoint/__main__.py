@@ -7,7 +7,10 @@ import sysconfig
 
 
 def find_command() -> "str | None":
-    """Returns the path of the command in the scripts directory of this environment or of the user, or `None`."""
+    """Returns the path of the command, or `None` if it is not installed for this Python.
+
+    Searches the scripts directory of this environment, the directory of the Python executable, and the user's scripts directory.
+    """
     directories = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     directories.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
     return shutil.which("rallypoint", path=os.pathsep.join(directories))

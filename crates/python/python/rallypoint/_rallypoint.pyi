@@ -13,9 +13,9 @@ class Store:
     Every operation raises DistNetworkError if the server cannot be reached or a connection is lost, TypeError or
     ValueError if an argument is invalid, and NotImplementedError if this kind of store does not have the operation.
 
-    Derive from Store to write a store in Python. Define set, get, add, check, compare_set, wait and every other method
-    that the program calls. append, multi_get, multi_set and barrier have fallbacks, which call the first six. Such
-    a store can be passed to PrefixStore.
+    Derive from Store to write a store in Python. Define set, get, add, check, compare_set and wait. append, multi_get,
+    multi_set and barrier have fallbacks, which call these six methods. Define every other method that the program
+    calls. Such a store can be passed to PrefixStore.
     """
 
     def __init__(self) -> None: ...
@@ -188,7 +188,7 @@ class HashStore(Store):
         """Returns a store that shares its data with this one."""
 
 class PrefixStore(Store):
-    """A part of another store: puts prefix and a slash in front of every key.
+    """A part of another store: puts the prefix and a slash in front of every key.
 
     Args:
         prefix: the prefix.
@@ -218,7 +218,7 @@ class RendezvousCell:
     def set(self, state: bytes, token: bytes) -> tuple[bytes, bytes, bool] | None:
         """Replaces the state if `token` belongs to the current one. An empty token means that there is no state yet.
 
-        Returns the current state, its token, and whether it is the one from this call.
+        Returns the current state, its token, and whether this call stored it, or `None` if there is no state.
         """
 
 @final
@@ -303,7 +303,7 @@ def reserve_port() -> int:
     """Binds a socket to a free port and returns its file descriptor."""
 
 def exchange_store_info(rank: int, store: Store, local_addr: str, server_port: int) -> tuple[str, int]:
-    """Publishes the address and port of the workers' store on rank 0, and returns the published ones on every rank."""
+    """On rank 0, publishes the address and port of the workers' store. On every rank, returns what rank 0 published."""
 
 def get_all(store: Store, rank: int, prefix: str, world_size: int) -> list[bytes]:
     """Returns the values that all ranks have set under the prefix."""

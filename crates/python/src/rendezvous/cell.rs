@@ -50,7 +50,7 @@ impl RendezvousCell {
 
     /// Replaces the state if `token` belongs to the current one. An empty token means that there is no state yet.
     ///
-    /// Returns the current state, its token, and whether it is the one from this call.
+    /// Returns the current state, its token, and whether this call stored it, or `None` if there is no state.
     fn set<'py>(
         &self,
         py: Python<'py>,

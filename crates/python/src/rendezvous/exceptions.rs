@@ -14,7 +14,7 @@ use crate::error;
 const CONNECTION_FAILED: &str =
     "The connection to the C10d store has failed. See inner exception for details.";
 const STATE_CORRUPT: &str = "The rendezvous state is corrupt. See inner exception for details.";
-/// The message of torch's backend, which decodes base64 and does not unpickle the state.
+/// The message of torch's `c10d` backend for a value that is not base64. The backend does not unpickle the state.
 const STATE_OBJECT_CORRUPT: &str = "The state object is corrupt. See inner exception for details.";
 
 /// Converts an error of a dynamic rendezvous.
@@ -64,8 +64,8 @@ fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -
 
 /// Returns the exception for a store that failed.
 ///
-/// A failure of a store becomes the `__cause__` of a `RendezvousConnectionError`. An exception of a store written in
-/// Python is raised unchanged if its type is not one that stores usually raise.
+/// That is a `RendezvousConnectionError` whose `__cause__` is the exception of the store. But if a store written in
+/// Python raises an exception other than `RuntimeError`, `ValueError` and `TimeoutError`, it is returned unchanged.
 fn connection_exception(py: Python<'_>, source: StoreError) -> PyErr {
     let is_foreign = matches!(source, StoreError::Foreign(_));
     let cause = error::to_python(py, source);

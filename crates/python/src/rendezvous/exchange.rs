@@ -25,7 +25,7 @@ fn to_python(py: Python<'_>, values: Vec<Vec<u8>>) -> Vec<Bound<'_, PyBytes>> {
     values.iter().map(|value| PyBytes::new(py, value)).collect()
 }
 
-/// Publishes the address and port of the workers' store on rank 0, and returns the published ones on every rank.
+/// On rank 0, publishes the address and port of the workers' store. On every rank, returns what rank 0 published.
 #[pyfunction]
 pub(super) fn exchange_store_info(
     py: Python<'_>,
@@ -74,7 +74,7 @@ pub(super) fn synchronize<'py>(
 }
 
 /// Waits until all ranks have arrived, and returns an empty list. After a timeout, returns the missing ranks if they
-/// are known, and otherwise raises the timeout.
+/// are known, and otherwise raises the timeout error.
 #[pyfunction]
 pub(super) fn barrier(
     py: Python<'_>,

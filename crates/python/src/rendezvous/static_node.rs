@@ -66,7 +66,8 @@ impl StaticNode {
         let round = round.map_err(|error| static_exception(py, error))?;
         let store = self.handler.store().expect("a round that was joined has a store");
         let store = stores::wrap_tcp_store(py, store, self.master_addr.clone(), true)?;
-        // Wrap the store in a Python object first: such an object reconnects in a forked child.
+        // The prefix is added to the Python object and not to `round.store`, because the object reconnects in a forked
+        // child.
         let prefixed = stores::prefix_store_for(&store, round.store.prefix().to_owned())?;
         Ok(to_round(round, prefixed))
     }

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 use super::store::{PyStore, Source, initialized_twice_error, source, uninitialized_error};
 use crate::arguments::Key;
 
-/// A part of another store: puts prefix and a slash in front of every key.
+/// A part of another store: puts the prefix and a slash in front of every key.
 ///
 /// Args:
 ///     prefix: the prefix.

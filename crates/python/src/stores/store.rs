@@ -22,9 +22,9 @@ use crate::python_store::PythonStore;
 /// Every operation raises DistNetworkError if the server cannot be reached or a connection is lost, TypeError or
 /// ValueError if an argument is invalid, and NotImplementedError if this kind of store does not have the operation.
 ///
-/// Derive from Store to write a store in Python. Define set, get, add, check, compare_set, wait and every other method
-/// that the program calls. append, multi_get, multi_set and barrier have fallbacks, which call the first six. Such
-/// a store can be passed to PrefixStore.
+/// Derive from Store to write a store in Python. Define set, get, add, check, compare_set and wait. append, multi_get,
+/// multi_set and barrier have fallbacks, which call these six methods. Define every other method that the program
+/// calls. Such a store can be passed to PrefixStore.
 #[pyclass(name = "Store", module = "rallypoint", subclass, frozen, weakref)]
 pub(crate) struct PyStore {
     /// The Rust store behind a TCPStore, FileStore or HashStore.
@@ -52,7 +52,7 @@ pub(super) fn initialized_twice_error() -> PyErr {
 
 impl Drop for PyStore {
     fn drop(&mut self) {
-        // The Rust store is dropped without the GIL, because that may stop a server or update a file.
+        // The Rust store is dropped without the GIL, because the drop may stop a server or update a file.
         let mut native = self.native.take();
         if native.is_some() {
             Python::try_attach(|py| {
@@ -236,8 +236,8 @@ fn call<T: Send>(
     run(py, || call(&*source.store()?))
 }
 
-/// Runs an operation that waits for at most `timeout`, or for the store's own timeout if that is `None`. If the
-/// operation times out, the exception has torch's message.
+/// Runs an operation that waits for at most `timeout`, or for at most the store's own timeout if `timeout` is `None`.
+/// If the operation times out, the exception has torch's message.
 fn wait<T: Send>(
     py: Python<'_>,
     source: &Source,

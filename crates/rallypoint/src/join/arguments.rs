@@ -25,12 +25,13 @@ const EXAMPLES: &str = "  \
 /// Join a rendezvous as one node, and run at most one command
 ///
 /// When the node has joined, it prints one line of JSON: run_id, round, rank, world_size, master_addr, master_port and
-/// participants. Without a command it stays until a signal, and rejoins (and prints another line) when other nodes wait to
-/// join. With a command it runs that as its only worker, with torch's environment (RANK, WORLD_SIZE, GROUP_RANK,
-/// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), and exits with its exit code.
+/// participants. Without a command, the node stays until a signal or until the rendezvous is closed. It rejoins (and
+/// prints another line) when other nodes wait to join and no node of its round runs workers. With a command, the node
+/// runs the command as its only worker, with torch's environment (RANK, WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
+/// MASTER_ADDR, MASTER_PORT and so on), and exits with the exit code of the command.
 ///
-/// The flags can also be set by the variables of `rallypoint run`: PET_NNODES, PET_NODE_RANK, PET_LOCAL_ADDR, PET_RDZV_BACKEND,
-/// PET_RDZV_ENDPOINT, PET_RDZV_ID and PET_RDZV_CONF. The command line wins.
+/// The flags can also be set by the variables of `rallypoint run`: PET_NNODES, PET_NODE_RANK, PET_LOCAL_ADDR,
+/// PET_RDZV_BACKEND, PET_RDZV_ENDPOINT, PET_RDZV_ID and PET_RDZV_CONF. The command line wins.
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = exit_code::help_with_examples("join", EXAMPLES))]
 pub(crate) struct JoinArgs {

@@ -23,8 +23,8 @@ const READ: &[(&str, &str, &str)] = &[
     ),
     ("CONDA_PREFIX", "run", "The same for conda, unless `CONDA_DEFAULT_ENV` is `base` or `root`."),
     ("CONDA_DEFAULT_ENV", "run", "Name of the activated conda environment."),
-    ("PATH", "run", "Directories in which interpreters and programs are searched."),
-    ("PYTHONSAFEPATH", "run", "If set, modules are not searched in the current directory."),
+    ("PATH", "run", "Directories that are searched for interpreters and programs."),
+    ("PYTHONSAFEPATH", "run", "If set, the current directory is not searched for modules."),
     (
         "OMP_NUM_THREADS",
         "run",
@@ -36,7 +36,7 @@ const READ: &[(&str, &str, &str)] = &[
         "GPUs that `--nproc-per-node gpu` counts and `--virtual-local-rank` assigns.",
     ),
     ("HIP_VISIBLE_DEVICES", "run", "The same for AMD GPUs."),
-    ("ROCR_VISIBLE_DEVICES", "run", "The same for AMD GPUs."),
+    ("ROCR_VISIBLE_DEVICES", "run", "AMD GPUs that `--nproc-per-node gpu` counts."),
     ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "run", "Default of `--shutdown-timeout`, in seconds."),
     (
         "TORCH_ELASTIC_WORKER_IDENTICAL",
@@ -67,7 +67,7 @@ const READ: &[(&str, &str, &str)] = &[
 const SET: &[(&str, &str)] = &[
     ("RANK", "Rank of the worker in the job."),
     ("WORLD_SIZE", "Number of workers in the job."),
-    ("LOCAL_RANK", "Rank of the worker on its node."),
+    ("LOCAL_RANK", "Rank of the worker on its node; 0 with `--virtual-local-rank`."),
     ("LOCAL_WORLD_SIZE", "Number of workers on the node."),
     ("GROUP_RANK", "Rank of the node."),
     ("GROUP_WORLD_SIZE", "Number of nodes."),
@@ -85,7 +85,10 @@ const SET: &[(&str, &str)] = &[
     ("TORCHELASTIC_TIMER_FILE", "Pipe for torch's timers, if `TORCHELASTIC_ENABLE_FILE_TIMER` is 1."),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1, unless the agent has another value."),
     ("OMP_NUM_THREADS", "1, if there are several workers and the agent has no value."),
-    ("CUDA_VISIBLE_DEVICES", "GPU of the worker, with `--virtual-local-rank`."),
+    (
+        "CUDA_VISIBLE_DEVICES",
+        "GPU of the worker, with `--virtual-local-rank`; also in `HIP_VISIBLE_DEVICES`, if the agent has that.",
+    ),
 ];
 
 pub(super) fn markdown() -> String {

@@ -1,6 +1,6 @@
 //! Turns flags, environment variables and defaults into the configuration of the agent. The rules, and the order in
 //! which they are applied, are those of torchrun. Unlike torchrun, this module refuses flags that would have no
-//! effect.
+//! effect. For a few of them, and for environment variables without an effect, it only adds a warning.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -21,8 +21,8 @@ use crate::refusal::Refusal;
 
 /// The maximum number of workers on one node. A larger `--nproc-per-node` is taken for a typing error and refused.
 const MAX_WORKERS: i64 = 65_536;
-/// The maximum of every time, in seconds. `--shutdown-timeout` is reduced to it, other flags above it are refused,
-/// and a `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` above it is ignored.
+/// The maximum of every time, in seconds. A larger `--shutdown-timeout` is reduced to it, a larger value of another
+/// flag is refused, and a larger `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` is ignored.
 const MAX_SECONDS: f64 = 1e9;
 
 /// The configuration of the agent, and warnings for the user.

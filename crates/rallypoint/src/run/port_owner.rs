@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Returns the id and the name of the process that listens on a TCP port. Returns `None` if no process does, or if it
-/// belongs to another user, because the kernel hides the sockets of such a process.
+/// Returns the id and the name of the process that listens on a TCP port. Returns `None` if no process listens on it,
+/// or if the process belongs to another user, because the kernel hides the sockets of such a process.
 pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()

@@ -35,8 +35,9 @@ pub(super) struct RendezvousFlags {
 /// The kind of rendezvous that the flags select.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A c10d rendezvous on a free port of this machine. It is selected by `--standalone`, or if there is only one node
-    /// and no backend other than `static`, no endpoint and no master port is set.
+    /// A c10d rendezvous on a free port of this machine. `--standalone` selects it. Without `--standalone`, a job with
+    /// one node has this kind if its backend is `static`, which is the default, and it has no endpoint and no master
+    /// port.
     OneMachine,
     Static,
     /// A rendezvous whose backend assigns the group ranks.

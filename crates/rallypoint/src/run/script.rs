@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 
 /// Returns the Python interpreter of the workers: `PYTHON_EXEC` if it is set, or else the first one that is found. The
 /// search order is: the activated environments, the directory of this program, the `PATH`. Fails if `PYTHON_EXEC` is
-/// not an executable file, or if no interpreter is found.
+/// neither an executable file nor the name of one on the `PATH`, or if no interpreter is found.
 ///
 /// `invoked_as` is the name of this program as the user typed it. If that is a link into an environment, the
 /// interpreter of that environment is not used, because links are not followed.
@@ -127,8 +127,9 @@ print('absent:', *[name for name in sys.argv[1:] if not any(finder.find_spec(nam
 /// Fails if the interpreter does not find one of the modules. Of a dotted name, only the first part is checked: to
 /// find the rest, the interpreter would have to import that part.
 ///
-/// A module in the working directory is found without starting the interpreter, which takes at least 12 ms. The check
-/// passes if the name of the interpreter does not start with `python`, or if the interpreter does not print a result.
+/// To find a module in the working directory, this function does not start the interpreter, because a start takes at
+/// least 12 ms. The check passes if the name of the interpreter does not start with `python`, or if the interpreter
+/// does not print a result.
 fn check_modules(
     modules: &[OsString],
     interpreter: &OsStr,
@@ -197,8 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interpreter_is_python_exec_the_activated_one_the_one_next_to_the_binary_or_the_first_on_the_path()
-    {
+    fn python_exec_wins_then_the_activated_environment_then_the_own_directory_then_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let (first_dir, second_dir) = (dir.path().join("first"), dir.path().join("second"));
         std::fs::create_dir(&first_dir).unwrap();

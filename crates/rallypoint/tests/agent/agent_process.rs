@@ -45,7 +45,8 @@ impl Agent {
         })
     }
 
-    /// Starts the command `before` and appends the command line of the agent, which that command must execute.
+    /// Starts the command `before` with the command line of the agent as its last arguments. `before` must execute
+    /// that command line.
     pub(crate) fn start_through(before: &[&str], arguments: &[&str]) -> Agent {
         Agent::spawn(before, arguments, |command| {
             command.env("RALLYPOINT_LOG", "info");
@@ -166,6 +167,7 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
 pub(crate) fn kill_together(pids: &[Pid]) {
     let pids = pids.iter().map(|pid| pid.as_raw_nonzero().to_string());
     let script = r#"kill -9 "$@""#;
-    // `kill` may report that a process does not exist: it may have exited because another one was killed before it.
+    // A process may already have exited because another one was killed before it. Then `kill` fails for that process,
+    // which is ignored.
     Command::new("sh").args(["-c", script, "sh"]).args(pids).stderr(Stdio::null()).status().unwrap();
 }

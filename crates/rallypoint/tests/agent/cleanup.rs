@@ -1,4 +1,4 @@
-//! No process of a job remains, whichever process of its node is killed, and at whatever time.
+//! When the agent or its outer process exits or is killed, at any time, no process of the job remains on the node.
 
 use std::path::Path;
 use std::time::Duration;
@@ -80,7 +80,8 @@ fn kill_matching(what: &str, is_victim: impl Fn(Pid, &str) -> bool) {
     assert_no_process_left(&agent.mark(), what);
 }
 
-/// Kills the same processes as `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint`.
+/// Kills the processes that `pkill -9 -f train.py`, `pkill -9 -f rallypoint` and `pkill -9 rallypoint` would kill. A
+/// word of the workers' shell script stands for `train.py`.
 #[test]
 fn no_process_remains_after_pkill_by_name_or_command_line() {
     kill_matching("the script in the command line", |_, line| line.contains("a_word_of_the_script"));

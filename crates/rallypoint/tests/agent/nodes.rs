@@ -36,7 +36,7 @@ pub(crate) const PRINT_RANKS: &str =
     r#"echo "ranks $GROUP_RANK/$GROUP_WORLD_SIZE $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT";"#;
 
 #[test]
-fn two_nodes_with_uneven_workers_form_one_world_and_finish_together() {
+fn two_nodes_with_different_numbers_of_workers_form_one_round_and_finish_together() {
     let port = Port::reserve();
     let script = format!("{PRINT_RANKS} exit 0");
     let first_node = start_node(&port, "2", &["--nproc-per-node", "1"], &script);
@@ -147,7 +147,8 @@ fn a_node_that_closes_the_rendezvous_because_its_workers_cannot_start_is_named_b
     assert!(!first_node.err.contains("Root Cause"), "{}", first_node.err);
 }
 
-/// Starts a node that hosts the store and forms a round alone, and then a second node that joins it.
+/// Starts a node, which hosts the store and forms a round alone. Then starts a second node, and waits until both are in
+/// one round.
 fn two_elastic_nodes(port: &Port, more: &[&str]) -> (Agent, Agent) {
     let script = format!("{PRINT_RANKS} exec sleep 600");
     let first = start_node(port, "1:2", more, &script);

@@ -11,8 +11,9 @@ use crate::nodes::{
     PRINT_RANKS, kill_node, start_node, start_node_with, start_node_with_command, wait_for_host, worker_of,
 };
 
-/// A configuration with torch's default heartbeats: a dead node is detected after 15 s. If a test observes the loss
-/// of a node within 12 s, the node was removed from the rendezvous explicitly.
+/// A configuration with torch's default heartbeats: a node is dead after 15 s without a heartbeat, which is 10 to 15 s
+/// after it was killed. Then the last call delays the next round by at least 1 s, unless that round is full. So if a
+/// test observes the next round within 12 s, the killed node was in most cases removed from the rendezvous explicitly.
 const DEFAULT_HEARTBEATS: &str = "last_call_timeout=2,reform_last_call_timeout=1,join_timeout=60";
 
 /// Returns the lines that the workers of a node printed, one for each start.
@@ -86,8 +87,8 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
 }
 
 /// Workers in a training job fail as soon as their connection to a lost node breaks. The missing heartbeats of that
-/// node are detected only later. So an agent whose worker fails when no restart is left waits until the other nodes
-/// have reported that they are alive.
+/// node are detected only later. So if a worker fails and no restart is left, its agent first waits until the other
+/// nodes have reported that they are alive.
 #[test]
 fn workers_that_fail_because_a_peer_was_lost_do_not_use_the_restart_budget() {
     let port = Port::reserve();
@@ -194,9 +195,10 @@ fn a_spare_that_was_never_used_warns_twice_and_exits_with_0() {
     );
 }
 
-/// If the workers of the stopped node continued with it, both nodes would train and write the same checkpoints.
+/// SIGSTOP stops the agent of a node. While it is stopped, a spare replaces the node. If the workers of the node kept
+/// running after SIGCONT, both nodes would train and write the same checkpoints.
 #[test]
-fn a_stopped_node_ends_its_workers_after_a_spare_has_replaced_it() {
+fn a_resumed_node_ends_its_workers_if_a_spare_has_replaced_it() {
     let port = Port::reserve();
     let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
     let script = format!("{PRINT_RANKS} exec sleep 600");

@@ -123,8 +123,8 @@ fn a_duplicate_node_rank_is_named_on_every_node() {
         let port = Port::reserve();
         let nodes = [(0, "127.0.0.2"), (1, "127.0.0.3"), (duplicate, "127.0.0.4")].map(|(rank, address)| {
             let node = start_node(&port, rank, "3", &["--local-addr", address], "echo it ran");
-            // A node that logs this has registered its rank. So the third node is the one whose rank is already
-            // taken.
+            // A node that waits has registered its rank. The third node starts after the first two wait, so its rank
+            // is already taken.
             if address != "127.0.0.4" {
                 eventually("the node waits", || node.err().contains(" of 3 nodes have joined"));
             }

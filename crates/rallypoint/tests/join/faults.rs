@@ -254,7 +254,7 @@ fn large_states_that_change_often_use_bounded_memory() {
         let node_named =
             |n: usize| NodeDesc::new(format!("{turn:03}-{n:04}-{}", "h".repeat(100)), n as i64, 0);
         state.last_heartbeats.retain(|node, _| state.participants.contains_key(node));
-        // The wait list has the maximum number of nodes, with long names.
+        // The wait list and the participant together are the maximum number of nodes. The names are long.
         let count = limits.state_nodes - 1;
         state.wait_list = (0..count).map(node_named).collect();
         state.last_heartbeats.extend((0..count).map(|n| (node_named(n), beat)));

@@ -265,7 +265,7 @@ fn a_node_that_times_out_during_a_round_reports_the_round() {
     );
     assert_eq!(code, 4, "{log}");
     assert!(log.contains(&line) && log.contains("restart one of them"), "{log}");
-    assert!(!log.contains("at least"), "no node is missing: {log}");
+    assert!(!log.contains("at least"), "the error reports missing nodes: {log}");
 }
 
 #[test]

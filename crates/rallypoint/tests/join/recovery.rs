@@ -57,7 +57,7 @@ fn a_node_whose_log_has_no_reader_stays_in_its_round_and_leaves_on_a_signal() {
     assert_eq!(other.joined()["world_size"], 2);
     unread_node.signal(Signal::TERM);
     let newcomer = Node::start(&server, "2", &["--rdzv-conf", conf]);
-    assert_eq!(newcomer.joined()["round"], 1, "the new node replaces the one that left");
+    assert_eq!(newcomer.joined()["round"], 1, "the new node did not replace the one that left");
     assert_eq!(unread_node.ended().code(), Some(0));
     drop(unread);
 }

@@ -110,7 +110,7 @@ fn an_unchanged_reason_to_wait_is_logged_once() {
 }
 
 #[test]
-fn a_node_in_the_last_call_logs_when_the_round_starts() {
+fn a_node_in_the_last_call_logs_the_time_until_the_round_starts() {
     let server = server();
     let mut node = Node::start(&server, "1:2", &["--rdzv-conf", "last_call_timeout=3"]);
     let line = node.wait_for_log("waiting in the rendezvous 'job'");

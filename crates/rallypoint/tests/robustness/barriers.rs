@@ -74,7 +74,7 @@ fn w08_each_use_of_a_barrier_waits_for_all_clients() {
 }
 
 #[test]
-fn w09_a_barrier_without_clients_is_refused_and_only_arrivals_release_waiters() {
+fn w09_a_barrier_with_a_world_size_below_1_is_refused_and_only_arrivals_release_waiters() {
     let mut server = Server::start();
     for world_size in [0, -1, i64::MIN] {
         let mut client = server.connect();

@@ -138,13 +138,13 @@ fn fill_the_store(server: &Server) {
         let pairs: Vec<(&[u8], &[u8])> = chunk.map(|name| (name.as_bytes(), &b""[..])).collect();
         message(Request::MultiSet { pairs: PairList::new(&pairs) })
     });
-    assert!(small, "small keys fill the store");
+    assert!(small, "small keys do not fill the store");
     clear(server);
     for (len, what) in [(MIB, "large values"), (100 * KIB, "values"), (3_000, "small values")] {
         let value = vec![7; len];
         assert!(
             until_refused(server, 64 * MIB / len, |n| set(&format!("/{n}"), &value)),
-            "{what} fill the store"
+            "{what} do not fill the store"
         );
         // Every other key is deleted, so that free memory is fragmented.
         let mut client = server.connect();
@@ -159,12 +159,12 @@ fn fill_the_store(server: &Server) {
     let appended = until_refused(server, 64 * MIB / part.len(), |n| {
         message(Request::Append { key: format!("/{}", n % 1_000).as_bytes(), value: part[..].into() })
     });
-    assert!(appended, "appends fill the store");
+    assert!(appended, "appends do not fill the store");
     clear(server);
     let long = "k".repeat(4_000);
     assert!(
         until_refused(server, 20_000, |n| set(&format!("/{n:05}{long}"), b"")),
-        "long names fill the store"
+        "long names do not fill the store"
     );
     // Clients request lists of all keys and don't read them, while the keys are deleted. The first lists exceed the
     // limit `output_hard`, so the server refuses them.
@@ -202,7 +202,7 @@ fn stall_clients(server: &Server) -> Vec<Client> {
     let mut writer = server.connect();
     writer.set("/large", &value);
     for n in 0..CLIENTS {
-        // The last byte of this upload is never sent. The server may stop reading the upload before that.
+        // This client never sends the last byte of its upload. The server may stop reading the upload even earlier.
         let mut upload = server.connect();
         let bytes = set(&format!("/upload/{n}"), &value);
         let sent = upload.send_nonblocking(&bytes[..bytes.len() - 1]);

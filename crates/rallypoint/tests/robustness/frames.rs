@@ -150,8 +150,8 @@ fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
     std::thread::sleep(Duration::from_millis(700));
     let start = Instant::now();
     client.send(&[&frame[1_500..], &frame[..10]].concat());
-    // The server must measure the rate of the second request without the bytes and the start time of the first one.
-    // Fewer bytes of the second request have arrived than of the first one.
+    // The server must measure the rate of the second request from its own start and by its own bytes. The number of
+    // received bytes of the current request has fallen, from 1,500 of the first request to 10 of the second.
     while start.elapsed() < Duration::from_millis(950) {
         other.ping();
         let ended = client.has_ended();
@@ -213,13 +213,14 @@ fn c11_a_half_closed_connection_gets_its_replies_before_the_end() {
 
 #[test]
 fn c11_a_half_closed_connection_gets_all_of_a_large_reply() {
-    // With a large `output_pause`, the server reads the requests behind the GET immediately.
+    // With a large `output_pause`, the server reads the bytes behind the GETs before it has sent the replies.
     let mut server = Server::with_limits(&["output_pause=64MiB"]);
     let value = vec![3; 8 * MIB];
     server.connect().set("/k", &value);
     let get = message(Request::Get { key: b"/k" });
     let wait = message(Request::Wait { keys: KeyList::new(&list(&["/absent"])) });
-    // The bytes behind the GETs get no reply: nothing, a truncated request, or a wait for an absent key.
+    // Behind the GETs, the client sends nothing, a truncated request, or a wait for an absent key. None of these gets a
+    // reply.
     for behind in [vec![], get[..5].to_vec(), wait] {
         let mut client = server.connect();
         client.send(&[&get[..], &get, &behind].concat());

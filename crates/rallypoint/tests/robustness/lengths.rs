@@ -168,7 +168,7 @@ fn c07_memory_grows_with_received_bytes_and_not_with_the_announced_length() {
     server.wait_until_idle();
     assert!(
         server.memory_growth() > UPLOADS * SENT / 2,
-        "the bytes have been read: {}",
+        "the server has not read the bytes: {}",
         server.memory_growth()
     );
     let max_growth = UPLOADS * (SENT + 64 * KIB) + MIB;
@@ -178,7 +178,7 @@ fn c07_memory_grows_with_received_bytes_and_not_with_the_announced_length() {
 }
 
 #[test]
-fn c08_a_key_count_above_the_limit_closes_the_connection_and_a_count_allocates_nothing() {
+fn c08_a_key_count_above_the_limit_closes_the_connection_and_a_count_at_the_limit_allocates_nothing() {
     let mut server = Server::start();
     let with_a_list = [Op::Check, Op::Wait, Op::MultiGet, Op::MultiSet];
     for count in OVERSIZED_KEY_COUNTS {
@@ -197,7 +197,7 @@ fn c08_a_key_count_above_the_limit_closes_the_connection_and_a_count_allocates_n
     }
     server.wait_until_idle();
     assert!(server.memory_growth() < 2 * MIB, "{} for 400 counts of 131,072", server.memory_growth());
-    assert!(clients.iter_mut().all(|client| !client.has_ended()), "a key count at the limit is accepted");
+    assert!(clients.iter_mut().all(|client| !client.has_ended()), "a key count at the limit is refused");
     drop(clients);
     server.assert_healthy();
 }

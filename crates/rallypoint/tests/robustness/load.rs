@@ -80,7 +80,7 @@ pub(crate) const LARGE_REQUEST_GRACE: Duration =
     Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 50 });
 
 #[test]
-fn r09_large_multi_sets_delay_no_other_client() {
+fn r09_large_multi_sets_delay_other_clients_by_at_most_the_grace() {
     let _exclusive = exclusive();
     let mut server = Server::start();
     let large = vec![5; 4 * MIB];
@@ -107,7 +107,7 @@ fn r09_large_multi_sets_delay_no_other_client() {
 /// A client sends requests with the maximum number of keys, one after the other. No other client sees a MULTI_SET
 /// that is only partly applied.
 #[test]
-fn r09_requests_with_the_maximum_number_of_keys_delay_no_other_client() {
+fn r09_requests_with_the_maximum_number_of_keys_delay_other_clients_by_at_most_the_grace() {
     let _exclusive = exclusive();
     let mut server = Server::start();
     let names: Vec<String> = (0..131_072).map(|n| format!("/key/{n}")).collect();

@@ -1,4 +1,4 @@
-//! Row R05 in docs/internals/robustness.md: memory of replies that clients don't read while the store changes.
+//! Row R05 in docs/internals/robustness.md: memory for replies that clients don't read while the store changes.
 
 use std::time::Duration;
 

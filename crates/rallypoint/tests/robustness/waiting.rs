@@ -78,7 +78,7 @@ fn w04_an_incomplete_multi_set_is_invisible_and_a_complete_one_is_applied_once()
         assert!(!other.is_present("/a") && !other.is_present("/c"), "after {at} bytes");
         assert_eq!(other.value("/b"), b"old", "after {at} bytes");
         writer.send(&[*byte]);
-        // When the server has replied to this ping, it has read the byte separately from the next one.
+        // The reply to this ping shows that the server has read the byte before the next one is sent.
         other.ping();
     }
     waiter.assert_woken();
@@ -290,7 +290,7 @@ fn w11_the_cost_of_a_cancel_does_not_depend_on_other_clients() {
         peer.cancel_wait();
     }
     drop((client, peers));
-    // The C library keeps the small allocations of the 400,000 keys, up to 48 bytes each.
+    // The C library keeps the small allocations of the 400,000 keys after they are freed, up to 48 bytes each.
     // `assert_healthy_with_stored` allows 16 MiB in addition to its argument.
     server.assert_healthy_with_stored(400_000 * 16);
 }

@@ -1,14 +1,14 @@
 //! The announcements of one round: lines that nodes append to one value.
 //!
-//! A line announces a node or retracts it. Malformed lines are skipped. An announcement is only a request: a node
-//! becomes a participant when another node adds it to the state.
+//! A line announces a node, or retracts its announcement. Malformed lines are skipped. An announcement is only a
+//! request: a node becomes a participant when it, or another node, adds it to the state.
 
 use std::collections::BTreeSet;
 
 use rallypoint_core::Limits;
 use rallypoint_core::rendezvous::NodeDesc;
 
-/// Formats a line that announces or retracts a node. The address is the last field, because it may contain spaces.
+/// Formats a line that announces a node or retracts it. The address is the last field, because it may contain spaces.
 pub(super) fn format_line(is_announcement: bool, node: &NodeDesc) -> String {
     let sign = if is_announcement { '+' } else { '-' };
     let addr = node.addr.replace('\\', "\\\\").replace('\n', "\\n");

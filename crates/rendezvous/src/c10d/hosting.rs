@@ -100,7 +100,7 @@ pub fn create_tcp_store(
         logged: None,
     };
     if is_host_option == Some(true) {
-        // Wait until the name resolves, because other nodes can't find a host whose name does not.
+        // Other nodes can't find a host whose name does not resolve, so wait until it does.
         endpoint.wait_until_resolved(timeout, cancellation.clone()).map_err(failed)?;
     }
     let store = loop {

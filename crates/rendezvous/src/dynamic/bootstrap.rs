@@ -125,7 +125,7 @@ impl Bootstrap {
             if start.elapsed() < STATE_CHECK_GRACE {
                 handler.driver.check_interrupted()?;
             } else if !published && !round.is_intact()? {
-                // Rank 0 may have left after it published the address and finished.
+                // Rank 0 may have published the address, finished and left since the last poll.
                 published = store.check(&keys).is_ok_and(|is_published| is_published);
                 if !published {
                     return Ok(None);

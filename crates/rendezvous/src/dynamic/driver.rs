@@ -117,7 +117,7 @@ impl Driver {
         self.member().membership(joined, state)
     }
 
-    /// Returns the expected hosts without a node in the state that was read or written last.
+    /// Returns the expected hosts that have no node in the state that was read or written last.
     pub(super) fn missing(&self) -> MissingHosts {
         self.expected_hosts.missing(self.latest().iter().flat_map(|state| state.all_nodes()))
     }

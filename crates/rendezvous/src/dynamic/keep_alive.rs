@@ -12,7 +12,8 @@ use rallypoint_store::{Cancellation, sleep};
 
 use super::driver::{Driver, fault_of};
 
-/// A handle to the thread. Dropping the handle stops the thread and waits until it has exited.
+/// A handle to the thread. Dropping the handle stops the thread and waits until the thread has exited or the caller is
+/// interrupted.
 pub(super) struct KeepAlive {
     /// Dropping the sender stops the thread.
     stop_on_drop: Option<Sender<()>>,

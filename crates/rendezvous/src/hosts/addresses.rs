@@ -14,7 +14,7 @@ const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
 const MAX_THREADS: usize = 8;
 /// The interval after which a name without addresses is looked up again. Its machine may start later.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// How long after the first lookup names are resolved. A name server that has not replied by then is ignored.
+/// The time after the first lookup in which names are resolved. A name server that has not replied by then is ignored.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A cache of resolved names.

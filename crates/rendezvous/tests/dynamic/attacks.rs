@@ -149,7 +149,7 @@ fn a_job_whose_state_was_deleted_starts_without_its_old_keys() {
     assert_eq!(
         state().unwrap().participants.len(),
         1,
-        "{:?} are nodes of the old job",
+        "the new job also has other nodes; the old job had {:?}",
         before[0].participants
     );
     let rounds = [nodes[1].next_rendezvous().unwrap(), first.join().unwrap().unwrap()];

@@ -22,7 +22,8 @@ fn node(job: &Job) -> Arc<DynamicRendezvousHandler> {
     job.node_over(&(Arc::new(TcpStore::open(options).unwrap()) as Arc<dyn Store>))
 }
 
-/// Stops the server of a job and starts an empty one in its place.
+/// Stops the server of a job and starts an empty one at the same port. The server at another port in between only
+/// replaces the old one, which frees the port.
 fn restart(job: &mut Job) {
     let port = job.server.port();
     job.server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();

@@ -74,7 +74,8 @@ fn a_round_accepts_more_nodes_than_the_minimum_until_the_last_call_ends() {
     assert!(took >= LAST_CALL_TIMEOUT && took < LAST_CALL_TIMEOUT + Duration::from_secs(4), "{took:?}");
 }
 
-/// With torch, a late node waits for an address of the workers' store that no node publishes, or gets a different one.
+/// With torch, a late node waits for an address of the workers' store that no node publishes, or gets another address
+/// than the other nodes.
 #[test]
 fn a_late_node_gets_the_same_master_as_the_others() {
     let mut job = Job::new(1, 4);
@@ -245,7 +246,7 @@ fn the_error_for_a_closed_rendezvous_names_the_node_that_closed_it() {
 }
 
 #[test]
-fn a_timeout_names_the_nodes_that_joined_the_minimum_and_the_setting() {
+fn the_error_for_a_timeout_names_the_joined_nodes_the_minimum_and_the_setting() {
     let mut job = Job::new(3, 3);
     let patient = job.node();
     job.settings.join_timeout = Duration::from_secs(3);

@@ -53,7 +53,8 @@ pub(super) struct Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Closing the file is not enough: a view, or a child that was forked meanwhile, may keep it open.
+        // Closing the file is not enough: the `View` of the store keeps it open between operations, and a child that
+        // was forked meanwhile may keep it open, too.
         let _ = flock(&*self.file, FlockOperation::Unlock);
     }
 }

@@ -1,7 +1,7 @@
 //! The part of a store's file that one instance has read so far.
 //!
-//! A view reads on from the position where it stopped. It reads the file again from the start if the file was replaced
-//! or truncated. The methods that take a [`Locked`] read or write the file under its lock.
+//! A view continues reading at the position where it stopped. It reads the file again from the start if the file was
+//! replaced or truncated. The methods that take a [`Locked`] read or write the file under its lock.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use super::lock::{Locked, StoreFile, identity};
 use crate::deadline::now;
 use crate::error::{FileFault, Result, StoreError};
 
-/// The minimum size of one read, unless the file ends earlier.
+/// Each read fills the buffer of unparsed bytes to at least this length, unless the file ends earlier.
 const MIN_READ_BYTES: usize = 64 * 1024;
 
 /// The contents of the file up to the position `end`.
@@ -26,10 +26,10 @@ pub(super) struct View {
     end: u64,
     /// The length of the file when it was last read. Greater than `end` if the last record is torn.
     len: u64,
-    /// The file and its identity. The file stays open while it is not locked. If it were closed and deleted, the system
-    /// could reuse its inode number, and another file would have the same identity.
+    /// The file and its identity. This instance keeps the file open even between two operations. If it were closed
+    /// and deleted, the system could reuse its inode number, and another file would have the same identity.
     file: Option<(Arc<File>, (u64, u64))>,
-    /// Whether the number of open instances in this file includes this instance.
+    /// Whether this instance is included in the number of open instances that the file contains.
     pub(super) is_counted: bool,
 }
 
@@ -55,7 +55,7 @@ impl View {
         self.file.as_ref().is_some_and(|(_, own)| *own == identity(metadata))
     }
 
-    /// Reads the records that were appended since the last call. After a timeout, the next call reads on from where
+    /// Reads the records that were appended since the last call. After a timeout, the next call continues where
     /// this one stopped.
     pub(super) fn refresh(
         &mut self,
@@ -111,8 +111,8 @@ impl View {
         }
     }
 
-    /// Truncates the file before a torn record at its end. This process has the exclusive lock, so the writer of the
-    /// record has died or failed.
+    /// Removes a torn record from the end of the file. This process has the exclusive lock, so the writer of the record
+    /// has died or failed.
     pub(super) fn truncate_torn_record(&mut self, locked: &Locked, file: &StoreFile) -> Result<()> {
         let (bytes, end) = (self.unparsed_len(), self.end);
         if bytes > 0 {
@@ -129,8 +129,8 @@ impl View {
         let mut bytes = Vec::new();
         records.iter().for_each(|record| record.encode_into(&mut bytes));
         if let Err(error) = locked.file.write_all_at(&bytes, self.end) {
-            // A torn record would block every torch process that reads the file. If truncating fails here, our next
-            // writer truncates it.
+            // A torn record would block every torch process that reads the file. If it cannot be removed here, the next
+            // of our writers removes it.
             let _ = locked.file.set_len(self.end);
             return Err(file.system_error("write to", error));
         }

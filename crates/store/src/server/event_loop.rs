@@ -16,7 +16,7 @@ use rallypoint_core::{counted, printable};
 use rustix::io::Errno;
 
 /// The token of the waker. The tokens of the listeners follow. The token of a connection has the generation of the
-/// connection in its upper half. A generation is never zero, so these tokens are greater.
+/// connection in its upper half. A generation is never zero, so the tokens of connections are greater than all others.
 const WAKE_TOKEN: Token = Token(0);
 /// The maximum number of connections that a listener accepts before the open connections are served.
 const ACCEPT_BATCH: usize = 128;
@@ -44,8 +44,9 @@ pub(super) struct EventLoop {
     /// An open file that is closed when the process runs out of file descriptors. With the released descriptor, a
     /// connection can be accepted and refused.
     spare_file: Option<File>,
-    /// When accepting failed, for example because memory ran out. No connection is accepted for
-    /// [`ACCEPT_RETRY_INTERVAL`] after that. Zero ends this pause early. `None` if accepting is not blocked.
+    /// The time at which accepting failed, for example because memory ran out. No connection is accepted for
+    /// [`ACCEPT_RETRY_INTERVAL`] after that time. Zero ends this pause early. `None` means that accepting is not
+    /// blocked.
     accept_blocked_at: Option<Duration>,
     out_of_files: bool,
     commands: Receiver<Command>,

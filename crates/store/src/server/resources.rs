@@ -69,7 +69,7 @@ fn has_thread_arenas() -> bool {
     cfg!(target_env = "gnu") && !tunables.contains("glibc.malloc.arena_max=1")
 }
 
-/// Returns the size in the field `name` in bytes, or 0 if the field is missing. `status` is the text of
+/// Returns the value of the field `name`, in bytes, or 0 if the field is missing. `status` is the text of
 /// `/proc/self/status`.
 fn status_bytes(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -51,29 +51,29 @@ impl TcpStoreServer {
     ///
     /// # Errors
     ///
-    /// Fails with [`StoreError::Listen`] if the running server does not listen on an address of `host` or has other
-    /// limits. A second server on the same port would be another store. Fails like [`TcpStoreServer::start`] if a new
-    /// server cannot listen.
+    /// Fails with [`StoreError::Listen`] if the running server has other limits or listens on no address of `host`. No
+    /// second server is started in that case, because it would be another store on the same port. Fails like
+    /// [`TcpStoreServer::start`] if a new server cannot listen.
     pub fn shared(host: &str, port: u16, limits: Limits) -> Result<Arc<TcpStoreServer>> {
-        let requested = &Endpoint::new(host, port);
+        let requested = Endpoint::new(host, port);
         let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
         if port != 0
             && let Some(entry) = servers.get(&port)
             && let Some(server) = entry.server.upgrade()
         {
-            check_match(entry, server.addresses(), requested, &limits)?;
+            check_match(entry, server.addresses(), &requested, &limits)?;
             return Ok(server);
         }
         let listen = vec![Listen::Endpoint(requested.clone())];
         let server = Arc::new(TcpStoreServer::start(ServerOptions::new(listen).limits(limits.clone()))?);
         servers.retain(|_, entry| entry.server.strong_count() > 0);
-        let entry = Entry { server: Arc::downgrade(&server), host: host.into(), limits };
+        let entry = Entry { server: Arc::downgrade(&server), host: requested.host, limits };
         servers.insert(server.port(), entry);
         Ok(server)
     }
 }
 
-/// Fails if a running server does not listen on the requested host or has other limits.
+/// Fails if a running server has other limits or listens on no address of the requested host.
 fn check_match(entry: &Entry, running: &[SocketAddr], requested: &Endpoint, limits: &Limits) -> Result<()> {
     let mismatch = |how: String| {
         let reason = format!("this process already serves port {} differently: {how}", requested.port);

@@ -136,8 +136,8 @@ impl Store for TcpStore {
         if world_size == 0 {
             return Err(StoreError::zero_world_size(&format!("barrier {key}")));
         }
-        // The protocol's largest world size is `i64::MAX`. A barrier of that size never completes, as the requested one
-        // would not.
+        // The protocol's largest world size is `i64::MAX`. Neither a barrier of that size nor a larger one ever
+        // completes, so the replacement makes no difference.
         let size = i64::try_from(world_size).unwrap_or(i64::MAX);
         self.clone_with_timeout(timeout).call(Op::Barrier, &[key], &[], async |client, keys, deadline| {
             client.barrier(keys[0], size, deadline).await
@@ -180,7 +180,7 @@ impl Store for TcpStore {
 impl TcpStore {
     /// Runs one call with the keys in their wire form.
     ///
-    /// Refuses keys and values that exceed a limit before the request is sent, and adds the context to a failure.
+    /// Does not send the request if a key, a value or the whole request exceeds a limit. Adds the context to a failure.
     /// `values` are the values of `keys`, or several values of one key.
     pub(super) fn call<T>(
         &self,

@@ -126,8 +126,9 @@ fn every_operation_times_out_while_the_network_is_cut_and_works_afterwards() {
     }
 }
 
-/// A call completes in time only over a new connection. Over the old one, TCP retransmits 12.6 s after the first loss,
-/// which is during the cut, and then 25.4 s after the first loss, which is 8.4 s after the cut.
+/// A call that starts during the cut completes in time only over a new connection. Over the old one, TCP retransmits
+/// 12.6 s after the first loss, which is during the cut, and then 25.4 s after the first loss, which is 8.4 s after the
+/// cut.
 #[test]
 fn calls_in_flight_complete_within_5_s_after_a_17_s_network_cut() {
     let Some((machine, server)) = other_machine() else { return };

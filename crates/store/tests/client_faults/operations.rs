@@ -24,7 +24,7 @@ impl Operation {
     }
 }
 
-/// Sets the keys that all operations need to succeed without waiting.
+/// Sets keys and fills a queue, so that every operation of [`all_operations`] succeeds without waiting.
 pub(crate) fn prepare(store: &dyn Store) {
     let store = store.with_timeout(Some(CALL_TIMEOUT));
     store.multi_set(&[("present", b"value"), ("number", b"1"), ("list", b"x")]).unwrap();

@@ -39,7 +39,7 @@ fn concurrent_threads_use_one_connection_each_and_8_are_kept() {
         });
         eventually("all but 8 connections are closed", || server.stats().connections <= 8);
     }
-    // The client reused at least 7 of the connections that it kept, in both later rounds.
+    // In each of the two later rounds, the client reused at least 7 of the connections that it had kept.
     let accepted = server.stats().accepted;
     assert!(accepted <= 3 * (THREADS + 1) - 2 * 7, "{accepted} connections were made");
 }

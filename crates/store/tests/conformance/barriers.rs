@@ -1,4 +1,4 @@
-//! Barriers: the native ones, which are reusable, and the generic one of all other stores.
+//! Barriers: the native ones of some stores, which are reusable, and the generic one of all other stores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub(crate) fn a_native_barrier_does_not_count_an_arrival_that_timed_out(fixture:
     }
     let (a, b) = (fixture.client(), fixture.client());
     fails_in_time(SHORT_TIMEOUT, || a.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
-    // The timed-out arrival counts neither for the next arrival of the same client nor for that of another client.
+    // After the timed-out arrival, neither the same client nor another client passes the barrier alone.
     fails_in_time(SHORT_TIMEOUT, || a.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
     fails_in_time(SHORT_TIMEOUT, || b.barrier_for("b", 2, Some(SHORT_TIMEOUT)));
     pass_barrier(fixture, "b", 2);

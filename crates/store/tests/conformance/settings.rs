@@ -72,8 +72,8 @@ pub(crate) fn with_timeout_leaves_the_timeout_of_the_store_unchanged(fixture: &F
     let keys = store.num_keys().unwrap();
     drop(short);
     assert_eq!(store.get("k").unwrap(), b"v");
-    // `with_timeout` of a FileStore does not count as another instance. Dropping its result therefore does not write
-    // the number of closed instances, which would be another key.
+    // The store that `with_timeout` of a FileStore returns is not counted as another instance. Dropping it therefore
+    // does not write the number of closed instances, which would be another key.
     assert_eq!(store.num_keys().unwrap(), keys);
 }
 

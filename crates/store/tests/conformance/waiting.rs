@@ -21,7 +21,7 @@ fn while_waiting<T: Send>(wait: impl FnOnce() -> T + Send, act: impl FnOnce()) -
 
 /// Asserts that a timed-out wait reports which of its keys are present.
 ///
-/// A server on a busy machine may reply after the timeout. Then the error must be an outage. The tests of the client in
+/// A server on a busy machine may reply after the timeout. Then the error must be an outage. The client's tests in
 /// virtual time check that a reply before the timeout is used.
 #[track_caller]
 fn assert_reports_presence(fixture: &Fixture, error: &StoreError, present: &[bool]) {
@@ -217,7 +217,7 @@ pub(crate) fn one_set_wakes_all_waiters(fixture: &Fixture) {
 /// While another client repeatedly sets and deletes a key, a `get` returns a value that was set, or keeps waiting.
 pub(crate) fn get_never_returns_a_value_that_was_never_set(fixture: &Fixture) {
     if !fixture.wakes_on_every_change {
-        // A `get` of such a store may read the key only while it is deleted, so it might never return.
+        // Without these wakeups, every read of a `get` could find the key deleted, and the `get` would never return.
         return;
     }
     let (waiter, other) = (fixture.client(), fixture.client());

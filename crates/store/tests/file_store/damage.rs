@@ -90,7 +90,7 @@ fn a_reader_sees_a_record_that_replaced_a_torn_record_of_the_same_length() {
 }
 
 #[test]
-fn a_length_beyond_the_end_is_torn_and_a_length_beyond_the_limit_is_corrupt() {
+fn a_record_that_ends_beyond_the_file_is_torn_and_one_beyond_the_length_limit_is_corrupt() {
     let torn = [healthy(), b"\x02\0\0\0/x".to_vec(), (1u32 << 20).to_le_bytes().to_vec()].concat();
     let file = TestFile::with(&torn);
     assert_eq!(file.open().get("k").unwrap(), b"v");

@@ -95,7 +95,7 @@ fn compare_set_returns_and_writes_what_torch_does() {
             _ => before.clone(),
         };
         assert_eq!(after, written, "{key} {expected} {desired}");
-        // `compare_exchange` must do the same from the same file.
+        // On a file with the same content, `compare_exchange` must make the same change.
         std::fs::write(file.path(), &before).unwrap();
         assert_eq!(store.compare_exchange(key, expected.as_bytes(), desired.as_bytes()).unwrap(), exchange);
         assert_eq!(file.bytes(), after);

@@ -38,7 +38,7 @@ fn start(role: &str, path: &Path, name: &str) -> Child {
         .unwrap()
 }
 
-/// Reads the lines that a child prints for the test until it exits.
+/// Reads the output of a child until the child exits. Returns the lines that it printed for the test.
 fn output(child: &mut Child) -> Vec<String> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.filter_map(|line| Some(line.unwrap().split_once(OUTPUT_PREFIX)?.1.to_owned())).collect()
@@ -148,8 +148,9 @@ fn write_in_pieces_until_killed(path: &Path) {
     }
 }
 
-/// Kills a writer `pause` after its first record. Asserts that the file contains all records that the writer finished,
-/// and that another instance can still read and write. Returns whether the writer left a torn record.
+/// Waits for the first record of a writer, sleeps for `pause`, and kills the writer. Asserts that the file contains all
+/// records that the writer finished, and that another instance can still read and write. Returns whether the writer
+/// left a torn record.
 fn kill_a_writer(role: &str, pause: Duration) -> bool {
     let file = TestFile::new();
     let store = file.open();

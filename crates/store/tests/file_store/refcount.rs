@@ -81,7 +81,7 @@ fn closing_a_store_does_not_recreate_a_deleted_file() {
 }
 
 #[test]
-fn a_store_does_not_decrement_the_count_of_a_replaced_file() {
+fn a_store_does_not_decrement_the_count_of_a_file_that_replaced_its_own() {
     let file = TestFile::new();
     let old = open(&file, 1);
     fs::remove_file(file.path()).unwrap();

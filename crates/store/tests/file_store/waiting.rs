@@ -199,7 +199,7 @@ fn reads_and_delete_key_on_a_deleted_file_wait_until_their_timeout() {
 }
 
 #[test]
-fn a_get_on_a_deleted_file_fails_within_100_ms_of_a_2_s_timeout() {
+fn a_get_on_a_deleted_file_fails_at_most_100_ms_after_its_timeout_of_2_s() {
     let file = TestFile::new();
     let store = file.options().timeout(Duration::from_secs(2)).open().unwrap();
     fs::remove_file(file.path()).unwrap();

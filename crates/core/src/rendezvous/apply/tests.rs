@@ -115,7 +115,7 @@ fn a_heartbeat_is_later_than_every_earlier_heartbeat_and_never_repeats() {
     assert_eq!(renewed.last_heartbeats[&node("b")], ahead, "the clock of `a` is an hour ahead");
     let left = applied(Change::Withdraw, &renewed);
     let rejoined = applied(Change::AddToParticipants, &left);
-    assert!(rejoined.last_heartbeats[&node("b")] > ahead, "the heartbeat before it left must not repeat");
+    assert!(rejoined.last_heartbeats[&node("b")] > ahead, "a node that rejoins repeats no heartbeat");
     let alone = apply(Change::KeepAlive, &rejoined, &Fixture::new().with_dead(["a"]).view(), &[]);
     assert!(alone.last_heartbeats[&node("b")] > rejoined.last_heartbeats[&node("b")]);
 }

@@ -66,7 +66,8 @@ fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     assert_eq!(join(&Fixture::new(), &starting), Decision::Write(Change::AddToParticipants));
 }
 
-/// A torch node joins such a round (row 6), with a smaller number of nodes than the nodes that joined before it.
+/// A torch node enters such a round (row 6). Its number of nodes is then smaller than the number that the other nodes
+/// got when they entered the round before it lost a node.
 #[test]
 fn a_round_that_a_node_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
@@ -87,10 +88,10 @@ fn a_torch_round_below_min_nodes_has_lost_a_node_and_is_not_entered() {
     assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
-/// The seeds 76,209 and 200,022 of the simulator found this bug: the node of the highest group rank had left a round
-/// that a torch node had completed, and waited for the next one.
+/// With the seeds 76,209 and 200,022 of the simulator, a node entered such a round: a torch node had completed it, and
+/// the node of the highest group rank had left it and waited for the next one.
 #[test]
-fn a_torch_round_of_unknown_size_is_not_entered() {
+fn a_torch_round_whose_node_of_the_highest_group_rank_now_waits_is_not_entered() {
     let fixture = Fixture::with(Settings::new("job", 2, 4));
     let mut round = complete(&["a", "b", "c"]);
     round.extra.clear();
@@ -141,8 +142,8 @@ fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wa
     }
 }
 
-/// A torch node joins an open round with any number of participants (row 13). A round with more than `max_nodes`
-/// participants is never completed.
+/// A torch node joins an open round with any number of participants (row 13), although torch nodes never complete a
+/// round with more than `max_nodes` participants.
 #[test]
 fn an_open_round_that_is_full_by_the_nodes_own_settings_is_not_joined() {
     assert_eq!(join(&Fixture::new(), &open(&["a", "c", "d"])), Decision::Write(Change::AddToRedundancyList));
@@ -227,7 +228,7 @@ fn a_timeout_on_the_wait_list_names_the_round_under_way() {
 
 #[test]
 fn a_torch_round_that_a_waiting_node_may_have_left_is_not_entered() {
-    // Node `c` may have left the round, in which it had the highest group rank, and may now wait for the next one.
+    // Node `c` waits for the next round. It may have left this round, in which it then had the highest group rank.
     let mut state = complete(&["a", "b"]).waiting("c");
     state.extra.clear();
     let (decision, reason) = decide(Goal::Join, &state, &Fixture::new().view());
@@ -303,7 +304,7 @@ fn a_node_restores_its_round_when_the_store_has_lost_it() {
     let mut next = open(&["a"]);
     next.round = 5;
     assert_eq!(keep_alive(&next), (Decision::Finish, Reason::Dropped));
-    // After the store lost the round, the other nodes completed another one without node `b`, which now re-forms.
+    // After the store lost the round, the other nodes completed another one without node `b`. That one re-forms now.
     let mut since = open(&["a"]);
     (since.round, since.extra) = (1, complete(&["a"]).extra);
     assert_eq!(keep_alive(&since), (Decision::Finish, Reason::Dropped));

@@ -32,7 +32,7 @@ fn the_world_size_of_a_round_is_the_number_of_nodes_it_was_completed_with() {
 }
 
 #[test]
-fn the_world_size_of_a_torch_round_follows_from_its_highest_rank() {
+fn the_world_size_of_a_torch_round_follows_from_its_highest_group_rank() {
     let mut state = complete(&["a", "b", "c"]);
     state.extra.clear();
     assert_eq!(state.without(&nodes(["a"]), 2).world_size(), 3);

@@ -8,7 +8,7 @@ fn seen(state: &State) -> Membership {
 }
 
 #[test]
-fn a_round_is_intact_until_a_node_leaves_or_waits() {
+fn a_round_is_intact_until_a_new_node_waits() {
     let all = complete(&["a", "b", "c"]);
     let seen_all = seen(&all);
     assert_eq!((&seen_all.members, seen_all.world_size()), (&nodes(["a", "b", "c"]), 3));

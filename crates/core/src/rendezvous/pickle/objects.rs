@@ -21,7 +21,8 @@ pub(super) fn node(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<NodeD
     }
 }
 
-/// Returns the state with these attributes, and whether a torch before 2.6, which has no redundancy list, wrote it.
+/// Returns the state with these attributes, and whether it has no redundancy list because an old version of torch wrote
+/// it.
 pub(super) fn state(reader: &Reader<'_>, attributes: &[Item<'_>]) -> Result<(State, bool), StateError> {
     let mut object = Object::new("state", reader, attributes)?;
     let is_old = object.attributes.iter().all(|(name, _)| *name != "redundancy_list");

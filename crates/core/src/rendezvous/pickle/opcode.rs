@@ -1,4 +1,4 @@
-//! The opcodes that a state consists of, by Python's names.
+//! The opcodes that a state consists of. The names are those of Python's `pickletools`, with more underscores.
 
 pub(super) const PROTO: u8 = 0x80;
 pub(super) const FRAME: u8 = 0x95;

@@ -78,7 +78,7 @@ impl Driver {
     }
 }
 
-/// Returns the state with another heartbeat of node `b`.
+/// Returns the state with `second` as the heartbeat of node `b`.
 fn with_heartbeat(state: &State, second: u64) -> State {
     let mut state = state.clone();
     state.last_heartbeats.insert(node("b"), wall(second as i64));
@@ -176,7 +176,7 @@ fn a_heartbeat_is_due_one_interval_after_its_last_change_whichever_node_wrote_it
 }
 
 #[test]
-fn lost_writes_back_off_and_stay_below_20_writes_per_second() {
+fn lost_writes_back_off_to_at_most_20_writes_in_the_first_second() {
     for random in [0, 4_095] {
         let mut driver = Driver::to(Goal::Join);
         driver.random = random;
@@ -562,7 +562,7 @@ fn call_timeout_is_the_time_left_for_a_join_and_the_whole_timeout_for_a_heartbea
 }
 
 #[test]
-fn a_write_that_removes_a_dead_node_wakes_other_nodes_and_is_reported_once_it_has_won() {
+fn a_write_that_removes_a_dead_node_wakes_other_nodes_and_is_reported_after_it_has_won() {
     let (before, after) = (complete(&["a", "b", "c"]), complete(&["a", "b", "c"]).without(&nodes(["c"]), 2));
     assert_eq!(signals(&node("b"), &before, &after), [Signal::NextRoundWanted { round: 0 }]);
     let mut driver = heartbeat_due(&before);

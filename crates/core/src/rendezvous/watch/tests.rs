@@ -68,7 +68,7 @@ fn a_node_never_counts_itself_as_dead() {
     assert_eq!(dead(&watch), nodes(["a"]));
 }
 
-/// Torch nodes never remove a node without a heartbeat.
+/// This differs from torch, whose nodes never remove a node without a heartbeat.
 #[test]
 fn a_node_without_a_heartbeat_is_dead_after_the_same_time() {
     let mut state = open(&["a"]);
@@ -81,7 +81,7 @@ fn a_node_without_a_heartbeat_is_dead_after_the_same_time() {
 }
 
 #[test]
-fn the_heartbeat_age_of_a_node_that_left_and_rejoined_starts_at_zero() {
+fn the_heartbeat_age_of_a_node_that_rejoins_starts_at_zero_again() {
     let mut watch = Watch::default();
     for second in 0..20 {
         let state = if second == 10 { Arc::new(open(&[])) } else { state_with_heartbeat(0) };

@@ -151,7 +151,7 @@ fn a_running_node_continues_when_a_finished_node_closes_the_rendezvous() {
 }
 
 #[test]
-fn a_final_failure_of_a_peer_ends_the_run_in_every_phase_that_has_workers() {
+fn a_final_failure_of_a_peer_ends_the_run_of_a_running_stopping_or_finishing_node() {
     let elsewhere = end(Verdict::FailedElsewhere, OnEnd::Close);
     let by_event = |fixture: &mut Fixture| fixture.handle([Event::PeerFailed]);
     let by_close = |fixture: &mut Fixture| fixture.close(0);

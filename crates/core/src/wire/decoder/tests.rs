@@ -172,7 +172,7 @@ fn a_request_before_an_unknown_operation_is_still_decoded() {
 }
 
 #[test]
-fn a_key_past_the_limit_is_refused_by_its_length_alone() {
+fn a_key_past_the_limit_is_refused_before_its_bytes_arrive() {
     let limit = Limits::default().key_len;
     for len in [8193].into_iter().chain(HUGE_LENGTHS) {
         let refused = WireError::TooLong { what: "key", key: None, len, limit };
@@ -197,7 +197,7 @@ fn a_key_past_the_limit_is_refused_by_its_length_alone() {
 }
 
 #[test]
-fn a_value_past_the_limit_is_refused_by_its_length_alone() {
+fn a_value_past_the_limit_is_refused_before_its_bytes_arrive() {
     let limit = Limits::default().value_len;
     for len in [(8 << 20) + 1].into_iter().chain(HUGE_LENGTHS) {
         let refused = WireError::TooLong { what: "value", key: Some(String::new()), len, limit };
@@ -226,7 +226,7 @@ fn the_error_for_a_long_value_names_its_key() {
 }
 
 #[test]
-fn a_count_past_the_limit_is_refused_by_the_count_alone() {
+fn a_list_with_too_many_items_is_refused_before_its_first_item_arrives() {
     let limit = Limits::default().keys_per_request;
     for count in [131_073].into_iter().chain(HUGE_LENGTHS) {
         for op in [Op::Check, Op::Wait, Op::MultiGet, Op::MultiSet] {
@@ -271,7 +271,7 @@ fn a_frame_past_the_limit_is_refused_before_its_last_part_arrives() {
 }
 
 #[test]
-fn a_count_that_cannot_fit_into_a_frame_is_refused_by_the_count_alone() {
+fn a_list_that_cannot_fit_into_a_frame_is_refused_before_its_first_item_arrives() {
     let limits = Limits { frame_len: 1000, ..Limits::default() };
     let refused = frame_too_long(9 + 8 * 200, 1000);
     assert_eq!(decode(&[&frame(Op::Wait, &[200])], &limits).unwrap_err(), refused);
@@ -448,7 +448,7 @@ fn an_undefined_reply_byte_is_refused() {
 }
 
 #[test]
-fn a_reply_longer_than_the_limit_is_refused_by_its_length_alone() {
+fn a_reply_past_the_limit_is_refused_before_the_bytes_after_its_length_arrive() {
     let limit = Limits::default().reply_len;
     for len in [64 << 20].into_iter().chain(HUGE_LENGTHS) {
         let prefix = |numbers: &[u64]| frame(Op::Get, numbers)[1..].to_vec();
@@ -468,7 +468,7 @@ fn a_reply_longer_than_the_limit_is_refused_by_its_length_alone() {
 }
 
 #[test]
-fn a_reply_with_more_keys_than_fit_is_refused_by_the_count_alone() {
+fn a_reply_with_more_keys_than_fit_is_refused_before_its_first_key_arrives() {
     for count in [8 << 20, 1 << 40, 1 << 62] {
         let refused = decode_reply(ReplyKind::Keys, &u64::to_le_bytes(count)).unwrap_err();
         assert!(matches!(refused, WireError::TooLong { what: "frame", .. }), "{count}: {refused}");

@@ -1,4 +1,4 @@
-//! Tests that compare the encoded operations with the bytes of torch, and test which decoded values are copied.
+//! Tests of the encoded requests, which must equal the bytes of torch, and of which decoded values are copied.
 
 use super::*;
 use crate::wire::{KeyList, MAGIC, PairList, Payload, RequestDecoder};

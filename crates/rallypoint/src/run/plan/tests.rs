@@ -79,7 +79,7 @@ fn defaults_are_torchruns() {
 }
 
 #[test]
-fn flags_are_accepted_with_dashes_or_underscores_joined_bundled_or_shortened() {
+fn flags_can_have_dashes_or_underscores_and_can_be_joined_bundled_or_shortened() {
     for line in [
         "--nproc-per-node 2 -m -r 3 pkg",
         "--nproc_per_node=2 -mr3 pkg",

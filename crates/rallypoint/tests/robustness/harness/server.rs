@@ -205,8 +205,9 @@ impl Server {
         lines[0].clone()
     }
 
-    /// Checks the requirements that all rows share. After all clients have disconnected, the server runs, answers
-    /// within 5 ms, has closed their file descriptors, has freed their memory, and has not flooded its log.
+    /// Checks what docs/internals/robustness.md requires in every row of the tables C, V, W and R: after all clients
+    /// have disconnected, the server runs, answers within 5 ms, has closed their file descriptors, has freed their
+    /// memory, and has not flooded its log.
     pub(crate) fn assert_healthy(&mut self) {
         self.assert_healthy_with_stored(0);
     }

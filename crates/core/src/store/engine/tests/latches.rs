@@ -1,4 +1,4 @@
-//! Tests of latches: a read after a WAIT returns the values that the WAIT saw.
+//! Tests of latches: a read right after a WAIT finds the values that the WAIT saw, even if their keys were deleted.
 
 use super::*;
 

@@ -90,7 +90,7 @@ fn a_disconnect_of_the_woken_waiter_wakes_the_next() {
 }
 
 #[test]
-fn any_other_request_of_the_woken_waiter_wakes_the_next() {
+fn a_request_of_the_woken_waiter_that_does_not_pop_the_item_wakes_the_next() {
     for request in [PING, CANCEL, get(b"q"), queue_len(b"q"), pop(b"other"), set(b"x", b"")] {
         let mut store = woken();
         assert!(store.send(1, request).contains(&stop(2)), "{request:?}");
@@ -181,7 +181,7 @@ fn a_wait_for_two_keys_sees_a_queue_that_was_emptied_again() {
 }
 
 #[test]
-fn a_set_of_the_name_of_a_queue_wakes_all_its_waiters() {
+fn setting_a_key_with_the_name_of_a_queue_wakes_all_waiters() {
     let mut store = Store::new();
     store.run(1, wait(&[b"q"]));
     store.run(2, wait(&[b"q"]));

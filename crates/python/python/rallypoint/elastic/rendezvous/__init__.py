@@ -17,7 +17,8 @@ rendezvous can be in the same job. Torch itself is not required.
 | `static` (`static_tcp_rendezvous.StaticTCPRendezvous`) | a fixed number | set by the user |
 
 To store the state elsewhere, subclass `dynamic_rendezvous.RendezvousBackend`. To replace the whole handler, subclass
-`RendezvousHandler`. `rendezvous_handler_registry.register` registers either under a name.
+`RendezvousHandler`. In both cases, `rendezvous_handler_registry.register` takes a name and a function that creates the
+handler.
 """
 
 from .api import (

@@ -47,7 +47,7 @@ class RendezvousStoreInfo:
     def build(
         rank: int, store: Store, local_addr: Optional[str], server_port: Optional[int] = None
     ) -> RendezvousStoreInfo:
-        """Publishes the address and port on rank 0, and returns the published ones on every rank.
+        """On rank 0, publishes the address and port. On every rank, returns what rank 0 has published.
 
         Args:
             rank: the rank of this node.

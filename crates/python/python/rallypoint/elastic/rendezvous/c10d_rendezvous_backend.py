@@ -48,7 +48,7 @@ class C10dRendezvousBackend(RendezvousBackend):
     def set_state(self, state: bytes, token: Optional[Token] = None) -> Optional[Tuple[bytes, Token, bool]]:
         """Replaces the state if `token` belongs to the current one. See `RendezvousBackend.set_state`."""
         if token and not isinstance(token, bytes):
-            # This backend's tokens are bytes, so the token does not belong to the current state.
+            # This backend's tokens are bytes, so a token of another type cannot belong to the current state.
             current = self._state.get()
             return None if current is None else (*current, False)
         return self._state.set(state, token or b"")
@@ -68,6 +68,7 @@ def create_backend(params: RendezvousParameters) -> Tuple[C10dRendezvousBackend,
 
     Raises:
         RendezvousConnectionError: the store could not be created or reached. `__cause__` has the reason.
+        RendezvousError: the store type is `file`, the endpoint is empty, and no temporary file could be created.
         ValueError: an option is invalid.
     """
     kind = str(params.get("store_type", "tcp")).strip().lower()

@@ -130,7 +130,7 @@ class RendezvousTimeout:
 
 @dataclass(eq=False, frozen=True)
 class RendezvousSettings:
-    """The settings of one node. Other nodes may have different ones.
+    """The settings of one node. All nodes of a job need the same `min_nodes` and `max_nodes`. Timeouts may differ.
 
     Attributes:
         run_id: the run id of the job.
@@ -277,7 +277,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Waits until this node is in a round. From then on, the node sends a heartbeat every `keep_alive_interval`.
 
         Rank 0 publishes the address and port of the workers' store in the round's store. If `use_agent_store` is true,
-        rank 0 serves that store itself, as long as its handler exists.
+        rank 0 also serves the workers' store, as long as its handler exists.
 
         Raises:
             RendezvousClosedError: the rendezvous is closed.
@@ -403,7 +403,7 @@ def _positive_timeout(params: RendezvousParameters, name: str) -> Optional[timed
 
 
 def create_c10d_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:
-    """Creates a handler with the `c10d` backend, and its store. The registry calls this function.
+    """Creates a store, a `c10d` backend that uses it, and a handler with that backend, for the registry.
 
     Raises:
         ValueError: an option is unknown or invalid.

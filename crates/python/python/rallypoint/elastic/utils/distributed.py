@@ -28,7 +28,7 @@ def create_c10d_store(
     Args:
         is_server: whether this process runs the server.
         server_addr: the server's host. The server listens on all addresses of its machine, or only on the loopback
-            address if the host is one.
+            address if `server_addr` is a loopback address.
         server_port: the server's port. With -1, the server picks a free port, which requires a `world_size` of 1.
         world_size: the number of processes that use the store.
         timeout: the time for the whole call, in seconds.

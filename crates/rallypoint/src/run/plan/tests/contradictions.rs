@@ -51,6 +51,7 @@ fn a_flag_that_would_be_ignored_is_refused_by_name() {
         assert!(code == 2 && text.contains(flag) && text.contains(other), "{line}: {code}: {text}");
         assert_eq!(text.lines().count(), 1, "{line}: {text}");
     }
+    // This flag would not be ignored. It is an invalid value, because a static rendezvous needs a port other than 0.
     let (code, text) = refusal_of("--rdzv-endpoint localhost:0 DIR/s.py");
     assert!(code == 1 && text.contains("--rdzv-endpoint localhost:0"), "{text}");
 }
