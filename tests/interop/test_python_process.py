@@ -226,7 +226,8 @@ os._exit(0)
 
 
 def test_a_child_forked_while_a_thread_imports_a_module_can_use_it():
-    # Without a lock around imports, the child would wait forever for an import that only its parent can complete.
+    # A fork waits until imports of the package have completed. Otherwise the child would wait forever for an import that
+    # only a thread of its parent can complete.
     script = """
         import os, sys, threading
         import rallypoint

@@ -50,7 +50,7 @@ pub struct LaunchConfig {
     /// Whether all nodes have the same number of workers with one role, so that each node can compute the ranks itself
     /// (`TORCH_ELASTIC_WORKER_IDENTICAL`).
     pub identical_workers: bool,
-    /// Environment variables of the workers in addition to the agent's own (`OMP_NUM_THREADS`).
+    /// Variables that are added to the workers' environment, such as `OMP_NUM_THREADS`.
     pub extra_environment: Vec<(OsString, OsString)>,
 }
 

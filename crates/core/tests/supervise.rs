@@ -274,7 +274,7 @@ impl World {
             Order::StopJoining => assert!(self.joining),
             Order::Start { restarts } => {
                 assert!(self.all_exited(), "a start while a process is left");
-                assert_eq!(restarts, self.restarts, "every node counts every restart");
+                assert_eq!(restarts, self.restarts, "restarts of this node and of other nodes are counted");
                 self.workers.fill(Process { alive: true, ..Process::default() });
                 (self.orphans_killed, self.signals) = (false, 0);
             }

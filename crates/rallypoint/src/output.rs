@@ -1,5 +1,5 @@
-//! Writes to standard output and standard error that never panic. A closed pipe at standard output is not an error,
-//! because its reader needs no more output. Any other failed write to standard output is an error.
+//! Functions that write to standard output and standard error and never panic. A closed pipe at standard output is not
+//! an error, because its reader needs no more output. Any other failed write to standard output is an error.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

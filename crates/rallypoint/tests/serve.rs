@@ -1,4 +1,5 @@
-//! Tests of `rallypoint serve`: output, addresses, limits and exit codes.
+//! Tests of `rallypoint serve`: output, addresses, limits and exit codes. A prefix such as `r12` names a row of
+//! docs/internals/robustness.md.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -117,7 +117,7 @@ pub(crate) struct RunArgs {
     /// Endpoint of the store; the node with this address hosts it [default port of c10d: 29400]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", help_heading = "Rendezvous")]
     pub(super) rdzv_endpoint: Option<String>,
-    /// Run id of the job; the same on all nodes [default: none; for one node, a random id]
+    /// Run id of the job; the same on all nodes [default: the text "none"; for one node, a random id]
     #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = "Rendezvous")]
     pub(super) rdzv_id: Option<String>,
     /// Further options, such as join_timeout and last_call_timeout

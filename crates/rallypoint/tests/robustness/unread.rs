@@ -109,7 +109,7 @@ fn a_client_that_reads_a_long_key_list_delays_no_other_client() {
 }
 
 #[test]
-fn values_that_only_replies_reference_count_towards_output_total() {
+fn output_total_counts_values_that_only_unsent_replies_contain() {
     let _exclusive = exclusive();
     let mut server = Server::with_limits(&["output_total=64MiB"]);
     let value = vec![7; 8 * MIB];

@@ -66,8 +66,8 @@ fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     assert_eq!(join(&Fixture::new(), &starting), Decision::Write(Change::AddToParticipants));
 }
 
-/// A torch node enters such a round (row 6). Its number of nodes is then smaller than the number that the other nodes
-/// got when they entered the round before it lost a node.
+/// A torch node enters such a round (row 6), and gets a smaller number of nodes than the nodes that entered the same
+/// round before a node left it.
 #[test]
 fn a_round_that_a_node_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);

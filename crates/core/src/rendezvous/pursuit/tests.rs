@@ -322,7 +322,7 @@ fn a_leaving_node_retracts_its_announcement_first_and_remembers_it_until_its_wri
     assert_eq!(driver.read(&open(&["a"])), retract);
     assert!(
         matches!(driver.fail(Fault::Outage, 1), Operation::Pause { .. }),
-        "the retraction may have been carried out"
+        "the node does not know whether its announcement was retracted"
     );
     driver.paused();
     assert_eq!(driver.read(&open(&["a"])), retract);
@@ -549,7 +549,7 @@ fn a_corrupt_state_is_read_again_for_10_s() {
 }
 
 #[test]
-fn call_timeout_is_the_time_left_for_a_join_and_the_whole_timeout_for_a_heartbeat() {
+fn a_call_of_a_join_ends_soon_after_the_join_deadline_and_a_heartbeat_has_its_whole_timeout() {
     let timeout = |driver: &Driver, now| driver.pursuit.call_timeout(&driver.member, now);
     let joining = Driver::to(Goal::Join);
     assert_eq!(timeout(&joining, at(0)), Duration::from_secs(10));

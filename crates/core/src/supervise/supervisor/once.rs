@@ -46,8 +46,8 @@ impl Supervisor {
         match self.phase {
             Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
             Phase::Running if seen.is_round_over => {
-                // The node leaves before its workers have exited, because the next round opens only after it has left
-                // the current one.
+                // Other nodes of this round wait for the next one, which opens only after this node has left this one.
+                // So the node leaves before its workers have exited.
                 self.orders.extend([Order::PublishNodeFailed, Order::Leave]);
                 self.stop(AfterStop::End(Verdict::RoundOver, OnEnd::Nothing));
             }
@@ -85,7 +85,7 @@ impl Supervisor {
         }
     }
 
-    /// Pushes the order to log how many nodes wait, unless nodes also waited at the last call.
+    /// Pushes the order to log how many nodes wait, unless the previous membership also had waiting nodes.
     fn report_waiting(&mut self, seen: &Membership) {
         let waiting = if seen.is_dropped { 0 } else { seen.num_nodes_waiting() };
         let was_reported = std::mem::replace(&mut self.waiting_is_reported, waiting > 0);

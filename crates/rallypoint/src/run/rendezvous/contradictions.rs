@@ -133,7 +133,7 @@ impl RendezvousFlags {
                 }
             }
         }
-        // Torchrun passes these options to every backend, so launch scripts may set them.
+        // Launch scripts may contain these options, because torchrun accepts every key of --rdzv-conf with every backend.
         for (key, instead) in [
             ("timeout", "c10d has join_timeout (for nodes) and read_timeout (for the store)"),
             ("rank", "c10d assigns ranks"),
