@@ -5,8 +5,11 @@ use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rallypoint_store::ConnectionFault;
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
+
+use crate::output::escape_control;
 
 static LINE: Mutex<Line> = Mutex::new(Line { bar: None, is_over: false });
 
@@ -32,6 +35,11 @@ pub(crate) fn show(message: String, details: Option<String>) {
     bar.set_prefix(details.unwrap_or_default());
     bar.set_message(message);
     bar.tick();
+}
+
+/// Returns a fault and its hint, as details for [`show`].
+pub(crate) fn fault_details(fault: &ConnectionFault) -> String {
+    escape_control(format!("  {fault}\n  hint: {}", fault.hint()).as_bytes(), &['\n'])
 }
 
 /// A writer to standard error. It clears the live line, writes the text, and draws the line again below the text.

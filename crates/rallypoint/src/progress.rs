@@ -8,7 +8,6 @@ use std::time::Duration;
 use rallypoint_rendezvous::{Connecting, NodeDesc, Observer, Reason, StaticWaiting, Waiting};
 
 use crate::live_line;
-use crate::output::escape_control;
 
 /// Reports what a node waits for.
 pub(crate) struct Progress {
@@ -62,9 +61,8 @@ impl Observer for Progress {
         let Connecting { peer, endpoint, fault, .. } = connecting;
         let wait_end = connecting.timeout_suffix();
         if self.is_terminal {
-            let details = format!("  {fault}\n  hint: {}", fault.hint());
             let line = format!("no reply yet from {peer} at {endpoint}{wait_end}");
-            self.show(line, Some(escape_control(details.as_bytes(), &['\n'])));
+            self.show(line, Some(live_line::fault_details(fault)));
         } else if connecting.waited >= Connecting::LOG_GRACE {
             let wait_end = format!("{wait_end}; hint: {}", fault.hint());
             self.log("rendezvous", connecting.to_string(), &wait_end);

@@ -238,13 +238,12 @@ fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<TcpStore, StoreEr
     let options = TcpStoreOptions::new(endpoint.clone()).timeout(deadline.remaining());
     let mut logged = None;
     TcpStore::open_reporting(options, &mut |fault| {
-        let text = format!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());
         let is_due = deadline.started.elapsed() >= Connecting::LOG_GRACE;
         if !waiting.is_on_terminal() && is_due && logged.as_ref() != Some(fault) {
-            tracing::info!("{text}");
+            tracing::info!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());
             logged = Some(fault.clone());
         }
-        waiting.update(text);
+        waiting.show_fault(fault);
     })
 }
 

@@ -5,6 +5,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rallypoint_store::ConnectionFault;
+
 use crate::live_line;
 
 /// A live line that appears after `SHOW_GRACE` and is cleared when this value is dropped.
@@ -21,20 +23,20 @@ impl WaitIndicator {
         if !std::io::stderr().is_terminal() {
             return WaitIndicator(None);
         }
-        let mut text = crate::output::escape_control(text.as_bytes(), &[]);
+        let text = crate::output::escape_control(text.as_bytes(), &[]);
         let (updates, updated) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let (start, mut pause) = (Instant::now(), SHOW_GRACE);
+            let (start, mut pause, mut details) = (Instant::now(), SHOW_GRACE, None);
             loop {
                 match updated.recv_timeout(pause) {
-                    Ok(update) => text = update,
+                    Ok(update) => details = Some(update),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
                 pause = SHOW_GRACE.saturating_sub(start.elapsed());
                 if pause.is_zero() {
                     pause = TICK_INTERVAL;
-                    live_line::show(format!("{text} ({}s)", start.elapsed().as_secs()), None);
+                    live_line::show(format!("{text} ({}s)", start.elapsed().as_secs()), details.clone());
                 }
             }
             live_line::clear();
@@ -47,11 +49,11 @@ impl WaitIndicator {
         self.0.is_some()
     }
 
-    /// Replaces the text of the line.
-    pub(crate) fn update(&self, text: String) {
+    /// Shows a fault and its hint below the line.
+    pub(crate) fn show_fault(&self, fault: &ConnectionFault) {
         if let Some((updates, _)) = &self.0 {
             // Sending can't fail, because the thread runs until the sender is dropped.
-            let _ = updates.send(crate::output::escape_control(text.as_bytes(), &[]));
+            let _ = updates.send(live_line::fault_details(fault));
         }
     }
 }
