@@ -549,7 +549,7 @@ fn a_corrupt_state_is_read_again_for_10_s() {
 }
 
 #[test]
-fn a_call_of_a_join_ends_soon_after_the_join_deadline_and_a_heartbeat_has_its_whole_timeout() {
+fn a_call_of_a_join_ends_withdraw_grace_after_its_deadline_and_a_heartbeat_has_its_whole_timeout() {
     let timeout = |driver: &Driver, now| driver.pursuit.call_timeout(&driver.member, now);
     let joining = Driver::to(Goal::Join);
     assert_eq!(timeout(&joining, at(0)), Duration::from_secs(10));
