@@ -165,9 +165,7 @@ pub enum ConnectionFault {
     #[error("the server closed the connection")]
     Closed,
     /// The connection is open, but the server sent no reply before the deadline.
-    #[error(
-        "accepts connections but does not answer as a store does (it is stopped, or another kind of server)"
-    )]
+    #[error("accepts connections but does not answer as a store does (stopped, or another kind of server)")]
     Silent,
     /// The server does not reply as a store does. Contains the text of a [`WireError`].
     #[error("{0}")]

@@ -73,9 +73,7 @@ pub enum Reason {
     },
     /// A node left the complete round before this node's join finished, so this node can't use the round.
     #[error(
-        "round {round} was completed with {}, but {} left before this node started",
-        counted(*world_size, "node"),
-        world_size - have
+        "round {round} was completed with {world_size} nodes, but only {have} remained when this node started"
     )]
     RoundBroken {
         /// The round.
@@ -109,10 +107,7 @@ pub enum Reason {
         theirs: Box<Terms>,
     },
     /// A node whose `min_nodes` is smaller than that of this node has completed the round with too few nodes.
-    #[error(
-        "another node completed round {round} with {}, but this node needs at least {need}",
-        counted(*have, "node")
-    )]
+    #[error("round {round} was completed with {}, but this node needs at least {need}", counted(*have, "node"))]
     TooFewNodes {
         /// The round.
         round: u64,

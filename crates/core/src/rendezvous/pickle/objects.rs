@@ -74,11 +74,7 @@ struct Object<'r, 'a> {
 
 impl<'r, 'a> Object<'r, 'a> {
     /// Creates an object from `attributes`, in which names and values alternate.
-    fn new(
-        name: &'static str,
-        reader: &'r Reader<'a>,
-        attributes: &[Item<'a>],
-    ) -> Result<Object<'r, 'a>, StateError> {
+    fn new(name: &'static str, reader: &'r Reader<'a>, attributes: &[Item<'a>]) -> Result<Self, StateError> {
         let named = |[name, value]: &[Item<'a>; 2]| match name {
             Item::Text(name) => Ok((*name, *value)),
             _ => Err(reader.malformed("an attribute without a name")),
