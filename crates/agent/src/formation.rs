@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rallypoint_core::counted;
-use rallypoint_rendezvous::{AssignedRanks, RendezvousInfo};
+use rallypoint_rendezvous::{AssignedRanks, RendezvousInfo, describe_node};
 
 use crate::config::LaunchConfig;
 
@@ -54,7 +54,7 @@ impl Formation {
         }
         if round.participants.len() > 1 {
             let named = round.participants.iter().take(MAX_NAMED_NODES);
-            let named: Vec<_> = named.map(|node| node.addr.escape_debug().to_string()).collect();
+            let named: Vec<_> = named.map(describe_node).collect();
             line.push_str(&format!("; nodes {}", named.join(", ")));
         }
         if let Some(more @ 1..) = round.participants.len().checked_sub(MAX_NAMED_NODES) {
@@ -100,7 +100,8 @@ pub(crate) mod tests {
         let mut config = config(2);
         assert_eq!(
             formation.describe(&config),
-            "run: 9 workers on 3 nodes, this is node 1 with ranks 4 to 5; master node0:29500; nodes n0, n1, n2; restart 1"
+            "run: 9 workers on 3 nodes, this is node 1 with ranks 4 to 5; master node0:29500; nodes n0 (pid 1), n1 (pid 1), n2 (pid 1); \
+             restart 1"
         );
         formation.round.participants =
             (0..9).map(|number| NodeDesc::new(format!("n{number}"), 1, 0)).collect();
@@ -110,7 +111,7 @@ pub(crate) mod tests {
         assert_eq!(
             formation.describe(&config),
             "run: 9 workers on 9 nodes, this is node 1 with rank 4; master node0:29500; interpreter /venv/bin/python3; \
-             nodes n0, n1, n2, n3, n4, n5, n6, n7 and 1 more"
+             nodes n0 (pid 1), n1 (pid 1), n2 (pid 1), n3 (pid 1), n4 (pid 1), n5 (pid 1), n6 (pid 1), n7 (pid 1) and 1 more"
         );
         formation.round.participants.truncate(1);
         (formation.round.world_size, formation.ranks.world_size) = (1, 1);

@@ -24,7 +24,7 @@ use crate::c10d::{C10dBackend, create_store};
 use crate::error::{RendezvousError, Result};
 use crate::handler::{RendezvousHandler, RendezvousInfo};
 use crate::hosts::{ExpectedHosts, MissingHosts};
-use crate::observer::Observer;
+use crate::observer::{Observer, describe_node};
 use crate::parameters::RendezvousParameters;
 use crate::settings::settings;
 use crate::store_info::is_address;
@@ -260,14 +260,14 @@ impl DynamicRendezvousHandler {
             // Torch's rank 0 publishes the address in its first round only, so this node can't get the address. Rank 0
             // is no longer in the rendezvous, so if this node joined the next round, it would train alone.
             if self.driver.has_lost_torch_rank_0(state.round, &participants[0]) {
-                let (run_id, rank_0) = (run_id.into(), participants[0].to_string());
+                let (run_id, rank_0) = (run_id.into(), describe_node(&participants[0]));
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
             tracing::warn!(
-                "Round {} of the rendezvous '{run_id}' ended before its rank 0, '{:?}', published the address of the \
-                 workers' store. The node '{me}' joins the next round.",
+                "Round {} of the rendezvous '{run_id}' ended before its rank 0, {}, published the address of the \
+                 workers' store. This node joins the next round.",
                 state.round,
-                participants[0]
+                describe_node(&participants[0])
             );
             return Ok(None);
         };
@@ -293,8 +293,7 @@ impl DynamicRendezvousHandler {
         let Some(theirs) = state.terms() else { return };
         for difference in mine.differences(&theirs) {
             tracing::warn!(
-                "The node '{}' of the rendezvous '{}' was started differently from node {}: {difference}.",
-                self.node(),
+                "This node of the rendezvous '{}' was started differently from node {}: {difference}.",
                 self.run_id(),
                 theirs.node
             );

@@ -103,7 +103,7 @@ pub use hosts::MissingHosts;
 pub use job_store::{C10dStoreOptions, create_c10d_store};
 pub use key_wait::KeyWait;
 pub use machine::{is_loopback, is_remote_address, is_this_machine};
-pub use observer::{Connecting, Observer, StaticWaiting, Waiting};
+pub use observer::{Connecting, Observer, StaticWaiting, Waiting, describe_node};
 pub use options::{C10D_OPTIONS, RendezvousOption, STATIC_OPTIONS};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use rallypoint_core::rendezvous::{Reason, Settings, State};
+use rallypoint_core::rendezvous::{NodeDesc, Reason, Settings, State};
 use rallypoint_store::{ConnectionFault, Endpoint};
 
 use crate::hosts::MissingHosts;
@@ -107,6 +107,12 @@ impl ConnectReporter<'_> {
             None => {}
         }
     }
+}
+
+/// Returns the name of a node for people to read: its address and its process id. The address comes from a peer, so it
+/// is escaped.
+pub fn describe_node(node: &NodeDesc) -> String {
+    format!("{} (pid {})", node.addr.escape_debug(), node.pid)
 }
 
 /// Receives notifications while a node waits in a rendezvous. While the store replies, they arrive about once per

@@ -246,9 +246,8 @@ fn a_spare_replaces_a_killed_node_within_the_default_times_and_the_log_names_the
         assert!(log.contains(&line), "{log}");
     }
     let logs = spare.ended().1 + &first + &second;
-    // The name of a node ends with its local id, which is not 0 in a container.
-    let node_name = format!("The node '127.0.0.1_{pid}_");
-    assert!(logs.contains(&node_name) && logs.contains("was removed from the rendezvous 'job'"), "{logs}");
+    let line = format!("The node 127.0.0.1 (pid {pid}) was removed from the rendezvous 'job' by this node");
+    assert!(logs.contains(&line), "{logs}");
     assert!(logs.contains("no heartbeat for 15 s"), "{logs}");
 }
 

@@ -19,7 +19,7 @@ use crate::c10d::TakeOver;
 use crate::error::{RendezvousError, Result};
 use crate::exit_barrier::count_finished;
 use crate::hosts::{ExpectedHosts, MissingHosts};
-use crate::observer::{Observer, Waiting};
+use crate::observer::{Observer, Waiting, describe_node};
 use crate::store_info::RendezvousStoreInfo;
 
 /// Executes the operations of one node.
@@ -394,12 +394,12 @@ impl Driver {
 
     /// Logs a notice of the core. `error` is the last error of the store.
     fn log(&self, notice: &Notice, error: Option<&RendezvousError>) {
-        let (me, run_id) = (&self.me, &self.settings.run_id);
+        let run_id = &self.settings.run_id;
         match notice {
             Notice::Failing { fault: Fault::Outage, lasted } => {
                 let cause = error.and_then(RendezvousError::store_error);
                 tracing::warn!(
-                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {}. The node '{me}' continues, \
+                    "The store of the rendezvous '{run_id}' has not answered for {:.0} s: {}. This node continues, \
                      and gives up after {} s (store_outage_timeout).",
                     lasted.as_secs_f64(),
                     cause.map_or_else(String::new, ToString::to_string),
@@ -415,7 +415,7 @@ impl Driver {
                 tracing::warn!("{cause}; waiting until it is repaired");
             }
             Notice::Spare(reason) => tracing::warn!(
-                "The node '{me}' is a spare of the rendezvous '{run_id}': {reason}. It runs no workers until a node of the \
+                "This node is a spare of the rendezvous '{run_id}': {reason}. It runs no workers until a node of the \
                  round is lost.\nhint: if it is not meant as a spare, give its job a --rdzv-id of its own"
             ),
             Notice::Removed { nodes, round } => {
@@ -426,10 +426,10 @@ impl Driver {
 
     fn log_removed(&self, node: &NodeDesc, round: Option<u64>) {
         let what = format!(
-            "The node '{node:?}' was removed from the rendezvous '{}' by '{}': no heartbeat for {} s (keep_alive_interval × \
+            "The node {} was removed from the rendezvous '{}' by this node: no heartbeat for {} s (keep_alive_interval × \
              keep_alive_max_attempt)",
+            describe_node(node),
             self.settings.run_id,
-            self.me,
             self.settings.keep_alive_limit().as_secs_f64()
         );
         match round.is_some_and(|round| self.may_have_finished(round, node)) {
