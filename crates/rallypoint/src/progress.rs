@@ -5,7 +5,8 @@ use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rallypoint_rendezvous::{Connecting, NodeDesc, Observer, Reason, StaticWaiting, Waiting};
+use rallypoint_rendezvous::{Connecting, NodeDesc, Observer, Reason, StaticWaiting, Waiting, describe_node};
+use rallypoint_store::Endpoint;
 
 use crate::live_line;
 
@@ -69,6 +70,13 @@ impl Observer for Progress {
         }
     }
 
+    fn connected(&self, endpoint: &Endpoint, is_host: bool) {
+        match is_host {
+            true => tracing::info!("this node hosts the store at {endpoint}"),
+            false => tracing::info!("connected to the store at {endpoint}"),
+        }
+    }
+
     fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
         let StaticWaiting { joined, world_size, left, .. } = waiting;
         let summary = format!("{joined} of {world_size} nodes have joined");
@@ -114,11 +122,8 @@ fn reason(waiting: &Waiting<'_>) -> String {
 fn participants(waiting: &Waiting<'_>) -> String {
     let participants: Vec<&NodeDesc> =
         waiting.state.map(|state| state.participants.keys().collect()).unwrap_or_default();
-    let mut names: Vec<_> = participants
-        .iter()
-        .take(MAX_NAMED_NODES)
-        .map(|node| format!("{} (pid {})", node.addr.escape_debug(), node.pid))
-        .collect();
+    let mut names: Vec<_> =
+        participants.iter().take(MAX_NAMED_NODES).map(|node| describe_node(node)).collect();
     if participants.len() > MAX_NAMED_NODES {
         names.push(format!("and {} more", participants.len() - MAX_NAMED_NODES));
     }

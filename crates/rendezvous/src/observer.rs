@@ -127,6 +127,12 @@ pub trait Observer: Send + Sync {
         let _ = connecting;
     }
 
+    /// Called when the node of a dynamic rendezvous has reached its TCP store. `is_host` is whether the node hosts the
+    /// store itself.
+    fn connected(&self, endpoint: &Endpoint, is_host: bool) {
+        let _ = (endpoint, is_host);
+    }
+
     /// Called each time a node that waits in a static rendezvous has counted the joined nodes.
     fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
         let _ = waiting;

@@ -78,6 +78,27 @@ fn a_node_of_a_static_job_logs_what_it_waits_for() {
     }
 }
 
+/// A node with a wrong port at an address of its machine hosts a store of its own. Only these lines show that.
+#[test]
+fn each_node_logs_at_the_default_level_where_the_store_is_and_whether_it_hosts_it() {
+    let port = Port::reserve();
+    let endpoint = port.endpoint();
+    let join = || {
+        let arguments = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint];
+        Agent::start_with_default_log_level(&[&arguments[..], &["--no-python", "true"]].concat())
+    };
+    let hosts = format!("this node hosts the store at {endpoint}");
+    let is_connected = format!("connected to the store at {endpoint}");
+    let host = join();
+    eventually("the first node hosts the store", || host.err().contains(&hosts));
+    let client = join();
+    let (host, client) = (host.ended(), client.ended());
+    assert!(client.err.contains(&is_connected) && !client.err.contains(&hosts), "{}", client.err);
+    assert!(!host.err.contains(&is_connected), "{}", host.err);
+    // Both nodes have the same address, so only their process ids tell them apart.
+    assert_eq!(host.err.matches("; nodes 127.0.0.1 (pid ").count(), 1, "{}", host.err);
+}
+
 #[test]
 fn a_node_logs_that_no_store_answers_at_the_endpoint() {
     // The kernel completes connections to this listener, but no process accepts them or sends a reply.

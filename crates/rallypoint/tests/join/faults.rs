@@ -234,7 +234,7 @@ fn a_node_that_could_not_host_the_store_retries() {
     // The node could not bind the port, so it connects to the other program as a client.
     drop(other_program.accept().unwrap());
     drop(other_program);
-    node.wait_for_log("hosts the TCP store");
+    node.wait_for_log("this node hosts the store at");
     assert_eq!(node.joined()["world_size"], 1);
 }
 

@@ -183,7 +183,7 @@ fn a_signal_reaches_all_processes_of_the_command() {
 fn nodes_without_a_command_exit_with_0_and_do_not_delay_the_end_of_the_job() {
     let port = reserve_port();
     let mut host = Node::at(port, "3", &[]);
-    host.wait_for_log("hosts the TCP store");
+    host.wait_for_log("this node hosts the store at");
     let other = Node::at(port, "3", &[]);
     let working = Node::at(port, "3", &["--", "sh", "-c", "exit $((RANK + WORLD_SIZE - 1))"]);
     for node in [working, other, host] {
@@ -394,7 +394,8 @@ fn the_first_node_at_the_endpoint_hosts_the_store() {
         .collect();
     let outputs: Vec<_> = nodes.into_iter().map(|node| node.wait_with_output().unwrap()).collect();
     assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
-    let hosts = outputs.iter().filter(|output| text(&output.stderr).contains("hosts the TCP store")).count();
+    let hosts =
+        outputs.iter().filter(|output| text(&output.stderr).contains("this node hosts the store at")).count();
     assert_eq!(hosts, 1);
 }
 

@@ -72,8 +72,8 @@ pub struct TcpC10dStore {
 
 /// Hosts the TCP store of a rendezvous or connects to it. The options are `is_host` and `read_timeout`.
 ///
-/// While the store can't be reached, `observer` is notified of the reason. Without an observer, the reason is logged.
-/// `cancellation` ends this call and later calls to the store early.
+/// `observer` is notified when the store is reached and, until then, of the reason why not. Without an observer, that
+/// reason is logged, and that this process hosts the store. `cancellation` ends this call and later calls to the store early.
 ///
 /// # Errors
 ///
@@ -107,11 +107,15 @@ pub fn create_tcp_store(
         if is_host_option.unwrap_or_else(|| is_this_machine(&endpoint.host)) {
             match host_store(&endpoint, timeout, cancellation.clone()) {
                 Ok(store) => {
-                    tracing::info!(
-                        "Process {} hosts the TCP store for the C10d rendezvous backend at {}.",
-                        std::process::id(),
-                        Endpoint { host: endpoint.host.clone(), port: store.port() }
-                    );
+                    let at = Endpoint { host: endpoint.host.clone(), port: store.port() };
+                    match observer {
+                        // With port 0, the system chose the port of the store, and no other node knows it.
+                        Some(observer) if endpoint.port != 0 => observer.connected(&at, true),
+                        _ => tracing::info!(
+                            "Process {} hosts the TCP store for the C10d rendezvous backend at {at}.",
+                            std::process::id()
+                        ),
+                    }
                     if parameters.max_nodes > 1 && is_loopback(&endpoint.host) {
                         tracing::info!(
                             "only nodes on this machine can reach the store at {}; for nodes on other machines, use \
@@ -147,6 +151,9 @@ pub fn create_tcp_store(
             }
         }
     };
+    if let Some(observer) = observer {
+        observer.connected(&endpoint, false);
+    }
     store.set_timeout(Some(timeout));
     let reachable_as = match store.local_address() {
         // The connection uses a loopback address, so this node is on the host's machine. Nodes on other machines reach
