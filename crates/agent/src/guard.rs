@@ -57,16 +57,17 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 /// The agent's directory for temporary files, whose name the outer process knows. Set in the agent only.
 static TEMPORARY_DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Starts the agent and returns its exit code after it has exited. In the agent, returns `None`.
+/// Starts the agent and returns its exit code after it has exited. In the agent, returns `None`. `report` is called with
+/// errors, for example if the agent was killed. It must not panic, and its own errors must not change the exit code.
 ///
 /// The agent runs the same program with the same arguments, so it calls this function, too. Call it while the process
 /// has only one thread.
-pub fn start_agent() -> Option<ExitCode> {
+pub fn start_agent(report: impl Fn(&str)) -> Option<ExitCode> {
     if is_agent() {
         return None;
     }
     let suffix = random_suffix().unwrap_or_default();
-    Some(outer::run(this_program(AGENT_PREFIX, &suffix), &directory_path(&suffix)))
+    Some(outer::run(this_program(AGENT_PREFIX, &suffix), &directory_path(&suffix), report))
 }
 
 /// Returns whether this process is an agent that [`start_agent`] has started.

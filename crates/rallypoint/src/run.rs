@@ -86,7 +86,7 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
         Ok(result) => result,
         Err(refusal) => return report_refusal(&refusal, errors),
     };
-    if let Some(code) = rallypoint_agent::start_agent() {
+    if let Some(code) = rallypoint_agent::start_agent(|text| errors.error(text)) {
         return code;
     }
     let log_writer = log::start_agent_log(level, args.log_format == "json");

@@ -14,6 +14,7 @@ use crate::error::AgentError;
 use crate::events::WorkerEvent;
 use crate::outcome::Outcome;
 use crate::report::{self, Exit, Failure};
+use crate::signal_name::signal_name;
 
 /// How long closing or leaving the rendezvous may take, even if `close_timeout` is longer. The workers have ended, and
 /// a lost store must not delay the agent.
@@ -49,6 +50,9 @@ impl Agent {
                 "this node ran no workers: the job {:?} ended while it was a spare",
                 self.config.rendezvous.run_id
             );
+        }
+        if let Verdict::Signaled(Signal(signal)) = verdict {
+            tracing::info!("this node was stopped by {}", signal_name(signal).unwrap_or("a signal"));
         }
         let unknown = || AgentError::Config("the agent ended without a reason; please report this".into());
         let error = (verdict == Verdict::Error).then(|| self.error.take().unwrap_or_else(unknown));

@@ -1,7 +1,7 @@
 //! The outer process: starts the agent, forwards signals to it, kills the processes that it leaves behind, and exits
 //! with its exit code.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -16,6 +16,7 @@ use rustix::process::{
 };
 
 use super::{descendants, kill_all, leave_rendezvous, remove_files};
+use crate::signal_name::signal_name;
 use crate::signals;
 
 /// The signals that the outer process forwards. The agent decides how to handle them.
@@ -44,31 +45,31 @@ pub fn reaches_agent(signal: i32) -> bool {
 }
 
 /// Runs the agent until it exits, cleans up after it, and returns its exit code. If a signal killed the agent, this
-/// process ends with the same signal. `directory` is the agent's directory for temporary files.
-pub(super) fn run(agent: Command, directory: &Path) -> ExitCode {
+/// process ends with the same signal. `directory` is the agent's directory for temporary files, and `report` shows an
+/// error to the user.
+pub(super) fn run(agent: Command, directory: &Path, report: impl Fn(&str)) -> ExitCode {
     // A shell that became this process with `exec` may have started children before. They are not part of this job.
     let existing = descendants(getpid());
     match watch(agent) {
         Ok(status) => {
             if !kill_all(&existing) {
-                print_error("some processes of the workers could not be killed");
+                report("some processes of the workers could not be killed");
             }
             if status.signaled() {
                 leave_rendezvous(directory);
             }
             remove_files(directory);
+            if let Some(signal) = status.terminating_signal() {
+                let signal = signal_name(signal).unwrap_or("a signal");
+                report(&format!("the agent was killed by {signal}, so its workers were killed as well"));
+            }
             exit_like(status)
         }
         Err(error) => {
-            print_error(&format!("cannot run the agent: {error}"));
+            report(&format!("cannot run the agent: {error}"));
             ExitCode::FAILURE
         }
     }
-}
-
-/// Writes a message to standard error. Errors are ignored, because they must not change the exit code.
-fn print_error(what: &str) {
-    let _ = writeln!(std::io::stderr(), "rallypoint: {what}");
 }
 
 /// Starts the agent, forwards signals to it, and returns its exit status.

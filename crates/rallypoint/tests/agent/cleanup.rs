@@ -99,12 +99,18 @@ fn workers_die_when_the_outer_process_and_the_agent_are_killed_together() {
 
 #[test]
 fn an_unhandled_signal_ends_the_agent_and_all_of_its_processes() {
-    let mut agent = start("2", SPAWN_CHILDREN);
+    let agent = start("2", SPAWN_CHILDREN);
     agent.wait_for_lines("ready", 2);
     agent.signal(Signal::USR1);
-    let status = std::os::unix::process::ExitStatusExt::signal(&agent.wait());
+    let mark = agent.mark();
+    let ended = agent.ended();
+    let status = std::os::unix::process::ExitStatusExt::signal(&ended.status);
     assert_eq!(status, Some(Signal::USR1.as_raw()));
-    assert_no_process_left(&agent.mark(), "SIGUSR1");
+    assert_eq!(
+        ended.err,
+        "rallypoint run: the agent was killed by SIGUSR1, so its workers were killed as well\n"
+    );
+    assert_no_process_left(&mark, "SIGUSR1");
 }
 
 #[test]

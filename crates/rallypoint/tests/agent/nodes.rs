@@ -164,7 +164,9 @@ fn a_new_node_joins_and_a_node_that_leaves_is_not_waited_for() {
     let port = Port::reserve();
     let (first, second) = two_elastic_nodes(&port, &["--max-restarts", "0"]);
     second.signal(Signal::TERM);
-    assert_eq!(second.ended().status.code(), Some(1));
+    let second = second.ended();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(second.err.trim_end().ends_with("this node was stopped by SIGTERM"), "{}", second.err);
     first.wait_for_lines("ranks 0/1", 2);
     first.signal(Signal::TERM);
     assert_eq!(first.ended().status.code(), Some(1));
@@ -323,4 +325,5 @@ fn a_signal_makes_a_waiting_node_leave() {
     waiting.signal(Signal::TERM);
     let ended = waiting.ended();
     assert_eq!(ended.status.code(), Some(143), "{}", ended.err);
+    assert!(ended.err.trim_end().ends_with("this node was stopped by SIGTERM"), "{}", ended.err);
 }
