@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::MonoTime;
-use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Signal, Supervisor};
+use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reason, Signal, Supervisor};
 use rallypoint_http::HealthServer;
 use rallypoint_rendezvous::{
     Membership, Observer, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd,
@@ -216,7 +216,7 @@ impl Agent {
                 match self.starts {
                     0 => {}
                     _ if self.config.runs_once => tracing::info!("joining again: {reason}"),
-                    _ => tracing::warn!("restarting the workers: {reason}"),
+                    _ => tracing::warn!("restarting the workers: {reason}{}", self.lost_node_hint(reason)),
                 }
                 self.join();
             }
@@ -399,6 +399,20 @@ impl Agent {
                 failure.exit.as_python()
             ),
             None => tracing::warn!("another node {what}"),
+        }
+    }
+
+    /// Returns a hint that a lost node may be the cause of this restart. The workers of the other nodes usually fail
+    /// before any node misses the heartbeats of the lost one.
+    fn lost_node_hint(&self, reason: Reason) -> &'static str {
+        let is_elastic = self.config.rendezvous.backend != "static";
+        let has_peers = self.formation.as_ref().is_some_and(|formation| formation.round.world_size > 1);
+        match reason {
+            Reason::WorkerFailed { .. } | Reason::PeerRestarts if is_elastic && has_peers => {
+                "\nhint: the loss of another node may have caused this; if that node is not in the next round, this \
+                 restart does not count toward --max-restarts"
+            }
+            _ => "",
         }
     }
 

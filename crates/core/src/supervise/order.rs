@@ -85,7 +85,7 @@ pub enum Reason {
     #[error("{} to join", if *.0 == 1 { "1 node waits".into() } else { format!("{} nodes wait", .0) })]
     NodesWaiting(u64),
     /// This number of nodes were lost.
-    #[error("{} left or died", counted(*.0, "node"))]
+    #[error("{} left or died; a lost node does not count toward --max-restarts", counted(*.0, "node"))]
     NodesLeft(u64),
     /// Nodes of the round have left it to join the next one.
     #[error("the other nodes rejoin")]

@@ -312,7 +312,7 @@ fn each_reason_names_what_happened() {
             "worker 3 of this node failed (signal 9); restarts left: 2",
         ),
         (Reason::NodesWaiting(1), "1 node waits to join"),
-        (Reason::NodesLeft(2), "2 nodes left or died"),
+        (Reason::NodesLeft(2), "2 nodes left or died; a lost node does not count toward --max-restarts"),
     ] {
         assert_eq!(reason.to_string(), text);
     }
