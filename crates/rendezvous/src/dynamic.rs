@@ -250,6 +250,7 @@ impl DynamicRendezvousHandler {
              {world_size}.",
             state.round
         );
+        self.driver.handle_joined();
         self.compare_terms(state);
         let start = Instant::now();
         let new_round =

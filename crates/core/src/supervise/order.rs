@@ -90,8 +90,9 @@ pub enum Reason {
     /// Nodes of the round have left it to join the next one.
     #[error("the other nodes rejoin")]
     RoundOver,
-    /// The other nodes have dropped this one.
-    #[error("the other nodes have dropped this one because they saw no heartbeat from it")]
+    /// The other nodes have dropped this one, or the store has lost the round that this node was in. The rendezvous
+    /// logs which of the two.
+    #[error("the other nodes continue without this one")]
     Dropped,
 }
 

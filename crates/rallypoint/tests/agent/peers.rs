@@ -241,9 +241,37 @@ fn a_dropped_node_does_not_count_itself_as_waiting() {
     host.wait_for_lines("/1 ", 1);
     kill_process(agent, Signal::CONT).unwrap();
     stopped.wait_for_lines("/2 ", 2);
-    assert!(stopped.err().contains("the other nodes have dropped this one"), "{}", stopped.err());
+    for line in [
+        "In the rendezvous 'job', the other nodes dropped this one: they saw no heartbeat from it.",
+        "restarting the workers: the other nodes continue without this one",
+    ] {
+        assert!(stopped.err().contains(line), "{line}: {}", stopped.err());
+    }
     assert!(!stopped.err().contains("1 node waits to join"), "{}", stopped.err());
     kill_together(&[agent]);
+}
+
+/// While the node is stopped, its store is replaced by an empty one, in which another node forms a round. No node has
+/// dropped the stopped node.
+#[test]
+fn a_node_whose_store_was_replaced_reports_that_and_rejoins() {
+    let port = Port::reserve();
+    let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
+    let script = format!("{PRINT_RANKS} exec sleep 600");
+    let stopped = start_node(&port, "1:2", &[], &script);
+    stopped.wait_for_lines("ranks 0/1", 1);
+    let agent = stopped.agent_pid().unwrap();
+    kill_process(agent, Signal::STOP).unwrap();
+    drop(server);
+    let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
+    let other = start_node(&port, "1:2", &[], &script);
+    other.wait_for_lines("ranks 0/1", 1);
+    kill_process(agent, Signal::CONT).unwrap();
+    [&stopped, &other].into_iter().for_each(|node| node.wait_for_lines("/2 ", 1));
+    let line = "In the rendezvous 'job', the store has lost the round that this node is in.";
+    assert!(stopped.err().contains(line), "{}", stopped.err());
+    assert!(!stopped.err().contains("dropped this one"), "{}", stopped.err());
+    drop(server);
 }
 
 #[test]

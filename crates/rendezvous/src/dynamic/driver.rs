@@ -35,7 +35,7 @@ pub(super) struct Driver {
     pub(super) wall_clock: WallClock,
     /// Whether this node was interrupted.
     pub(super) interrupted: AtomicBool,
-    /// Whether it was logged that the other nodes have dropped this node.
+    /// Whether it was logged that this node is no longer in the round that it joined last.
     logged_drop: AtomicBool,
     /// The core's view of this node. It is locked only while the core decides, never during a call to the backend.
     member: Mutex<Member>,
@@ -50,6 +50,8 @@ pub(super) struct Driver {
     round_trip: AtomicU64,
     /// The generation of the store that the state was last read from.
     generation: AtomicU64,
+    /// The generation of the store whose state last contained this node.
+    present_in: AtomicU64,
     /// What this node has published as rank 0: the round, the address of the workers' store, and the generation of the
     /// rendezvous store that contains the address.
     pub(super) published: Mutex<Option<(u64, RendezvousStoreInfo, u64)>>,
@@ -86,6 +88,7 @@ impl Driver {
             hosted: Mutex::default(),
             round_trip: AtomicU64::new(0),
             generation: AtomicU64::new(0),
+            present_in: AtomicU64::new(0),
             published: Mutex::default(),
             limits: Limits::default(),
             start: Instant::now(),
@@ -441,11 +444,19 @@ impl Driver {
         }
     }
 
-    /// Logs once that the other nodes have dropped this one.
+    /// Records that this node has joined a round of the store that it uses now.
+    pub(super) fn handle_joined(&self) {
+        self.present_in.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.logged_drop.store(false, Ordering::Relaxed);
+    }
+
+    /// Logs once per round why this node is no longer in it: the other nodes have dropped this one, or the store was
+    /// restarted and the state that other nodes wrote since never contained this node.
     pub(super) fn log_dropped(&self) {
+        let is_lost = self.generation.load(Ordering::Relaxed) != self.present_in.load(Ordering::Relaxed);
+        let reason = if is_lost { Reason::StateLost } else { Reason::Dropped };
         if !self.logged_drop.swap(true, Ordering::Relaxed) {
-            let (me, run_id) = (&self.me, &self.settings.run_id);
-            tracing::warn!("The node '{me}' of the rendezvous '{run_id}': {}.", Reason::Dropped);
+            tracing::warn!("In the rendezvous '{}', {reason}.", self.settings.run_id);
         }
     }
 
@@ -494,7 +505,11 @@ impl Driver {
         if self.generation.swap(generation, Ordering::Relaxed) != generation {
             self.member().handle_store_emptied();
         }
-        self.decode(read)
+        let cell = self.decode(read)?;
+        if cell.state.as_ref().is_some_and(|state| state.has(&self.me)) {
+            self.present_in.store(generation, Ordering::Relaxed);
+        }
+        Ok(cell)
     }
 
     fn decode(&self, read: Option<(Vec<u8>, Token)>) -> Result<Cell> {
