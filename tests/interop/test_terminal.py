@@ -111,7 +111,7 @@ def test_a_waiting_static_node_shows_a_live_line(endpoint):
     # At this endpoint there is a store but no node of rank 0. A node of another rank can join, because it needs only the
     # store.
     with Terminal(*static, "--rdzv-endpoint", endpoint, "--node-rank", "1") as node:
-        node.wait_for_screen("1 of 2 nodes have joined; gives up in 29")
+        node.wait_for_screen(f"1 of 2 nodes have joined at {endpoint}; gives up in 29")
         node.type_text("\x03")
         assert node.exit_code() == 128 + signal.SIGINT
 

@@ -345,8 +345,9 @@ impl Agent {
                     return;
                 }
                 Observation::StoreLost(error) => {
-                    // A node that waits at the exit barrier learns from the barrier that the store was lost.
-                    if !self.supervisor.is_running() {
+                    // A node that waits at the exit barrier learns from the barrier that the store was lost, unless the
+                    // outage has lasted for `store_outage_timeout`.
+                    if !self.supervisor.is_running() && !matches!(error, RendezvousError::Outage { .. }) {
                         return;
                     }
                     self.error = Some(error.into());
@@ -403,12 +404,13 @@ impl Agent {
     }
 
     /// Returns a hint that a lost node may be the cause of this restart. The workers of the other nodes usually fail
-    /// before any node misses the heartbeats of the lost one.
+    /// before any node misses the heartbeats of the lost one. They fail by themselves, never by SIGKILL.
     fn lost_node_hint(&self, reason: Reason) -> &'static str {
         let is_elastic = self.config.rendezvous.backend != "static";
         let has_peers = self.formation.as_ref().is_some_and(|formation| formation.round.world_size > 1);
         match reason {
-            Reason::WorkerFailed { .. } | Reason::PeerRestarts if is_elastic && has_peers => {
+            Reason::WorkerFailed { exit: Exit::Signal(Signal::KILL), .. } => "",
+            Reason::WorkerFailed { .. } if is_elastic && has_peers => {
                 "\nhint: the loss of another node may have caused this; if that node is not in the next round, this \
                  restart does not count toward --max-restarts"
             }

@@ -19,13 +19,12 @@ pub(crate) fn finish(
     is_wanted: impl Fn() -> bool,
 ) -> RoundEnd {
     let timeout = EXIT_BARRIER_TIMEOUT;
-    let give_up = || Ok((!is_wanted()).then(|| "this node no longer waits for them".into()));
     // Workers survive an outage of the store, so their node must survive it, too.
     ExitBarrier::of(round).with_outage_timeout(timeout).finish(
         handler,
         timeout,
         handler.hosts_store(),
-        give_up,
+        is_wanted,
     )
 }
 

@@ -77,7 +77,7 @@ const READ_BYTES: usize = 32 * 1024;
 pub const UPLOAD_READ_BYTES: usize = 384 * 1024;
 /// The number of reads after which the hub sends replies before it reads again.
 const BATCH_READS: usize = 64;
-/// The number of bytes read after which the hub sends replies before it reads again.
+/// The number of bytes, read and queued as replies, after which the hub sends replies before it reads again.
 const BATCH_BYTES: usize = 256 * 1024;
 /// The interval between two checks of all deadlines.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
@@ -171,7 +171,7 @@ pub struct Hub<L = ()> {
     /// The number of connections in `read_queue` that have not had their turn in the current pass. `None` between
     /// passes.
     pass: Option<usize>,
-    /// The numbers of reads and of bytes read since replies were last sent.
+    /// The number of reads, and the number of bytes read and queued as replies, since replies were last sent.
     batch: (usize, usize),
     /// Connections that may have a running deadline. [`Hub::sweep`] removes connections without one from this set.
     watched: BTreeSet<usize>,
@@ -330,7 +330,7 @@ impl<L: EffectLog> Hub<L> {
         }
         // Counting visits all unsent values. A partial send only lowers the count, so the recount can wait for the next
         // sweep.
-        if unsent == 0 || self.connections[id.index()].output_bytes == 0 {
+        if unsent == 0 {
             self.count_output(id.index());
         }
         if unsent > 0 && is_writable {
@@ -535,6 +535,7 @@ impl<L: EffectLog> Hub<L> {
             }
         }
         self.count_input(index);
+        self.count_output(index);
     }
 
     /// Handles the next request of a connection, which may be incomplete, deferred or invalid. Returns the bytes after
@@ -643,6 +644,7 @@ impl<L: EffectLog> Hub<L> {
     fn count_output(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let output_bytes = if connection.outbox.unsent() > 0 { connection.outbox.memory_bytes() } else { 0 };
+        self.batch.1 += output_bytes.saturating_sub(connection.output_bytes);
         self.output_bytes = self.output_bytes + output_bytes - connection.output_bytes;
         connection.output_bytes = output_bytes;
         if self.output_bytes > self.limits.output_total {
@@ -654,7 +656,7 @@ impl<L: EffectLog> Hub<L> {
     /// [`READ_BYTES`] of unsent replies are closed before all others.
     fn close_oldest_output(&mut self) {
         let open = self.connections.iter().filter(|(_, c)| !c.closing && c.output_bytes > 0);
-        let oldest = open.min_by_key(|(_, c)| (c.output_bytes < READ_BYTES, c.stalled));
+        let oldest = open.min_by_key(|(_, c)| (c.output_bytes < READ_BYTES, c.stalled.is_none(), c.stalled));
         let Some((index, connection)) = oldest else { return };
         let age = connection.stalled.map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
         let (total, limit, buffered) = (self.output_bytes, self.limits.output_total, connection.output_bytes);

@@ -139,7 +139,7 @@ server {
     /// three quarters of it, first come first served. Beyond the limit the connection with the most such bytes is
     /// closed. Torch: unlimited, and aborted uploads leak.
     pub input_total: usize = 256 * MIB, with_unit;
-    /// Maximum time between two bytes of a large request while other large requests wait for their share. Torch:
+    /// Maximum time for each 32 KiB of a large request while other large requests wait for their share. Torch:
     /// unlimited.
     pub input_stall: Duration = Duration::from_secs(3), with_unit;
     /// Number of bytes of deferred requests above which a connection is no longer read. A request is deferred while an
@@ -262,7 +262,7 @@ impl Limits {
         let invalid = [
             ("key_len", self.key_len < 64, "at least 64"),
             ("keys_per_request", self.keys_per_request == 0, "at least 1"),
-            ("frame_len", self.frame_len < self.key_len + 64, "at least 64 more than key_len"),
+            ("frame_len", self.frame_len.saturating_sub(64) < self.key_len, "at least 64 more than key_len"),
             ("connections", self.connections == 0, "at least 1"),
             ("handshake", self.handshake.is_zero(), "more than 0s"),
             ("keepalive_idle", !keepalive.contains(&self.keepalive_idle), "from 1s to 32767s"),
@@ -364,6 +364,16 @@ mod tests {
         let mut limits = Limits::default();
         limits.fit_memory(40 * MIB);
         assert_eq!((limits.value_len, limits.store_bytes, limits.connections), (8 * MIB, 10 * MIB, 1280));
+    }
+
+    #[test]
+    fn every_limit_accepts_or_refuses_the_largest_number() {
+        for (name, ..) in Limits::default().describe() {
+            let mut limits = Limits::default();
+            if limits.set(name, "18446744073709551615").is_ok() {
+                let _ = limits.check();
+            }
+        }
     }
 
     #[test]

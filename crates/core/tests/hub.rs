@@ -287,6 +287,52 @@ fn a_stalled_upload_is_closed_only_while_another_upload_waits() {
 }
 
 #[test]
+fn an_upload_of_2_kb_per_second_counts_as_stalled() {
+    let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
+    let upload = encoded(&[set(b"/large", &vec![7; 8 * MIB])]);
+    let [slow, waiting] = [(); 2].map(|()| client(&mut net));
+    net.send(slow, &upload[..100_000]);
+    net.send(waiting, &upload[..100_000]);
+    for second in 0..4 {
+        net.send(slow, &upload[100_000 + second * 2_000..][..2_000]);
+        net.advance(SECOND);
+    }
+    assert!(matches!(closed(&mut net)[..], [CloseReason::StalledUpload { waiting: 1, .. }]));
+}
+
+#[test]
+fn a_large_reply_is_sent_before_the_next_request_is_read() {
+    let mut net = server(Limits::default());
+    let clients = [(); 2].map(|()| client(&mut net));
+    for n in 0..40u8 {
+        let key = [b"/".as_slice(), &[b'a' + n; 8_000]].concat();
+        exchange(&mut net, clients[0], &[set(&key, b"v")]);
+    }
+    clients.into_iter().for_each(|id| net.hub.handle_readable(id, false));
+    let mut actions = Vec::new();
+    while let Some(action) = net.hub.poll_action(net.now) {
+        actions.push(action);
+        match action {
+            Action::Read { id, .. } => {
+                net.hub.handle_bytes(id, &encoded(&[Request::ListKeys]), true, net.now)
+            }
+            Action::Send(id) => {
+                let (slices, count) = net.hub.transmit(id);
+                let len = slices[..count].iter().map(|slice| slice.len()).sum();
+                net.hub.handle_sent(id, len, true, net.now);
+            }
+            Action::Close(_) => unreachable!("the clients follow the protocol"),
+        }
+    }
+    let [first, second] = clients;
+    assert!(
+        matches!(actions[..], [Action::Read { id, .. }, Action::Send(sent), Action::Read { id: next, .. }, Action::Send(last)]
+            if (id, sent, next, last) == (first, first, second, second)),
+        "{actions:?}"
+    );
+}
+
+#[test]
 fn an_upload_that_the_hub_has_not_read_is_not_stalled() {
     let mut net = server(limits(|limits| limits.input_total = 16 * MIB));
     let upload = encoded(&[set(b"/large", &vec![7; 8 * MIB])]);

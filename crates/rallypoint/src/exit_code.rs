@@ -80,7 +80,7 @@ pub(crate) const TABLE: &[Row] = &[
         &["store", "join", "bench", "completions"],
         "another failure; standard error has the reason",
     ),
-    row(USAGE, ALL, "wrong usage"),
+    row(USAGE, ALL, "wrong usage; run exits with 1 instead where torchrun does"),
     row(ABSENT, &["store"], "the key is absent, or the queue is empty"),
     row(CLOSED, &["join"], "the rendezvous is closed"),
     row(TIMEOUT, &["store", "bench"], "the timeout expired"),

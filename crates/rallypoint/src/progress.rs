@@ -78,15 +78,21 @@ impl Observer for Progress {
     }
 
     fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
-        let StaticWaiting { joined, world_size, left, .. } = waiting;
-        let summary = format!("{joined} of {world_size} nodes have joined");
+        let StaticWaiting { endpoint, joined, world_size, left, .. } = waiting;
+        let summary = format!("{joined} of {world_size} nodes have joined at {endpoint}");
         let wait_end = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
         self.report("static rendezvous", summary.clone(), format!("{summary}{wait_end}"), &wait_end);
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {
         // A node with one of these reasons does not wait. It acts immediately.
-        if matches!(waiting.reason, Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue) {
+        let acts = |reason: &Reason| {
+            matches!(
+                reason,
+                Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue | Reason::Leaving
+            )
+        };
+        if acts(waiting.reason) {
             return;
         }
         // The join timeout has expired. The error that the node exits with reports it.
@@ -127,7 +133,9 @@ fn participants(waiting: &Waiting<'_>) -> String {
     if participants.len() > MAX_NAMED_NODES {
         names.push(format!("and {} more", participants.len() - MAX_NAMED_NODES));
     }
-    let names = if names.is_empty() { String::new() } else { format!("; joined: {}", names.join(", ")) };
+    // A round that is under way may list nodes that have died since.
+    let label = if matches!(waiting.reason, Reason::RoundUnderWay { .. }) { "its nodes" } else { "joined" };
+    let names = if names.is_empty() { String::new() } else { format!("; {label}: {}", names.join(", ")) };
     format!("{names}{}", waiting.missing.describe(MAX_NAMED_NODES))
 }
 

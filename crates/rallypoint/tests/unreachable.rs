@@ -70,7 +70,7 @@ fn causes() -> Vec<Cause> {
         Cause {
             endpoint: serve(|mut stream| stream.read_to_end(&mut Vec::new()).map(drop)),
             fault: "accepts connections but does not answer as a store does",
-            hint: "hint: check that the server is a TCPStore, and that its process is not stopped",
+            hint: "hint: check that the server is a TCPStore, and that it is not stopped",
             is_transient: true,
         },
         Cause {

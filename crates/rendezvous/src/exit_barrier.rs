@@ -116,7 +116,7 @@ impl ExitBarrier {
 
     /// Reports that this node has ended, and waits until all nodes have ended or `timeout` is over.
     ///
-    /// While it waits, it calls `give_up` every 500 ms and stops waiting if that returns a reason. The last node to end
+    /// While it waits, it calls `is_wanted` every 500 ms, and stops waiting if that returns false. The last node to end
     /// closes the rendezvous if no node has failed.
     ///
     /// With `lingers`, the call then waits up to 10 s until the other nodes have read that all nodes have ended. The
@@ -126,34 +126,30 @@ impl ExitBarrier {
         handler: &dyn RendezvousHandler,
         timeout: Duration,
         lingers: bool,
-        mut give_up: impl FnMut() -> Result<Option<String>>,
+        mut is_wanted: impl FnMut() -> bool,
     ) -> RoundEnd {
         let start = Instant::now();
         let mut reported_to = None;
         let end = loop {
             match self.report_and_count(handler, &mut reported_to) {
-                Ok(true) => break Ok(None),
-                Ok(false) => break self.wait(timeout.saturating_sub(start.elapsed()), &mut give_up),
+                Ok(true) => break Ok(true),
+                Ok(false) => break self.wait(timeout.saturating_sub(start.elapsed()), &mut is_wanted),
                 Err(error) if is_unsent(&error) && start.elapsed() < self.outage_timeout => {}
                 Err(error) => break Err(error),
             }
-            match give_up() {
-                Ok(None) => {}
-                reason => break reason,
+            if !is_wanted() {
+                break Ok(false);
             }
         };
         match end {
-            Ok(None) => {
+            Ok(true) => {
                 let barrier = self.with_timeout(LINGER_GRACE);
                 let failed = barrier.store.check(&[FAILED]).unwrap_or(false);
                 // This node has read that all nodes have ended. The acknowledgment only helps the host of the store.
                 let _ = barrier.acknowledge(lingers);
                 if failed { RoundEnd::Failed } else { RoundEnd::Finished }
             }
-            Ok(Some(reason)) => {
-                tracing::warn!("not all nodes have finished: {reason}");
-                RoundEnd::Incomplete
-            }
+            Ok(false) => RoundEnd::Incomplete,
             Err(error) => {
                 tracing::info!("could not read whether all nodes have finished: {error}");
                 RoundEnd::StoreLost
@@ -213,19 +209,15 @@ impl ExitBarrier {
         self.store.set(ALL_ENDED, b"<val_ignored>")
     }
 
-    /// Waits until all nodes have ended. Returns `None` if they have, or else the reason to stop waiting.
-    fn wait(
-        &self,
-        timeout: Duration,
-        mut give_up: impl FnMut() -> Result<Option<String>>,
-    ) -> Result<Option<String>> {
+    /// Waits until all nodes have ended. Returns `false` if `timeout` passes first, or if `is_wanted` returns false.
+    fn wait(&self, timeout: Duration, mut is_wanted: impl FnMut() -> bool) -> Result<bool> {
         let start = Instant::now();
         let (mut last_answer, mut generation) = (start, self.store.generation());
         let mut wait = KeyWait::new(&*self.store, &[ALL_ENDED], CHECK_INTERVAL);
         loop {
             let left = timeout.saturating_sub(start.elapsed());
             match wait.poll(left) {
-                Ok(true) => return Ok(None),
+                Ok(true) => return Ok(true),
                 Ok(false) => last_answer = Instant::now(),
                 Err(error)
                     if error.is_outage()
@@ -234,10 +226,11 @@ impl ExitBarrier {
                 Err(error) => return Err(error),
             }
             if left.is_zero() {
-                return Ok(Some(format!("this node has waited for {} s", timeout.as_secs())));
+                tracing::warn!("not all nodes have finished within {} s", timeout.as_secs());
+                return Ok(false);
             }
-            if let Some(reason) = give_up()? {
-                return Ok(Some(reason));
+            if !is_wanted() {
+                return Ok(false);
             }
             // A restarted store has lost the count, so every waiting node counts itself again.
             if self.store.generation() != generation {
@@ -426,7 +419,7 @@ mod tests {
             round: 0,
             participants: Vec::new(),
         };
-        let end = ExitBarrier::of(&round).finish(&Handler, Duration::ZERO, false, || Ok(None));
+        let end = ExitBarrier::of(&round).finish(&Handler, Duration::ZERO, false, || true);
         assert_eq!(end, RoundEnd::Incomplete);
         let store = PrefixStore::new("round", Arc::new(store.store()));
         assert_eq!((store.add(ENDED_COUNT, 0).unwrap(), count_reported_ended(&store).unwrap()), (1, 1));

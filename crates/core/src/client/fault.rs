@@ -179,25 +179,19 @@ impl ConnectionFault {
             ConnectionFault::Unresolvable { .. } => {
                 "check the spelling of the host name in the endpoint, and whether DNS knows it on this machine"
             }
-            ConnectionFault::System(_) => {
-                "check the host and the port of the endpoint, and this machine's network"
-            }
+            ConnectionFault::System(_) => "check the endpoint's host and port, and this machine's network",
             ConnectionFault::NoRoute | ConnectionFault::ConnectTimeout => {
                 "check that the machine is up, and that no firewall blocks the port"
             }
             ConnectionFault::Refused => {
-                "check that the node or server that hosts the store is up, and listens on more than 127.0.0.1"
+                "check that the node or server that hosts the store is up, at this port, and not only on 127.0.0.1"
             }
             ConnectionFault::Unacknowledged => "check that the machine is up, and connected to the network",
             ConnectionFault::Closed => {
                 "check that the server is a TCPStore; a TLS server closes the connection like this, and a store server logs why"
             }
-            ConnectionFault::Silent => {
-                "check that the server is a TCPStore, and that its process is not stopped"
-            }
-            ConnectionFault::NotAStore(_) => {
-                "another program has that port: check the host and the port of the endpoint"
-            }
+            ConnectionFault::Silent => "check that the server is a TCPStore, and that it is not stopped",
+            ConnectionFault::NotAStore(_) => "another program has that port; check the endpoint",
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::outbox::Outbox;
 use super::session::Session;
 use super::uploads::Upload;
-use super::{CloseReason, ConnectionId};
+use super::{CloseReason, ConnectionId, READ_BYTES};
 use crate::limits::Limits;
 
 /// The state of a connection.
@@ -47,8 +47,9 @@ pub(super) struct Connection {
 pub(super) struct Receiving {
     /// The number of this request among the requests of the connection that arrived in pieces.
     request: u64,
-    /// The time at which bytes of it last arrived.
-    grown: Duration,
+    /// The last time at which [`READ_BYTES`] more had arrived, and the number of bytes by then. A few bytes per second
+    /// are no progress, so a slow upload can't block other uploads.
+    progress: (Duration, usize),
     /// The number of bytes that have arrived.
     pub(super) len: usize,
     /// The start of the period over which the rate is measured, and the number of bytes that had arrived by then.
@@ -112,9 +113,10 @@ impl Connection {
         let request = decoder.started();
         self.receiving = decoder.received().map(|len| match before {
             Some(same) if same.request == request => {
-                Receiving { grown: if same.len == len { same.grown } else { now }, len, ..same }
+                let is_progress = len >= same.progress.1 + READ_BYTES;
+                Receiving { progress: if is_progress { (now, len) } else { same.progress }, len, ..same }
             }
-            _ => Receiving { request, grown: now, len, period: (now, len) },
+            _ => Receiving { request, progress: (now, len), len, period: (now, len) },
         });
         before.map(|before| before.request) != self.receiving.map(|receiving| receiving.request)
     }
@@ -145,7 +147,7 @@ impl Connection {
         let receiving = self.receiving.as_mut()?;
         if !is_reading {
             // Do not count the time during which the hub does not read the connection as slowness of the peer.
-            (receiving.grown, receiving.period) = (now, (now, receiving.len));
+            (receiving.progress, receiving.period) = ((now, receiving.len), (now, receiving.len));
         }
         let (since, before) = receiving.period;
         let elapsed = now.saturating_sub(since);
@@ -158,7 +160,7 @@ impl Connection {
         let is_admitted = matches!(self.upload, Upload::Admitted { .. });
         let (stall, buffered) = (limits.input_stall, self.input_bytes);
         // A connection in a read queue may have received bytes that the hub has not read yet.
-        let is_idle = !self.in_read_queue && now.saturating_sub(receiving.grown) >= stall;
+        let is_idle = !self.in_read_queue && now.saturating_sub(receiving.progress.0) >= stall;
         let is_stalled = waiting > 0 && is_admitted && is_idle;
         is_stalled.then_some(CloseReason::StalledUpload { stall, buffered, waiting })
     }

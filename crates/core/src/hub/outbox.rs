@@ -63,11 +63,11 @@ impl Outbox {
     pub(super) fn memory_bytes(&self) -> usize {
         let share = |value: &Value| size_of::<Value>() + value.len() / value.ref_count();
         let segments = self.segments.iter().map(|segment| match segment {
-            Segment::Bytes(bytes) => bytes.len(),
+            Segment::Bytes(bytes) => bytes.capacity(),
             Segment::Value(value) => share(value),
             Segment::Values(values) => values.as_slice().iter().map(share).sum(),
         });
-        segments.sum::<usize>() + self.tail.len()
+        segments.sum::<usize>() + self.tail.capacity()
     }
 
     /// Appends a reply.

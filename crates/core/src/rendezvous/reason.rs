@@ -58,7 +58,7 @@ pub enum Reason {
         world_size: u64,
     },
     /// A round is complete without this node, which waits for the next one.
-    #[error("round {round} is under way with {}; waiting for the next", counted(*have, "node"))]
+    #[error("round {round} is under way with {}; waiting for the next round", counted(*have, "node"))]
     RoundUnderWay {
         /// The round.
         round: u64,

@@ -93,6 +93,7 @@ impl Reply {
                 item.iter().for_each(|item| encode_string(out, item));
             }
             Reply::Keys(keys) => {
+                out.reserve_exact(keys.iter().map(|key| 8 + key.len()).sum::<usize>() + 8);
                 out.extend_from_slice(&(keys.len() as i64).to_le_bytes());
                 keys.iter().for_each(|key| encode_string(out, key));
             }

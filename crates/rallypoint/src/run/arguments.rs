@@ -86,7 +86,7 @@ pub(crate) struct RunArgs {
     /// Number of restarts after failures [default: 0]
     #[arg(long, alias = "max_restarts", value_name = "N", value_parser = python::int, help_heading = "Workers")]
     pub(super) max_restarts: Option<i64>,
-    /// Longest pause before a restart while workers fail within 10 s of their start; 0 for no pause [default: 30]
+    /// Longest pause before a restart of workers that ran for less than 10 s; 0 for no pause [default: 30]
     #[arg(long, alias = "max_restart_backoff", value_name = "SECONDS", value_parser = python::float, help_heading = "Workers")]
     pub(super) max_restart_backoff: Option<f64>,
     /// Interval for polling the membership; worker exits are detected immediately [default: 0.1]

@@ -14,8 +14,9 @@ pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.into_iter().find(|pid| has_socket(*pid, &inodes)).map(|pid| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        (pid, name.trim().to_owned())
+        // The name in `comm` is "exe" for our agents, so use the name of the program.
+        let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        (pid, program.file_name().unwrap_or_default().to_string_lossy().into_owned())
     })
 }
 

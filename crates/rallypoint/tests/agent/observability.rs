@@ -60,7 +60,9 @@ fn a_health_check_reports_the_state_of_the_agent() {
 
 #[test]
 fn a_node_of_a_static_job_logs_what_it_waits_for() {
-    for (rank, what) in [("0", "1 of 2 nodes have joined"), ("1", "no reply yet from rank 0 at 127.0.0.1:")] {
+    for (rank, what) in
+        [("0", "1 of 2 nodes have joined at 127.0.0.1:"), ("1", "no reply yet from rank 0 at 127.0.0.1:")]
+    {
         let port = Port::reserve().number.to_string();
         let agent = Agent::start_with_default_log_level(&[
             "--nnodes",

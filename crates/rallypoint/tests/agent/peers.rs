@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use rallypoint_store::TcpStoreServer;
-use rallypoint_testkit::{Port, eventually};
+use rallypoint_testkit::{Client, Port, eventually};
 use rustix::process::{Signal, kill_process};
 
 use crate::agent_process::{Agent, children, kill_together};
 use crate::nodes::{
-    PRINT_RANKS, kill_node, start_node, start_node_with, start_node_with_command, wait_for_host, worker_of,
+    CONF, ENDED_COUNT, PRINT_RANKS, kill_node, start_node, start_node_with, start_node_with_command,
+    wait_for_host, worker_of,
 };
 
 /// A configuration with torch's default heartbeats: a node is dead after 15 s without a heartbeat, which is 10 to 15 s
@@ -272,6 +273,22 @@ fn a_node_whose_store_was_replaced_reports_that_and_rejoins() {
     assert!(stopped.err().contains(line), "{}", stopped.err());
     assert!(!stopped.err().contains("dropped this one"), "{}", stopped.err());
     drop(server);
+}
+
+#[test]
+fn a_finished_node_gives_up_when_the_store_is_lost_for_store_outage_timeout() {
+    let port = Port::reserve();
+    let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
+    let conf = format!("{CONF},is_host=0,store_outage_timeout=3");
+    let start = |script: &str| start_node_with(&port, "2", &conf, &[], &format!("{PRINT_RANKS} {script}"));
+    let (finished, working) = (start("exit 0"), start("exec sleep 600"));
+    working.wait_for_lines("ranks", 1);
+    let mut store = Client::connect(port.endpoint().parse().unwrap());
+    eventually("the node is counted", || store.is_present(ENDED_COUNT));
+    drop(server);
+    let ended = finished.ended();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+    assert!(ended.err.contains("(store_outage_timeout)"), "{}", ended.err);
 }
 
 #[test]

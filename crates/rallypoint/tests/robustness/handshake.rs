@@ -119,7 +119,7 @@ fn c03_the_handshake_has_one_deadline_for_all_of_its_bytes() {
     assert_eq!(Limits::default().handshake, Duration::from_secs(10));
     let mut server = Server::with_limits(&["handshake=400ms"]);
     let mut idle = server.connect();
-    let (mut client, start) = (server.dial(), Instant::now());
+    let (start, mut client) = (Instant::now(), server.dial());
     for byte in &validate()[..4] {
         // On a busy machine, the server may close the connection before the last byte is sent.
         let _ = client.try_send(&[*byte]);

@@ -174,9 +174,8 @@ fn take_over_fn(parameters: RendezvousParameters) -> TakeOver {
         }
         let store = host_store(&endpoint, read_timeout(&parameters).ok()?, None).ok()?;
         tracing::warn!(
-            "The host of the store of the rendezvous '{}' was lost. Process {} hosts it now at {endpoint}.",
-            parameters.run_id,
-            std::process::id()
+            "The host of the store of the rendezvous '{}' was lost. This node hosts it now at {endpoint}.",
+            parameters.run_id
         );
         Some(store)
     })

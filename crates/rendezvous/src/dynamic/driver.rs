@@ -409,9 +409,10 @@ impl Driver {
                     self.settings.store_outage_timeout.as_secs()
                 );
             }
+            // The message about the outage is a warning, too. A log with one of them has the other.
             Notice::StoreAnswers { lasted } => {
                 let seconds = lasted.as_secs_f64();
-                tracing::info!("The store of the rendezvous '{run_id}' answers again, after {seconds:.0} s.");
+                tracing::warn!("The store of the rendezvous '{run_id}' answers again, after {seconds:.0} s.");
             }
             Notice::Failing { fault: Fault::Corrupt, .. } => {
                 let cause = error.map_or_else(String::new, ToString::to_string);

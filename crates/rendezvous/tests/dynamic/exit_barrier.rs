@@ -22,7 +22,7 @@ fn all_nodes_wait_for_the_last_one_which_closes_the_rendezvous() {
             .iter()
             .zip(&rounds)
             .map(|(node, round)| {
-                scope.spawn(|| ExitBarrier::of(round).finish(&**node, BARRIER_TIMEOUT, true, || Ok(None)))
+                scope.spawn(|| ExitBarrier::of(round).finish(&**node, BARRIER_TIMEOUT, true, || true))
             })
             .collect();
         finishing.into_iter().map(|node| node.join().unwrap()).collect()
@@ -42,15 +42,17 @@ fn no_node_waits_for_a_failed_node_and_the_rendezvous_stays_open() {
         if !fails_last {
             failing.fail().unwrap();
         }
-        // The barrier calls `give_up` only while the node waits. If the other node has already failed, the node does
+        // The barrier calls `is_wanted` only while the node waits. If the other node has already failed, the node does
         // not wait.
-        let fail_now = || {
-            assert!(fails_last);
-            failing.fail().map(|()| None)
-        };
         let mut is_called = false;
-        let give_up = || if std::mem::replace(&mut is_called, true) { Ok(None) } else { fail_now() };
-        assert_eq!(finishing.finish(&*nodes[1], BARRIER_TIMEOUT, false, give_up), RoundEnd::Failed);
+        let is_wanted = || {
+            assert!(fails_last);
+            if !std::mem::replace(&mut is_called, true) {
+                failing.fail().unwrap();
+            }
+            true
+        };
+        assert_eq!(finishing.finish(&*nodes[1], BARRIER_TIMEOUT, false, is_wanted), RoundEnd::Failed);
         assert!(!nodes[1].membership().unwrap().is_closed);
     }
 }
@@ -61,14 +63,13 @@ fn a_node_that_gives_up_can_retract_that_it_has_ended() {
     let nodes = job.nodes(2);
     let rounds = join_all(&nodes);
     let barrier = ExitBarrier::of(&rounds[0]);
-    let give_up = || Ok(Some("the other node does not end".to_owned()));
-    assert_eq!(barrier.finish(&*nodes[0], BARRIER_TIMEOUT, true, give_up), RoundEnd::Incomplete);
+    assert_eq!(barrier.finish(&*nodes[0], BARRIER_TIMEOUT, true, || false), RoundEnd::Incomplete);
     let short_timeout = Duration::from_millis(10);
     assert_eq!(barrier.count_ended().unwrap(), 1);
     barrier.retract().unwrap();
     assert_eq!(barrier.count_ended().unwrap(), 0);
     // Only one of the two nodes has ended, so no node is the last one.
-    assert_eq!(barrier.finish(&*nodes[0], short_timeout, true, || Ok(None)), RoundEnd::Incomplete);
+    assert_eq!(barrier.finish(&*nodes[0], short_timeout, true, || true), RoundEnd::Incomplete);
     assert!(!nodes[0].membership().unwrap().is_closed);
 }
 
@@ -81,7 +82,7 @@ fn a_node_that_loses_the_store_reports_that() {
     let server = std::cell::RefCell::new(Some(job.server));
     let stop_server = || {
         drop(server.take());
-        Ok(None)
+        true
     };
     let barrier = ExitBarrier::of(&rounds[0]).with_timeout(Duration::from_secs(2));
     assert_eq!(barrier.finish(&*nodes[0], BARRIER_TIMEOUT, true, stop_server), RoundEnd::StoreLost);
@@ -121,7 +122,7 @@ fn the_last_node_ends_in_time_although_the_host_of_the_store_has_left() {
         &HostThatLeaves(Mutex::new(Some(job))),
         BARRIER_TIMEOUT,
         false,
-        || Ok(None),
+        || true,
     );
     assert_eq!(end, RoundEnd::Finished);
     assert!(started.elapsed() < BARRIER_TIMEOUT, "{:?}", started.elapsed());

@@ -78,7 +78,7 @@ fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
             // `rounds` starts with the round of the second node.
             let (barrier, other_barrier) = (barrier_of(0), barrier_of(1));
             let (node, other) = (&nodes[1], &nodes[0]);
-            // The exit barrier repeatedly calls a function that decides whether to give up. The function of this node
+            // The exit barrier repeatedly calls a function that decides whether to wait on. The function of this node
             // also stops and restarts the store.
             let waiting = scope.spawn(move || {
                 barrier.finish(&**node, FINISH_TIMEOUT, true, || {
@@ -89,10 +89,10 @@ fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
                     if outage_start.elapsed() > Duration::from_secs(5) && job.server.port() != port {
                         job.server = TcpStoreServer::bind("127.0.0.1", port).unwrap();
                     }
-                    Ok(None)
+                    true
                 })
             });
-            assert_eq!(other_barrier.finish(&**other, FINISH_TIMEOUT, true, || Ok(None)), RoundEnd::Finished);
+            assert_eq!(other_barrier.finish(&**other, FINISH_TIMEOUT, true, || true), RoundEnd::Finished);
             assert_eq!(
                 waiting.join().unwrap(),
                 RoundEnd::Finished,

@@ -121,6 +121,8 @@ fn prepare(listener: std::net::TcpListener, limits: &Limits) -> Result<TcpListen
             socket.set_send_buffer_size(limits.socket_bytes / 2)?;
         }
         socket.set_tcp_nodelay(true)?;
+        // See the client's `connect`. The connections inherit the option.
+        let _ = socket.set_tcp_thin_linear_timeouts(true);
         socket.set_tcp_user_timeout(Some(limits.user_timeout))?;
         socket.set_tcp_keepalive(
             &TcpKeepalive::new()
