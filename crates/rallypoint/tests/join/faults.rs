@@ -180,8 +180,9 @@ fn a_static_node_logs_that_rank_0_does_not_answer_and_how_many_nodes_are_present
         "waiting in the rendezvous 'job': no reply yet from rank 0 at 127.0.0.1:{port}: connection refused"
     ));
     let mut first = node("0");
-    first.wait_for_log("2 of 3 nodes have joined; gives up in ");
-    second.wait_for_log("2 of 3 nodes have joined; gives up in ");
+    let joined = format!("2 of 3 nodes have joined at 127.0.0.1:{port}; gives up in ");
+    first.wait_for_log(&joined);
+    second.wait_for_log(&joined);
     let third = node("2");
     assert_eq!(third.joined()["world_size"], 3);
 }
