@@ -86,13 +86,9 @@ impl Observer for Progress {
 
     fn waiting(&self, waiting: &Waiting<'_>) {
         // A node with one of these reasons does not wait. It acts immediately.
-        let acts = |reason: &Reason| {
-            matches!(
-                reason,
-                Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue | Reason::Leaving
-            )
-        };
-        if acts(waiting.reason) {
+        if let Reason::NotJoined { .. } | Reason::Nothing | Reason::HeartbeatDue | Reason::Leaving =
+            waiting.reason
+        {
             return;
         }
         // The join timeout has expired. The error that the node exits with reports it.

@@ -261,7 +261,7 @@ fn a_finished_node_fails_if_lost_nodes_are_not_replaced() {
         let (dying, finished) = if host_dies { (host, client) } else { (client, host) };
         dying.wait_for_lines("ranks", 1);
         // If the store died before it replied to the count, the finished node could not know whether it was counted.
-        // Then it exits at once instead of waiting for a second node.
+        // Then it exits immediately instead of waiting for a second node.
         let mut store = Client::connect(port.endpoint().parse().unwrap());
         eventually("the node is counted", || store.is_present(ENDED_COUNT));
         kill_node(&dying);
