@@ -7,6 +7,7 @@ mod join;
 mod live_line;
 mod log;
 mod output;
+mod port_owner;
 mod progress;
 mod python;
 mod reference;

@@ -4,7 +4,6 @@
 mod arguments;
 mod observer;
 mod plan;
-mod port_owner;
 mod rendezvous;
 mod script;
 mod streams;
@@ -23,12 +22,12 @@ use rallypoint_agent::{
 pub(crate) use arguments::RunArgs;
 use observer::RunObserver;
 use plan::{Plan, plan};
-use port_owner::port_owner;
 
 use tracing::level_filters::LevelFilter;
 
 use crate::flags::FlagEnvironment;
 use crate::join::store_hint;
+use crate::port_owner::port_owner_hint;
 use crate::refusal::Refusal;
 use crate::{FLUSH_TIMEOUT, HELP_WIDTH, exit_code, log, output};
 
@@ -213,17 +212,13 @@ fn write_end_report(
 /// Returns a hint about the cause of an error: which process holds the port, or what the user can check about the
 /// store.
 fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
-    let owner = |port: u16| {
-        let (pid, name) = port_owner(port).filter(|(pid, _)| *pid != std::process::id())?;
-        Some(format!("port {port} of this machine is held by process {pid} ({name})"))
-    };
     match error {
         AgentError::Rendezvous(error) => {
             let source = error.store_error()?;
             let endpoint = &config.rendezvous.endpoint;
             let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "29400"));
             let is_ours = rallypoint_rendezvous::is_this_machine(host.trim_matches(['[', ']']));
-            let owner = port.parse().ok().filter(|_| is_ours).and_then(owner);
+            let owner = port.parse().ok().filter(|_| is_ours).and_then(port_owner_hint);
             Some(match (owner, source.connection_fault()) {
                 (Some(owner), Some(fault)) => format!("{}\nhint: {owner}", fault.hint()),
                 (Some(owner), None) => owner,
@@ -231,7 +226,7 @@ fn hint(config: &LaunchConfig, error: &AgentError) -> Option<String> {
             })
         }
         AgentError::System { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            owner(config.watch.health_check?.port())
+            port_owner_hint(config.watch.health_check?.port())
         }
         _ => None,
     }

@@ -17,6 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log::LogArgs;
+use crate::port_owner::port_owner_hint;
 use crate::{FLUSH_TIMEOUT, exit_code, log, output};
 
 /// The server logs a warning if the limit of open files allows fewer connections than this.
@@ -123,6 +124,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         None => None,
     };
     let is_local_only = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
+    let ports: Vec<u16> = args.listen.iter().map(|endpoint| endpoint.port).collect();
     let listen = args.listen.into_iter().map(Listen::Endpoint).collect();
     let options = ServerOptions::new(listen)
         .limits(limits.clone())
@@ -132,6 +134,10 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         Ok(server) => server,
         Err(error) => {
             output::write_stderr(&format!("rallypoint serve: {error}"));
+            if error.is_address_in_use() {
+                let owners = ports.into_iter().filter_map(port_owner_hint);
+                owners.for_each(|owner| output::write_stderr(&format!("hint: {owner}")));
+            }
             output::write_stderr(match error {
                 StoreError::Call { failure: Failure::Unreachable(_), .. } => {
                     "hint: check the spelling, or use an IP address of this machine"

@@ -144,15 +144,24 @@ fn the_server_prints_its_address_and_exits_with_0_on_sigterm_and_sigint() {
 }
 
 #[test]
-fn the_server_exits_with_1_and_a_hint_if_its_port_is_in_use() {
+fn the_server_exits_with_1_and_names_the_process_if_its_port_is_in_use() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let (address, port) = (taken.local_addr().unwrap().to_string(), taken.local_addr().unwrap().port());
     let output = run(&["--listen", &address]);
     let log = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{log}");
     assert_eq!(text(&output.stdout), "");
-    assert!(log.contains(&address) && log.contains("in use") && log.contains("hint:"), "{log}");
-    assert_eq!(log.lines().count(), 2, "{log}");
+    assert!(log.contains(&address) && log.contains("in use"), "{log}");
+    assert!(
+        log.contains(&format!(
+            "hint: port {} of this machine is held by process {}",
+            port,
+            std::process::id()
+        )),
+        "{log}"
+    );
+    assert!(log.contains("hint: choose another address"), "{log}");
+    assert_eq!(log.lines().count(), 3, "{log}");
 }
 
 #[test]

@@ -3,9 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-/// Returns the id and the name of the process that listens on a TCP port. Returns `None` if no process listens on it,
+/// Returns a hint that names the process that listens on a TCP port. Returns `None` if no other process listens on it,
 /// or if the process belongs to another user, because the kernel hides the sockets of such a process.
-pub(super) fn port_owner(port: u16) -> Option<(u32, String)> {
+pub(crate) fn port_owner_hint(port: u16) -> Option<String> {
+    let (pid, name) = port_owner(port).filter(|(pid, _)| *pid != std::process::id())?;
+    Some(format!("port {port} of this machine is held by process {pid} ({name})"))
+}
+
+/// Returns the id and the name of the process that listens on a TCP port.
+fn port_owner(port: u16) -> Option<(u32, String)> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .filter_map(|file| fs::read_to_string(file).ok())
