@@ -225,10 +225,10 @@ def a_queue_pop_that_times_out(recording):
 @conversation(f"{CONNECT} barrier", f"{CONNECT} barrier")
 def barrier_of_two(recording):
     first, second = recording.client(), recording.client()
-    one = threading.Thread(target=lambda: first.barrier("bar", 2))
-    one.start()
+    first_arrival = threading.Thread(target=lambda: first.barrier("bar", 2))
+    first_arrival.start()
     second.barrier("bar", 2)
-    one.join()
+    first_arrival.join()
 
 
 @conversation(f"{CONNECT} barrier cancel_wait num_keys")

@@ -50,7 +50,7 @@ impl Policy {
 
     /// The longest delay of a restart after a change of membership. It is short because the other nodes wait for this
     /// one. It is not zero because a node that can't join must not make the job restart many times a second.
-    pub const MAX_REFORM_BACKOFF: Duration = Duration::from_secs(1);
+    pub const MAX_REFORM_BACKOFF_INTERVAL: Duration = Duration::from_secs(1);
 
     /// Returns the delay of a restart after `short_runs` short runs: 0 after the first, 0.1 s after the
     /// second, then doubled with each further one, up to `longest`.
@@ -481,7 +481,7 @@ impl Supervisor {
         let longest = self.policy.max_restart_backoff;
         let (short_runs, longest) = match reason {
             Reason::WorkerFailed { .. } | Reason::PeerRestarts => (&mut self.short_failures, longest),
-            _ => (&mut self.short_rounds, longest.min(Policy::MAX_REFORM_BACKOFF)),
+            _ => (&mut self.short_rounds, longest.min(Policy::MAX_REFORM_BACKOFF_INTERVAL)),
         };
         *short_runs += u32::from(is_short);
         Policy::restart_backoff(*short_runs, longest)

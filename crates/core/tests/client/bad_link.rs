@@ -15,7 +15,7 @@ use crate::operations::connected;
 use crate::server::Model;
 
 /// The time without a heartbeat after which the other nodes remove a node.
-const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// One node of a round, which reads and writes the shared state over the network.
 struct Node {
@@ -90,7 +90,7 @@ fn at_most_1_of_1000_heartbeats_is_late_over_a_link_with_delay_and_loss() {
             let now = node.net.now();
             if is_written {
                 sent += 1;
-                late += u32::from(now - last > KEEP_ALIVE_LIMIT);
+                late += u32::from(now - last > KEEP_ALIVE_TIMEOUT);
                 last = now;
             }
             node.net.advance_clock(node.member.until_keep_alive(node.mono()).max(Duration::from_millis(100)));

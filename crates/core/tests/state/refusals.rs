@@ -76,9 +76,9 @@ fn the_error_names_the_wrong_attribute_of_a_node() {
 fn every_attribute_is_required() {
     let all = attributes();
     for (index, (name, _)) in all.iter().enumerate() {
-        let mut some = all.clone();
-        some.remove(index);
-        match refused(&pickled(&object("_RendezvousState", &some))) {
+        let mut incomplete = all.clone();
+        incomplete.remove(index);
+        match refused(&pickled(&object("_RendezvousState", &incomplete))) {
             StateError::OldAgent => assert_eq!(*name, "redundancy_list"),
             other => assert_eq!(message(&other), format!("state without {name}")),
         }

@@ -285,7 +285,7 @@ fn an_interrupted_node_leaves_within_five_seconds() {
 /// The nodes of three jobs wait: two nodes for a third one, a spare of a full round, and a late node on the wait list.
 #[test]
 fn waiting_nodes_read_the_state_at_most_twice_per_second() {
-    const WINDOW: Duration = Duration::from_secs(4);
+    const MEASUREMENT_INTERVAL: Duration = Duration::from_secs(4);
     let open = Job::new(3, 3);
     let nodes = open.nodes(2);
     let start_of_waiting = Instant::now();
@@ -308,7 +308,7 @@ fn waiting_nodes_read_the_state_at_most_twice_per_second() {
     let before = jobs.map(|(_, job, _)| job.reads());
     let start = Instant::now();
     // Count the reads during this time.
-    std::thread::sleep(WINDOW);
+    std::thread::sleep(MEASUREMENT_INTERVAL);
     let reads = jobs.map(|(_, job, _)| job.reads());
     let took = start.elapsed().as_secs_f64();
     for (n, (what, _, count)) in jobs.iter().enumerate() {

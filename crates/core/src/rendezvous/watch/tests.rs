@@ -3,14 +3,14 @@
 use super::super::tests::{at, node, nodes, open, wall};
 use super::*;
 
-const LIMIT: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 fn settings() -> Settings {
     Settings::new("job", 1, 9)
 }
 
 fn dead(watch: &Watch) -> Vec<NodeDesc> {
-    watch.dead(LIMIT, &node("me"))
+    watch.dead(KEEP_ALIVE_TIMEOUT, &node("me"))
 }
 
 /// Returns a state in which `a` has a heartbeat at `wall(seconds)`.
@@ -29,7 +29,7 @@ fn a_node_is_dead_after_three_intervals_without_a_change_and_not_before() {
     }
     watch.observe(&state_with_heartbeat(0), at(15), &settings());
     assert_eq!(dead(&watch), nodes(["a"]));
-    assert_eq!(watch.heartbeat_age(&node("a")), LIMIT);
+    assert_eq!(watch.heartbeat_age(&node("a")), KEEP_ALIVE_TIMEOUT);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn of_many_states_only_the_last_is_kept_and_deaths_are_still_noticed_in_time() {
         }
     }
     let late = died.unwrap().since(at(15));
-    assert!(late <= LIMIT / MAX_RECORDED_STATES, "late by {late:?}");
+    assert!(late <= KEEP_ALIVE_TIMEOUT / MAX_RECORDED_STATES, "late by {late:?}");
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn ended_waits_do_not_count() {
 }
 
 #[test]
-fn the_names_of_awaited_keys_count_towards_store_bytes() {
+fn the_names_of_awaited_keys_count_toward_store_bytes() {
     let mut store = Store::with(Limits { store_bytes: 3_000, ..Limits::default() });
     let long = [b'k'; 1_000];
     store.run(1, wait(&[&long, b"other"]));
@@ -243,7 +243,7 @@ fn the_names_of_awaited_keys_count_towards_store_bytes() {
 }
 
 #[test]
-fn barriers_count_towards_store_bytes_until_they_end() {
+fn barriers_count_toward_store_bytes_until_they_end() {
     let mut store = Store::with(Limits { store_bytes: 3 * 1256, ..Limits::default() });
     let name = |n: u8| [n; 1000];
     for n in 0..3 {

@@ -103,12 +103,16 @@ fn a_finished_node_waits_for_all_nodes_that_are_not_lost() {
     let mut node = running(1);
     let finished = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::AllProcessesExited];
     assert_eq!(handle(&mut node, &finished), [Order::Finish]);
-    let one = Reports { finished: 1, ours_finished: 1, lost_finished: 0 };
-    assert_eq!(observe(&mut node, 1, &with_lost_node(), one), [Order::ReportLost]);
-    assert_eq!(observe(&mut node, 2, &with_lost_node(), one), [], "the workers of the other node run");
-    let two = Reports { finished: 2, ours_finished: 2, ..one };
+    let one_finished = Reports { finished: 1, ours_finished: 1, lost_finished: 0 };
+    assert_eq!(observe(&mut node, 1, &with_lost_node(), one_finished), [Order::ReportLost]);
+    assert_eq!(
+        observe(&mut node, 2, &with_lost_node(), one_finished),
+        [],
+        "the workers of the other node run"
+    );
+    let two_finished = Reports { finished: 2, ours_finished: 2, ..one_finished };
     let expected = [end(Verdict::Succeeded, OnEnd::Leave)];
-    assert_eq!(observe(&mut node, 3, &with_lost_node(), two), expected);
+    assert_eq!(observe(&mut node, 3, &with_lost_node(), two_finished), expected);
 }
 
 #[test]
