@@ -9,7 +9,7 @@ A comment stands directly above its block, and may have several parts, separated
 | default | the block runs in terminal 1, and the next block starts after it has exited |
 | `terminal N` | the block runs in terminal N, and only the next block of that terminal waits for it to exit |
 | `server` | the block runs in its own terminal until the end of the page, where SIGINT stops it; the next block starts after this block has printed its expected output |
-| `hosts` | the block needs several hosts; it is checked like `not run` |
+| `hosts` | the block needs several hosts; `tests/lab/test_docs.py` runs it, and `tests/docs` checks it like `not run` |
 | `nodes N` | the block runs in N terminals at the same time |
 | `exit N` | the block exits with code N instead of 0 |
 | `file NAME` | the block is the content of the file NAME, and does not run |
@@ -48,7 +48,7 @@ class Block:
     exit: int = 0
     file: str | None = None
     reason: str | None = None
-    """Why the block does not run, from `hosts` or `not run: REASON`. None if it runs."""
+    """Why `tests/docs` does not run the block, from `hosts` or `not run: REASON`. None if it runs."""
     output: list[str] = dataclasses.field(default_factory=list)
     """The lines of the output block that follows this block."""
 

@@ -40,12 +40,13 @@ GOOD = {
         ("sh", "until [ -e two ]; do sleep 0.01; done", "terminal 1"),
         ("sh", "touch two", "terminal 2"),
     ],
-    "a job of several hosts is only checked": [("sh", "rallypoint run --nnodes 2 --rdzv-endpoint node0:29400 train.py", "hosts")],
+    "a job of several hosts is only checked, because the lab runs it": [("sh", "rallypoint run --nnodes 2 --rdzv-endpoint node0:29400 train.py", "hosts")],
     "output of another terminal may depend on a later block": [
         ("sh", "until [ -e two ]; do sleep 0.01; done; echo done", "terminal 2"),
         ("text", "done"),
         ("sh", "touch two"),
     ],
+    "a page may run its reader's train.py": [("sh", "rallypoint run --standalone train.py"), ("text", "rank 0 of 1")],
     "a script that needs GPUs is only checked": [
         ("sh", "srun rallypoint run --nproc-per-node gpu \\\n  train.py --epochs 3", "not run: needs Slurm, GPUs"),
     ],

@@ -20,6 +20,10 @@ PAGES = [page for page in PAGES if page.parent.name != "reference"]
 
 HOST = re.compile(r"\bnode0\b")
 PORT = re.compile(r"\b(?:29\d{3}|8080)\b")
+TRAINING_SCRIPT = """\
+import os
+print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}")
+"""
 SUBCOMMANDS = {"bench", "completions", "join", "run", "serve", "store"}
 
 
@@ -41,12 +45,16 @@ def test_blocks_run(page, tmp_path):
 
 
 def run(text, directory):
-    """Runs the blocks of a page in `directory`, with 127.0.0.1 in place of `node0` and free ports in place of the documented ones."""
+    """Runs the blocks of a page in `directory`, with 127.0.0.1 in place of `node0` and free ports in place of the documented ones.
+
+    The directory has the examples, and a `train.py` in place of the reader's training script.
+    """
     documented = sorted(set(PORT.findall(text)))
     with free_ports(len(documented)) as ports:
         replaced = dict(zip(documented, ports, strict=True))
         text = PORT.sub(lambda match: replaced[match[0]], HOST.sub("127.0.0.1", text))
         shutil.copytree(ROOT / "examples", directory / "examples")
+        (directory / "train.py").write_text(TRAINING_SCRIPT)
         terminals = Terminals(directory)
         try:
             for block in read(text):

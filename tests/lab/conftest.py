@@ -3,10 +3,11 @@
 How to run, from the root of the repository, as root or as a user who may create user namespaces:
 
     cargo build
-    "$(scripts/torch-venv)/bin/python" -m pytest -n 3 -m "not long" tests/lab
+    "$(scripts/python-venv)/bin/python" -m pytest -n 3 -m "not long" tests/lab
 
 `scripts/test lab` does that, with more cases in parallel. `scripts/test full` also runs the cases marked `long`, and
-tries each case 3 times. The tests need pytest, but not torch. These environment variables change a run:
+tries each case 3 times. The tests need pytest. `test_docs.py` also needs torch, and skips a block if our Python package is
+not installed. These environment variables change a run:
 
     RALLYPOINT_BIN          the binary to test
     RALLYPOINT_LAB_TRIES    the number of tries of each case

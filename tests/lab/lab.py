@@ -67,24 +67,27 @@ class Lab:
     `neighbors` is "static" or "arp". With "static", hosts know each other's MAC addresses, as if routers were in
     between, so packets to a cut host are lost silently. With "arp", hosts resolve addresses, as on one segment, so
     after a few seconds a cut also causes "No route to host".
+
+    `names` are further names of the hosts, one for each host, next to `host1`, `host2` and so on.
     """
 
-    def __init__(self, hosts, seed=None, neighbors="static"):
+    def __init__(self, hosts, seed=None, neighbors="static", names=()):
         self.seed = random.randrange(2**32) if seed is None else seed
         self._cleanup = contextlib.ExitStack()
         try:
-            self._start(hosts, neighbors)
+            self._start(hosts, neighbors, names)
         except BaseException:
             self._cleanup.close()
             raise
 
-    def _start(self, count, neighbors):
+    def _start(self, count, neighbors, further_names):
         self.hosts = [Host(self, number) for number in range(1, count + 1)]
         # The file can be deleted once all hosts have bind-mounted it over their /etc/hosts.
         with tempfile.NamedTemporaryFile("w", prefix="rallypoint-lab-") as names:
             os.chmod(names.name, 0o644)
             names.write("127.0.0.1 localhost\n")
             names.writelines(f"{host.address} host{host.number}\n" for host in self.hosts)
+            names.writelines(f"{host.address} {name}\n" for host, name in zip(self.hosts, further_names))
             names.flush()
             for host in self.hosts:
                 self._cleanup.callback(host._stop)

@@ -1,11 +1,13 @@
-"""The artifacts of `scripts/release` are complete and reproducible, and install offline, without Rust, on every supported Python."""
+"""The artifacts of `scripts/release` are complete and reproducible. The wheels install offline, without Rust, on every supported Python."""
 
 import hashlib
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
+import sys
 import tarfile
 import time
 import zipfile
@@ -62,7 +64,7 @@ def test_the_package_depends_on_the_command_of_its_version(release, version):
         assert f"Requires-Dist: rallypoint-cli=={version}" in sdist.extractfile(f"rallypoint-{version}/PKG-INFO").read().decode()
 
 
-def test_a_machine_without_rust_installs_offline_and_runs_a_job_within_a_minute(release, version, environment):
+def test_a_machine_without_rust_installs_offline_and_runs_jobs_within_a_minute(release, version, environment):
     start = time.monotonic()
     new = environment()
     new.install(release, "rallypoint")
@@ -80,8 +82,44 @@ def test_a_machine_without_rust_installs_offline_and_runs_a_job_within_a_minute(
     for program in ["--no-python", str(worker)], [str(worker)]:
         output = new.run("rallypoint", "run", "--standalone", "--nproc-per-node", "2", *program).stdout
         assert sorted(re.findall(r"rank \d of 2", output)) == ["rank 0 of 2", "rank 1 of 2"]
+    run_recovery_demo(new)
     assert new.run("python", "-c", STORE_SCRIPT).stdout == f"{version} True\n"
     assert time.monotonic() - start < 60
+
+
+def run_recovery_demo(environment):
+    """Runs the README's demo, and checks that its output shows the death of a worker and the restart of all workers."""
+    # The demo is a shell script, and `sleep` is the only program that it starts besides `rallypoint`.
+    (environment.directory / "bin/sleep").symlink_to(shutil.which("sleep"))
+    options = ["--nproc-per-node", "3", "--max-restarts", "1", "--tee", "3", "--no-python"]
+    done = environment.run("rallypoint", "run", *options, str(ROOT / "examples/recovery.sh"))
+    assert "rank 1 kills itself" in done.stderr
+    assert "failed (exitcode: -9) local_rank: 1" in done.stderr
+    assert "restarting the workers: worker 1 of this node failed (signal 9); restarts left: 0" in done.stderr
+    starts = re.findall(r"start (\d): rank (\d) of 3", done.stdout)
+    assert sorted(starts) == [(start, rank) for start in "12" for rank in "012"]
+    assert len(re.findall(r"^\[default\d\]:done$", done.stdout, re.MULTILINE)) == 3
+
+
+def test_a_machine_with_rust_installs_the_source_distributions(release, version, environment, tmp_path):
+    """Builds wheels from the source distributions with pip, installs them, and uses the command and the package.
+
+    The build uses the maturin of the environment that runs the tests, because pip would download one. The build has no
+    optimizations, to save time.
+    """
+    if shutil.which("cargo") is None:
+        pytest.skip("cargo is not on the PATH")
+    sources = [release / f"rallypoint_cli-{version}.tar.gz", release / f"rallypoint-{version}.tar.gz"]
+    wheels = tmp_path / "wheels"
+    path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    settings = os.environ | {"PATH": path, "CARGO_TARGET_DIR": str(tmp_path / "target"), "MATURIN_PEP517_ARGS": "--profile dev"}
+    build = [sys.executable, "-m", "pip", "wheel", "--no-index", "--no-build-isolation", "--no-deps", "--wheel-dir", wheels, *sources]
+    built = subprocess.run(build, env=settings, cwd=tmp_path, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    new = environment()
+    new.install(wheels, "rallypoint")
+    assert new.run("rallypoint", "--version").stdout == f"rallypoint {version}\n"
+    assert new.run("python", "-c", STORE_SCRIPT).stdout == f"{version} True\n"
 
 
 def test_the_command_installs_alone(release, version, environment):
@@ -94,6 +132,7 @@ def test_the_command_installs_alone(release, version, environment):
 def test_the_single_file_is_the_command(release, version):
     command = release / f"rallypoint-{version}-{os.uname().machine}-unknown-linux-gnu"
     assert command.stat().st_size <= 15 << 20
+    subprocess.run(["sha256sum", "--check", "--ignore-missing", "--quiet", "SHA256SUMS"], cwd=release, check=True)
     assert subprocess.run([command, "--version"], capture_output=True, text=True, check=True).stdout == f"rallypoint {version}\n"
 
 

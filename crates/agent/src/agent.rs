@@ -91,7 +91,8 @@ struct Agent {
     sender: Sender<Message>,
     receiver: Receiver<Message>,
     joiner: Arc<Joiner>,
-    /// When the agent stops waiting for the thread that joins. Set when that thread is told to give up.
+    /// The deadline after which the agent no longer waits for the thread that joins. Set by
+    /// `Order::StopJoining`.
     give_up_deadline: Option<Instant>,
     observer: Arc<dyn LaunchObserver>,
     logs: Logs,

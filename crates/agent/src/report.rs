@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use rallypoint_core::supervise::{self, Verdict};
+use rallypoint_core::supervise::{self, Policy, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -202,6 +202,18 @@ pub fn failure_report(
     )
 }
 
+/// Returns why the verdict of this node is [`Verdict::Unhealthy`].
+pub fn unhealthy_cause(config: &LaunchConfig) -> String {
+    let unkillable = format!("a process did not exit within {} s of SIGKILL", Policy::KILL_GRACE.as_secs());
+    match config.watch.uninterruptible_timeout {
+        Some(timeout) => format!(
+            "a worker was in uninterruptible sleep for {} s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT), or {unkillable}",
+            timeout.as_secs_f64()
+        ),
+        None => unkillable,
+    }
+}
+
 /// Returns the end report of this node as JSON.
 pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
     let (result, cause) = match outcome.verdict {
@@ -211,7 +223,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
             ("failed_elsewhere", ended_elsewhere(&outcome.suspects))
         }
         Verdict::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
-        Verdict::Unhealthy => ("unhealthy", "a worker was in uninterruptible sleep for too long".into()),
+        Verdict::Unhealthy => ("unhealthy", unhealthy_cause(config)),
         Verdict::Signaled(signal) => {
             ("signalled", format!("the agent received {}", signal_name(signal.0).unwrap_or("a signal")))
         }

@@ -35,7 +35,12 @@ impl StuckWorkers {
                 now
             });
             if now.saturating_duration_since(since) >= self.limit {
-                tracing::error!("worker {} (pid {pid}) was in uninterruptible sleep for too long", rank.0);
+                tracing::error!(
+                    "worker {} (pid {pid}) was in uninterruptible sleep for {} s \
+                     (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)",
+                    rank.0,
+                    self.limit.as_secs_f64()
+                );
                 return true;
             }
         }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rallypoint_core::wire::Request;
-use rallypoint_store::Endpoint;
+use rallypoint_store::{ConnectionFault, Endpoint};
 
 use crate::error::{BenchError, ConnectionError};
 use crate::exchange::{Exchange, Expected};
@@ -48,7 +48,11 @@ impl Control {
             let share = timeout.saturating_sub(started.elapsed()) / remaining;
             let share = share.max(Duration::from_millis(1));
             match TcpStream::connect_timeout(address, share) {
-                Err(error) => tried.push(format!("{address}: {error}")),
+                Err(error) => {
+                    let fault = ConnectionFault::from(&error);
+                    let is_endpoint = address.to_string() == endpoint.to_string();
+                    tried.push(if is_endpoint { fault.to_string() } else { format!("{address}: {fault}") });
+                }
                 Ok(stream) => {
                     let mut control = Control { stream, address: *address, timeout: share };
                     match control.handshake() {
@@ -206,7 +210,8 @@ mod tests {
     fn the_error_names_what_was_found_instead_of_a_store() {
         let (_silent, addresses @ [closed, _, other]) = non_stores();
         let Err(BenchError::Unreachable { tried, .. }) = connect(&[closed, closed]) else { panic!() };
-        assert_eq!(tried.len(), 2);
+        let refused = format!("{closed}: connection refused (nothing listens there)");
+        assert_eq!(tried, [refused.clone(), refused]);
         for pair in [&[closed, other][..], &[other, closed]] {
             let error = connect(pair).unwrap_err();
             assert!(

@@ -1,4 +1,32 @@
 //! Measures the throughput and latencies of any TCPStore server.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use std::sync::atomic::AtomicBool;
+//! use std::time::Duration;
+//!
+//! use rallypoint_bench::{Bench, Options, Until, Workload, table_header};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = Options {
+//!     endpoint: "node0:29400".parse()?,
+//!     connections: 8,
+//!     until: Until::After(Duration::from_secs(2)),
+//!     value_bytes: 64,
+//!     keys: 1024,
+//!     timeout: Duration::from_secs(60),
+//! };
+//! let mut bench = Bench::connect(options, Arc::new(AtomicBool::new(false)))?;
+//! println!("{}", table_header());
+//! for workload in Workload::list("get,set")? {
+//!     // 16 requests in flight on each connection.
+//!     let (outcome, result) = bench.measure(workload, 16);
+//!     println!("{}", outcome.row());
+//!     result?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod collective;
 mod connection;
@@ -31,7 +59,7 @@ pub struct Options {
     pub endpoint: Endpoint,
     /// The number of connections of steady workloads.
     pub connections: usize,
-    /// When each steady workload ends.
+    /// The condition on which each steady workload ends.
     pub until: Until,
     /// The length of the values in bytes, unless the workload has a size in bytes.
     pub value_bytes: usize,

@@ -15,12 +15,12 @@ use crate::latencies::Latencies;
 use crate::monitor::Progress;
 use crate::workload::{Kind, SizeUnit, Workload};
 
-/// When a steady workload ends.
+/// The condition on which a steady workload ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
-    /// After this time.
+    /// The time since the start.
     After(Duration),
-    /// After this number of requests.
+    /// The number of requests.
     Requests(u64),
 }
 

@@ -120,7 +120,7 @@ struct World {
     restarts: u32,
     /// Whether a restart was counted since the last round was joined.
     has_new_restart: bool,
-    /// The number of restarts after which the next round lacked a node of the round before. They do not count towards
+    /// The number of restarts after which the next round lacked a node of the round before. They do not count toward
     /// the restart budget.
     excused: u32,
     checks_peers: bool,

@@ -3,6 +3,27 @@
 //! One thread serves all connections. For each request, it gets a snapshot from the event loop of the server or the
 //! agent, and never blocks that loop. The response has status 503 if the event loop does not return a snapshot within
 //! 5 s.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::{TcpListener, TcpStream};
+//!
+//! use rallypoint_http::{HealthServer, parse_address};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = TcpListener::bind(parse_address("0")?)?;
+//! // A real server requests the snapshot from its event loop, and waits for it up to the given timeout.
+//! let server = HealthServer::start(listener, |_timeout| Some("running"))?;
+//!
+//! let mut stream = TcpStream::connect(server.address())?;
+//! stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n")?;
+//! let mut response = String::new();
+//! stream.read_to_string(&mut response)?;
+//! assert!(response.starts_with("HTTP/1.1 200 OK"));
+//! assert!(response.ends_with("\"running\"\n"));
+//! # Ok(())
+//! # }
+//! ```
 
 mod address;
 mod connections;

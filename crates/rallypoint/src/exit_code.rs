@@ -54,8 +54,6 @@ impl fmt::Display for Code {
     }
 }
 
-const ALL: &[&str] = &["run", "serve", "store", "join", "bench", "completions"];
-
 const fn row(code: u8, commands: &'static [&'static str], meaning: &'static str) -> Row {
     Row { code: Code::Number(code), commands, meaning }
 }
@@ -63,11 +61,7 @@ const fn row(code: u8, commands: &'static [&'static str], meaning: &'static str)
 pub(crate) const TABLE: &[Row] = &[
     row(0, &["run"], "all workers of this node succeeded, or the job ended while this node was a spare"),
     row(0, &["serve"], "SIGTERM or SIGINT stopped the server"),
-    row(
-        0,
-        &["join"],
-        "the command succeeded; without a command, the job ended or a signal came after joining",
-    ),
+    row(0, &["join"], "the command succeeded; without one, the job ended, or a signal came after joining"),
     row(0, &["store", "bench", "completions"], "success"),
     row(
         FAILURE,
@@ -80,7 +74,8 @@ pub(crate) const TABLE: &[Row] = &[
         &["store", "join", "bench", "completions"],
         "another failure; standard error has the reason",
     ),
-    row(USAGE, ALL, "wrong usage; run exits with 1 instead where torchrun does"),
+    row(USAGE, &["run"], "wrong usage, except for errors for which torchrun exits with 1"),
+    row(USAGE, &["serve", "store", "join", "bench", "completions"], "wrong usage"),
     row(ABSENT, &["store"], "the key is absent, or the queue is empty"),
     row(CLOSED, &["join"], "the rendezvous is closed"),
     row(TIMEOUT, &["store", "bench"], "the timeout expired"),
@@ -115,7 +110,7 @@ pub(crate) const TABLE: &[Row] = &[
 
 /// Returns the exit codes of all commands, for `rallypoint --help`.
 pub(crate) fn help() -> String {
-    let line = |row: &Row| format!("  {:<5}  {}: {}\n", row.code, commands(row), row.meaning);
+    let line = |row: &Row| format!("  {:<5}  {}: {}\n", row.code, row.commands.join(", "), row.meaning);
     format!("Exit codes:\n{}", TABLE.iter().map(line).collect::<String>())
 }
 
@@ -128,17 +123,23 @@ pub(crate) fn help_with_examples(command: &str, examples: &str) -> String {
 
 /// Returns the exit codes of all commands as a table in Markdown.
 pub(crate) fn markdown() -> String {
-    let line = |row: &Row| format!("| {} | {} | {} |\n", row.code, commands(row), row.meaning);
+    let line = |row: &Row| format!("| {} | {} | {} |\n", row.code, row.commands.join(", "), row.meaning);
     format!("| code | command | meaning |\n|---|---|---|\n{}", TABLE.iter().map(line).collect::<String>())
-}
-
-fn commands(row: &Row) -> String {
-    if row.commands == ALL { "all".into() } else { row.commands.join(", ") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HELP_WIDTH;
+
+    const ALL: &[&str] = &["run", "serve", "store", "join", "bench", "completions"];
+
+    #[test]
+    fn no_row_of_the_help_wraps() {
+        for line in help().lines() {
+            assert!(line.len() <= HELP_WIDTH, "{line}");
+        }
+    }
 
     #[test]
     fn every_code_of_a_command_has_one_meaning() {

@@ -56,8 +56,8 @@ enum Command {
 
 const COMPLETIONS_EXAMPLE: &str = "  rallypoint completions bash > /etc/bash_completion.d/rallypoint";
 
-/// The maximum width of help texts, in columns.
-const HELP_WIDTH: usize = 110;
+/// The maximum width of help texts, in columns. Clap uses the same width if it does not know that of the terminal.
+const HELP_WIDTH: usize = 100;
 /// The maximum time that a command waits for its log to be written before it exits.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -65,7 +65,7 @@ impl Observer for Progress {
             let line = format!("no reply yet from {peer} at {endpoint}{wait_end}");
             self.show(line, Some(live_line::fault_details(fault)));
         } else if connecting.waited >= Connecting::LOG_GRACE {
-            let wait_end = format!("{wait_end}; hint: {}", fault.hint());
+            let wait_end = format!("{wait_end}\nhint: {}", fault.hint());
             self.log("rendezvous", connecting.to_string(), &wait_end);
         }
     }

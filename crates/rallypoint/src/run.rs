@@ -16,7 +16,7 @@ use std::sync::Arc;
 use clap::{Args, CommandFactory, FromArgMatches};
 use rallypoint_agent::{
     AgentError, LaunchConfig, Outcome, Verdict, end_report, ended_elsewhere, entry_point_name,
-    failure_report, write_error_file, write_failure_file,
+    failure_report, unhealthy_cause, write_error_file, write_failure_file,
 };
 
 pub(crate) use arguments::RunArgs;
@@ -164,7 +164,7 @@ fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter)
     }
     match outcome.verdict {
         Verdict::Unhealthy if outcome.failures.is_empty() => {
-            errors.error("a worker was in uninterruptible sleep for too long, so the agent gave up");
+            errors.error(&format!("{}; the agent gave up", unhealthy_cause(config)));
         }
         Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
             errors.error(&ended_elsewhere(&outcome.suspects));

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rallypoint_core::Quantity;
+use rallypoint_core::{Quantity, counted};
 use rallypoint_http::{HealthServer, parse_address};
 use rallypoint_rendezvous::is_loopback;
 use rallypoint_store::{Endpoint, Failure, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
@@ -167,8 +167,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let connections = server.stats().max_connections;
     tracing::info!(
         "limits: {connections} connections, {} of keys and values, {} per value",
-        limits.store_bytes.format(),
-        limits.value_len.format()
+        format_size(limits.store_bytes),
+        format_size(limits.value_len)
     );
     if connections < MIN_EXPECTED_CONNECTIONS.min(limits.connections as u64) {
         tracing::warn!(
@@ -191,6 +191,15 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
     log.finish(FLUSH_TIMEOUT);
     end.exit_code()
+}
+
+/// Returns a size with a space between the number and the unit.
+fn format_size(bytes: usize) -> String {
+    let text = bytes.format();
+    match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(unit) => format!("{} {}", &text[..unit], &text[unit..]),
+        None => counted(bytes, "byte"),
+    }
 }
 
 /// Prints the limits as a table or as one line of JSON, and returns the exit code.

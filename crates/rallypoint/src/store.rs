@@ -240,7 +240,7 @@ fn connect(endpoint: &Endpoint, deadline: &Deadline) -> Result<TcpStore, StoreEr
     TcpStore::open_reporting(options, &mut |fault| {
         let is_due = deadline.started.elapsed() >= Connecting::LOG_GRACE;
         if !waiting.is_on_terminal() && is_due && logged.as_ref() != Some(fault) {
-            tracing::info!("connecting to {endpoint}: {fault}; hint: {}", fault.hint());
+            tracing::info!("connecting to {endpoint}: {fault}\nhint: {}", fault.hint());
             logged = Some(fault.clone());
         }
         waiting.show_fault(fault);

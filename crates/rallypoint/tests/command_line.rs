@@ -17,7 +17,7 @@ fn the_long_help_has_one_table_of_exit_codes() {
     let help = stdout(&rallypoint(&["--help"]));
     let (_, table) = help.split_once("\nExit codes:\n").unwrap();
     for line in [
-        "  2      all: wrong usage; run exits with 1 instead where torchrun does",
+        "  2      run: wrong usage, except for errors for which torchrun exits with 1",
         "  3      store: the key is absent, or the queue is empty",
         "  3      join: the rendezvous is closed",
         "  128+N  join: signal N ended the node while it waited, or ended the command",
@@ -59,7 +59,7 @@ fn reference_pages_are_printed_by_a_hidden_command() {
     for (page, line) in [
         ("command-line", "## `rallypoint run`"),
         ("environment", "| `PET_NNODES` | `--nnodes` | run, join |"),
-        ("exit-codes", "| 2 | all | wrong usage; run exits with 1 instead where torchrun does |"),
+        ("exit-codes", "| 2 | run | wrong usage, except for errors for which torchrun exits with 1 |"),
         ("limits", "| limit | default | meaning |"),
         ("rendezvous-options", "| `join_timeout` | `600` | Time that a node tries to join a round. |"),
     ] {

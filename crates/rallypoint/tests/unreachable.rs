@@ -110,7 +110,8 @@ fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String
     });
     for (child, cause) in started.collect::<Vec<_>>() {
         let output = child.wait_with_output().unwrap();
-        let log = String::from_utf8_lossy(&output.stderr);
+        // Append each hint to the line that it belongs to.
+        let log = String::from_utf8_lossy(&output.stderr).replace("\nhint: ", " hint: ");
         let (progress_lines, final_lines): (Vec<_>, Vec<_>) =
             log.lines().partition(|line| line.contains(waiting));
         let final_lines = final_lines.join("\n");
@@ -178,6 +179,8 @@ fn a_store_command_logs_why_it_cannot_reach_the_store_while_it_retries() {
         start(&["store", "-e", &endpoint, "--timeout", "4s", "get", "k"]).wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<_> = log.lines().filter(|line| line.contains("connecting to ")).collect();
-    let [line] = lines[..] else { panic!("not exactly one line was logged during the retries: {log}") };
-    assert!(line.contains(&format!("{endpoint}: connection refused")) && line.contains("hint: "), "{log}");
+    assert_eq!(lines.len(), 1, "not exactly one line was logged during the retries: {log}");
+    let reason =
+        format!("connecting to {endpoint}: connection refused (nothing listens there)\nhint: check that ");
+    assert!(log.contains(&reason), "{log}");
 }

@@ -265,8 +265,8 @@ impl DynamicRendezvousHandler {
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
             tracing::warn!(
-                "Round {} of the rendezvous '{run_id}' ended before its rank 0, {}, published the address of the \
-                 workers' store. This node joins the next round.",
+                "Round {} of the rendezvous '{run_id}' ended before the node with group rank 0, {}, published the \
+                 address of the workers' store. This node joins the next round.",
                 state.round,
                 describe_node(&participants[0])
             );

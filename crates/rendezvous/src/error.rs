@@ -92,17 +92,18 @@ pub enum RendezvousError {
         /// The run id.
         run_id: String,
     },
-    /// Rank 0 of the round has not published the address of the workers' store.
+    /// The node with group rank 0 has not published the address of the workers' store.
     #[error(
-        "rank 0 of the rendezvous {run_id:?}, {rank_0}, has not published MASTER_ADDR and MASTER_PORT within {} s: it \
-         failed after it joined, or it is torchrun, which publishes them in its first round only, so its job can't \
-         grow\nhint: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all nodes, or let `rallypoint run` be rank 0",
+        "the node with group rank 0 of the rendezvous {run_id:?}, {rank_0}, has not published MASTER_ADDR and \
+         MASTER_PORT within {} s: it failed after it joined, or it is torchrun, which publishes them in its first round \
+         only, so its job can't grow\nhint: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all nodes, or use `rallypoint \
+         run` on the node with group rank 0",
         .waited.as_secs()
     )]
     NoMaster {
         /// The run id.
         run_id: String,
-        /// The node that is rank 0.
+        /// The node with group rank 0.
         rank_0: String,
         /// How long this node waited for the address.
         waited: Duration,

@@ -101,7 +101,7 @@ impl ConnectReporter<'_> {
             Some(observer) => observer.connecting(&connecting),
             None if waited >= Connecting::LOG_GRACE && self.logged.as_ref() != Some(fault) => {
                 let (run_id, suffix, hint) = (self.run_id, connecting.timeout_suffix(), fault.hint());
-                tracing::info!("waiting in the rendezvous '{run_id}': {connecting}{suffix}; hint: {hint}");
+                tracing::info!("waiting in the rendezvous '{run_id}': {connecting}{suffix}\nhint: {hint}");
                 self.logged = Some(fault.clone());
             }
             None => {}

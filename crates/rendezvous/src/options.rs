@@ -56,7 +56,7 @@ pub const C10D_OPTIONS: [RendezvousOption; 15] = [
     option(
         "read_timeout",
         "60",
-        "Timeout for connecting to the store, for each later operation on it, and for waiting for rank 0's `MASTER_ADDR`.",
+        "Timeout for connecting to the store, for each later operation on it, and for waiting for the `MASTER_ADDR` of the node with group rank 0.",
     ),
     option(
         "expected_hosts",

@@ -66,7 +66,9 @@ impl RendezvousStoreInfo {
         let port = store.get(Self::MASTER_PORT_KEY)?;
         let malformed = |what: &str, found: &[u8]| {
             let found: String = String::from_utf8_lossy(found).chars().take(64).collect();
-            StoreError::InvalidArgument(format!("rank 0 published {found:?} as its {what}"))
+            StoreError::InvalidArgument(format!(
+                "the node with group rank 0 published {found:?} as its {what}"
+            ))
         };
         // The values become environment variables of the workers, so they are checked here.
         let master_addr = std::str::from_utf8(&addr)
@@ -116,7 +118,7 @@ mod tests {
             store.set("MASTER_ADDR", addr.as_bytes()).unwrap();
             store.set("MASTER_PORT", port.as_bytes()).unwrap();
             let error = RendezvousStoreInfo::read(&store, Duration::from_secs(1)).unwrap_err().to_string();
-            assert!(error.contains("rank 0 published"), "{addr:?} {port:?}: {error}");
+            assert!(error.contains("the node with group rank 0 published"), "{addr:?} {port:?}: {error}");
         }
     }
 }

@@ -372,8 +372,7 @@ fn too_large_message(context: &Context, what: Oversized, len: u64, limit: usize)
 fn listen_message(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "address already in use (another store server, a job that has not ended, or no free port left?)"
-                .into()
+            "address already in use by another server or an unfinished job, or no free port is left".into()
         }
         _ => error.to_string(),
     }
@@ -402,7 +401,7 @@ mod tests {
         let (address, error) = ("127.0.0.1:29400".into(), io::ErrorKind::AddrInUse.into());
         let message = StoreError::Listen { address, error }.to_string();
         assert!(
-            message.starts_with("cannot listen on 127.0.0.1:29400: address already in use (another "),
+            message.starts_with("cannot listen on 127.0.0.1:29400: address already in use by another server"),
             "{message}"
         );
     }

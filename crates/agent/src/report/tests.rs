@@ -167,6 +167,18 @@ fn a_job_that_another_node_ended_without_a_reason_names_the_suspects() {
 }
 
 #[test]
+fn the_cause_of_an_unhealthy_node_names_the_timeouts() {
+    let mut config = config(1);
+    assert_eq!(unhealthy_cause(&config), "a process did not exit within 10 s of SIGKILL");
+    config.watch.uninterruptible_timeout = Some(Duration::from_millis(2500));
+    assert_eq!(
+        unhealthy_cause(&config),
+        "a worker was in uninterruptible sleep for 2.5 s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT), or a process did \
+         not exit within 10 s of SIGKILL"
+    );
+}
+
+#[test]
 fn a_first_failure_on_another_node_is_the_root_cause() {
     let mut first = failure(7, Exit::Code(2));
     first.host = "node9".into();

@@ -29,7 +29,7 @@ pub enum CloseReason {
         limit: usize,
     },
     /// An upload stalled while other uploads waited for its share of the budget.
-    #[error("upload stalled for {stall:?} at {buffered} bytes while {waiting} other uploads wait")]
+    #[error("upload stalled for {} s at {buffered} bytes; {waiting} other uploads wait", stall.as_secs_f64())]
     StalledUpload {
         /// [`input_stall`](crate::Limits::input_stall).
         stall: Duration,
@@ -50,7 +50,7 @@ pub enum CloseReason {
         buffered: usize,
     },
     /// The peer did not read its replies.
-    #[error("read none of {unsent} bytes of replies for {waited:.1?}")]
+    #[error("read none of {unsent} bytes of replies for {:.1} s", waited.as_secs_f64())]
     SlowReader {
         /// The number of unsent bytes.
         unsent: usize,
@@ -60,7 +60,8 @@ pub enum CloseReason {
     /// The unsent replies of all connections exceeded the limit, and this connection had read nothing for the longest
     /// time.
     #[error(
-        "unread replies of {total} bytes, limit {limit}; this connection has {buffered}, unread for {age:.1?}"
+        "unread replies of {total} bytes, limit {limit}; this connection has {buffered}, unread for {:.1} s",
+        age.as_secs_f64()
     )]
     TooMuchOutput {
         /// The memory of the unsent replies of all connections, in bytes.

@@ -32,11 +32,11 @@ pub(super) struct Connection {
     /// Whether the connection is in the send queue.
     pub(super) in_send_queue: bool,
     pub(super) upload: Upload,
-    /// The number of bytes that count towards `input_total`.
+    /// The number of bytes that count toward `input_total`.
     pub(super) input_bytes: usize,
     /// The progress of the incomplete request, if there is one.
     pub(super) receiving: Option<Receiving>,
-    /// The number of bytes that count towards `output_total`.
+    /// The number of bytes that count toward `output_total`.
     pub(super) output_bytes: usize,
     /// The time since which the peer has read none of its unsent replies.
     pub(super) stalled: Option<Duration>,

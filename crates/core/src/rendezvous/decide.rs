@@ -10,18 +10,18 @@ use super::state::{NodeDesc, State};
 use super::terms::Terms;
 use super::time::{MonoTime, WallTime};
 
-/// What a node wants to reach.
+/// A goal that a node pursues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// To be in the next round.
+    /// Membership in the next round.
     Join,
-    /// To be out of the current round, before the node joins the next.
+    /// Absence from the current round, before the node joins the next.
     Exit,
-    /// To be in no list, because the node leaves the rendezvous.
+    /// Absence from all lists, because the node leaves the rendezvous.
     Leave,
-    /// To have a recent heartbeat.
+    /// A recent heartbeat.
     KeepAlive,
-    /// To have the rendezvous closed.
+    /// A closed rendezvous.
     Close,
 }
 

@@ -161,7 +161,7 @@ pub enum Reason {
         waited: Duration,
     },
     /// This node did not reach its goal, which was not to join, within the timeout of that goal.
-    #[error("it took too long")]
+    #[error("the timeout expired")]
     OperationTimeout,
     /// This node leaves its round or the rendezvous, or closes the rendezvous.
     #[error("this node leaves")]

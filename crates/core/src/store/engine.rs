@@ -113,7 +113,7 @@ struct Client {
 struct Latch {
     /// The values that the WAIT saw. A GET that follows finds them even if the keys were deleted in between.
     values: Vec<(Key, Value)>,
-    /// The number of bytes by which the values count towards [`Limits::latched_bytes`].
+    /// The number of bytes by which the values count toward [`Limits::latched_bytes`].
     bytes: usize,
     /// The queue that the client has a claim on.
     claim: Option<Key>,
@@ -275,7 +275,7 @@ impl<L: EffectLog> Engine<L> {
         assert!(self.latched <= self.limits.latched_bytes);
     }
 
-    /// Returns the number of bytes that count towards [`Limits::store_bytes`]: stored data, awaited keys and barriers.
+    /// Returns the number of bytes that count toward [`Limits::store_bytes`]: stored data, awaited keys and barriers.
     #[inline(always)]
     fn bytes(&self) -> usize {
         self.map.bytes() + self.queues.bytes() + self.waiters.bytes() + self.barriers.bytes()

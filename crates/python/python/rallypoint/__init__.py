@@ -76,14 +76,15 @@ _os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, afte
 
 
 def _import_submodule(name):
-    name = f"{__name__}.{name}"
+    name, extension = f"{__name__}.{name}", f"{__name__}._rallypoint"
     with _import_lock:
         try:
             __import__(name)
         except (ModuleNotFoundError, SystemError) as error:
-            if "_rallypoint" not in str(error):
+            # A SystemError has no name. Python raises it if the extension module cannot be initialized.
+            if getattr(error, "name", extension) != extension:
                 raise
-            raise ImportError(_missing_extension(), name=f"{__name__}._rallypoint") from error
+            raise ImportError(_missing_extension(), name=extension) from error
     return _sys.modules[name]
 
 

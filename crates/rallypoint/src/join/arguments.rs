@@ -18,7 +18,7 @@ const EXAMPLES: &str = "  \
   # Run a command once the node has joined
   rallypoint join --rdzv-endpoint node0:29400 --rdzv-id job1 --nnodes 2:8 -- python train.py
   # Fixed ranks
-  rallypoint join --rdzv-backend static --rdzv-endpoint node0:29500 --nnodes 4 --node-rank 2 -- ./worker
+  rallypoint join --rdzv-backend static --rdzv-endpoint node0:29500 --nnodes 4 --node-rank 2
   # Other timeouts
   rallypoint join --rdzv-endpoint node0 --rdzv-id job1 --nnodes 4 --rdzv-conf join_timeout=120";
 
@@ -50,7 +50,7 @@ pub(crate) struct JoinArgs {
     /// Endpoint of the store; the node with this address hosts it [default port of c10d: 29400]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", help_heading = "Rendezvous")]
     rdzv_endpoint: Option<String>,
-    /// Run id of the job; the same on all nodes [default: none]
+    /// Run id of the job; the same on all nodes [default: the text "none"]
     #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = "Rendezvous")]
     rdzv_id: Option<String>,
     /// Further options, such as join_timeout and last_call_timeout

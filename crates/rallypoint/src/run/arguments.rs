@@ -123,10 +123,10 @@ pub(crate) struct RunArgs {
     /// Further options, such as join_timeout and last_call_timeout
     #[arg(long, alias = "rdzv_conf", value_name = "KEY=VALUE,…", help_heading = "Rendezvous")]
     pub(super) rdzv_conf: Option<String>,
-    /// Host of rank 0; for the static rendezvous only [default: 127.0.0.1]
+    /// Host of the node with group rank 0; for the static rendezvous only [default: 127.0.0.1]
     #[arg(long, alias = "master_addr", value_name = "HOST", help_heading = "Rendezvous")]
     pub(super) master_addr: Option<String>,
-    /// Port of rank 0; for the static rendezvous only [default: 29500]
+    /// Port of the store on that node; for the static rendezvous only [default: 29500]
     #[arg(long, alias = "master_port", value_name = "PORT", value_parser = python::int, help_heading = "Rendezvous")]
     pub(super) master_port: Option<i64>,
 

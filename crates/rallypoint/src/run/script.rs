@@ -92,15 +92,13 @@ fn check_program(name: &OsStr, path: &OsStr) -> Result<(), Refusal> {
     match (program(name, path), Path::new(name).exists()) {
         (Some(_), _) => Ok(()),
         (None, true) if name.as_encoded_bytes().contains(&b'/') => {
-            Err(Refusal::value(format!("{name:?} can't be executed; make it executable with chmod +x")))
+            let hint = Some("make it executable with chmod +x".into());
+            Err(Refusal { hint, ..Refusal::value(format!("{name:?} can't be executed")) })
         }
         (None, is_in_current_dir) => {
-            let hint = if is_in_current_dir {
-                "; to run the one in this directory, write ./ before its name"
-            } else {
-                ""
-            };
-            Err(Refusal::value(format!("there is no program {name:?}{hint}")))
+            let hint = "to run the one in this directory, write ./ before its name";
+            let hint = is_in_current_dir.then(|| hint.into());
+            Err(Refusal { hint, ..Refusal::value(format!("there is no program {name:?}")) })
         }
     }
 }
@@ -251,7 +249,9 @@ mod tests {
         let path = dir.path().as_os_str();
         let text = |refused: Result<(), Refusal>| refused.unwrap_err().text;
         assert!(text(check_program(OsStr::new("nothing"), path)).contains("no program \"nothing\""));
-        assert!(text(check_program(dir.path().join("data").as_os_str(), path)).contains("chmod +x"));
+        let refusal = check_program(dir.path().join("data").as_os_str(), path).unwrap_err();
+        assert!(refusal.text.ends_with("data\" can't be executed"), "{refusal:?}");
+        assert_eq!(refusal.hint.as_deref(), Some("make it executable with chmod +x"));
         assert!(text(check_script(OsStr::new("nothing.py"))).contains("no script \"nothing.py\""));
         assert!(check_script(dir.path().join("data").as_os_str()).is_ok());
         file(&dir.path().join("tool"), 0o755);

@@ -264,7 +264,7 @@ fn a_node_whose_store_was_replaced_reports_that_and_rejoins() {
     let agent = stopped.agent_pid().unwrap();
     kill_process(agent, Signal::STOP).unwrap();
     drop(server);
-    let server = TcpStoreServer::bind("127.0.0.1", port.number).unwrap();
+    let server = port.listen(|port| TcpStoreServer::bind("127.0.0.1", port));
     let other = start_node(&port, "1:2", &[], &script);
     other.wait_for_lines("ranks 0/1", 1);
     kill_process(agent, Signal::CONT).unwrap();

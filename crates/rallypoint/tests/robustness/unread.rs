@@ -58,7 +58,7 @@ fn unread_key_lists_delay_no_other_client() {
 
 /// The keys change between the requests, so the lists can't share memory.
 #[test]
-fn unread_key_lists_of_changing_keys_count_towards_output_total() {
+fn unread_key_lists_of_changing_keys_count_toward_output_total() {
     let _exclusive = exclusive();
     let mut server = Server::with_limits(&["output_total=32MiB"]);
     let long = "k".repeat(4_000);

@@ -142,8 +142,8 @@ impl Bootstrap {
             },
             Some(info) => {
                 tracing::debug!(
-                    "rank 0, {rank_0}, has not published the address of the workers' store in this round; \
-                     using the address that it published in an earlier round: {info:?}"
+                    "the node with group rank 0, {rank_0}, has not published the address of the workers' store in this \
+                     round; using the address that it published in an earlier round: {info:?}"
                 );
                 // Publish the address again for nodes that were not in the earlier round.
                 let _ = info.publish(store);

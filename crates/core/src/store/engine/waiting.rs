@@ -152,7 +152,7 @@ impl<L: EffectLog> Engine<L> {
     }
 }
 
-/// Returns the number of bytes by which a latched value counts towards the limit. The key and the value count in full,
+/// Returns the number of bytes by which a latched value counts toward the limit. The key and the value count in full,
 /// because the latch keeps them alive after the store has deleted them.
 fn latch_cost(key: &Key, value: &Value) -> usize {
     key.len() + value.len() + size_of::<(Key, Value)>()

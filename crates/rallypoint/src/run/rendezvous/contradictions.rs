@@ -98,7 +98,8 @@ impl RendezvousFlags {
                     "{endpoint}: a static rendezvous needs a port that all nodes know; --standalone uses a free port"
                 )));
             }
-            let why = format!("{endpoint} already is the address of rank 0; use one of them");
+            let why =
+                format!("{endpoint} already is the address of the node with group rank 0; use one of them");
             for master in self.conflicting_master(&endpoint.value) {
                 master.refuse(&why, warnings)?;
             }
