@@ -31,8 +31,8 @@ pub struct Pursuit {
     failure: Option<Reason>,
     /// The number of compare-and-sets that failed since the last one that succeeded.
     losses: u32,
-    /// The round in which this node has already waited for nodes with earlier announcements.
-    deferred_round: Option<u64>,
+    /// A round, and how often this node has waited in it for nodes with earlier announcements.
+    deferrals: (u64, u32),
     was_spare: bool,
     pending: Pending,
     /// When the pending operation began.
@@ -64,6 +64,8 @@ const MAX_BACKOFF_INTERVAL: Duration = Duration::from_millis(1024);
 const STAGGER_INTERVAL: Duration = Duration::from_millis(1);
 /// The maximum number of earlier announcements that delay a node.
 const MAX_STAGGERED: usize = 256;
+/// How often a node waits in one round for nodes with earlier announcements.
+const MAX_DEFERRALS: u32 = 4;
 /// If the failed compare-and-set of a heartbeat took at least this long, the node retries without backoff. A node with
 /// such slow writes can write at most 16 times a second anyway.
 const SLOW_WRITE_INTERVAL: Duration = Duration::from_millis(60);
@@ -92,7 +94,7 @@ impl Pursuit {
             reason: Reason::Nothing,
             failure: None,
             losses: 0,
-            deferred_round: None,
+            deferrals: (0, 0),
             was_spare: false,
             pending: Pending::Read,
             began: now,
@@ -322,7 +324,7 @@ impl Pursuit {
     }
 
     /// Returns how long this node waits for nodes with earlier announcements. Returns `None` if no such node still has
-    /// to be admitted or moved, or if this node has already waited in this round.
+    /// to be admitted or moved, or if this node has already waited `MAX_DEFERRALS` times in this round.
     ///
     /// The node with the first announcement admits all announced nodes, or moves them to the wait list. So when many
     /// nodes join or rejoin together, few of them have to write.
@@ -338,9 +340,11 @@ impl Pursuit {
         // The list is searched from its end, because the nodes with the earliest announcements are usually admitted
         // already.
         let ahead = announced[..index].iter().rev().filter(must_write).take(MAX_STAGGERED).count() as u32;
-        if ahead == 0 || self.deferred_round.replace(state.round) == Some(state.round) {
+        let deferrals = if self.deferrals.0 == state.round { self.deferrals.1 } else { 0 };
+        if ahead == 0 || deferrals == MAX_DEFERRALS {
             return None;
         }
+        self.deferrals = (state.round, deferrals + 1);
         Some(took.clamp(BACKOFF_INTERVAL, MAX_BACKOFF_INTERVAL / 4) + STAGGER_INTERVAL * ahead)
     }
 
@@ -362,10 +366,7 @@ impl Pursuit {
 
     /// Returns how long to wait: until the next poll, heartbeat, end of the last call or deadline, whichever is first.
     fn wait(&self, member: &Member, now: MonoTime) -> Duration {
-        let last_call = match self.reason {
-            Reason::LastCall { left, .. } => left,
-            _ => POLL_INTERVAL,
-        };
+        let last_call = if let Reason::LastCall { left, .. } = self.reason { left } else { POLL_INTERVAL };
         // A spare waits beyond its deadline. Any other node waits until 1 ms after its deadline, because its join times
         // out only *after* the deadline.
         let until_deadline = match now > self.deadline {

@@ -145,10 +145,13 @@ fn a_node_announces_itself_once_and_reads_no_announcements_after_it_was_admitted
 }
 
 #[test]
-fn a_node_defers_to_earlier_announcements_once_per_round() {
+fn a_node_defers_to_earlier_announcements_four_times_per_round() {
     let mut driver = Driver::to(Goal::Join);
-    assert_eq!(pause(&driver.announced(&State::default(), &["a", "b"])), BACKOFF_INTERVAL + STAGGER_INTERVAL);
-    assert_eq!(driver.paused(), Operation::Read);
+    for _ in 0..MAX_DEFERRALS {
+        let deferral = driver.announced(&State::default(), &["a", "b"]);
+        assert_eq!(pause(&deferral), BACKOFF_INTERVAL + STAGGER_INTERVAL);
+        assert_eq!(driver.paused(), Operation::Read);
+    }
     assert!(is_write(&driver.announced(&State::default(), &["a", "b"])));
 }
 
