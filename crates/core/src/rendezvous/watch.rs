@@ -103,12 +103,13 @@ impl Watch {
         self.sightings().filter(is_dead).map(|(node, _)| node.clone()).collect()
     }
 
-    /// Returns the time until a node other than `me` is dead if no heartbeat changes, or `None` if there is no other
-    /// node, `me` is in no list, or the rendezvous is closed.
+    /// Returns the time until a node is dead if no heartbeat changes, or `None` if `me` is in no list or the rendezvous
+    /// is closed. Nodes without a heartbeat do not count.
     pub(super) fn until_next_death(&self, limit: Duration, me: &NodeDesc) -> Option<Duration> {
-        self.newest.as_ref().filter(|(_, state)| state.has(me) && !state.closed)?;
-        let others = self.sightings().filter(|(node, _)| *node != me);
-        let oldest = others.map(|(_, sighting)| sighting.since).min()?;
+        let (since, state) = self.newest.as_ref().filter(|(_, state)| state.has(me) && !state.closed)?;
+        let heartbeats = state.last_heartbeats.iter();
+        let sightings = heartbeats.map(|(node, heartbeat)| self.sighting(node, Some(*heartbeat), *since));
+        let oldest = sightings.map(|sighting| sighting.since).min()?;
         Some(oldest.saturating_add(limit).saturating_sub(self.elapsed))
     }
 
