@@ -72,7 +72,7 @@ const SLOW_WRITE_INTERVAL: Duration = Duration::from_millis(60);
 /// The shortest pause while waiting, even if something is due earlier.
 const MIN_WAIT_INTERVAL: Duration = Duration::from_millis(10);
 /// The shortest pause that a signal can end early.
-const MIN_SIGNAL_WAIT_INTERVAL: Duration = Duration::from_millis(20);
+const MIN_SIGNAL_WAIT_INTERVAL: Duration = Duration::from_millis(5);
 /// The pause after a failed operation.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 

@@ -18,29 +18,23 @@ pub(super) fn format_line(is_announcement: bool, node: &NodeDesc) -> String {
 /// Returns the nodes that were announced and not retracted. A retracted node can't be announced again for the same
 /// round.
 pub(super) fn parse(lines: &[u8], limits: &Limits) -> Vec<NodeDesc> {
-    let entries = || {
-        let lines = lines.split(|byte| *byte == b'\n');
-        let entries = lines.filter_map(|line| std::str::from_utf8(line).ok().and_then(parse_line));
-        entries.filter(|(_, node)| node.addr.len() <= limits.host_len)
+    let nodes_after = |sign: &'static [u8]| {
+        let lines = lines.split(|byte| *byte == b'\n').filter_map(move |line| line.strip_prefix(sign));
+        let nodes = lines.filter_map(|line| std::str::from_utf8(line).ok().and_then(parse_node));
+        nodes.filter(|node| node.addr.len() <= limits.host_len)
     };
-    let announced = entries().filter(|(is_announcement, _)| *is_announcement).map(|(_, node)| node);
-    let mut nodes: Vec<NodeDesc> = announced.take(limits.state_nodes).collect();
-    // This second pass over the lines keeps only the retractions of announced nodes. If it kept all of them, a client
-    // could exhaust the memory with retractions.
+    let mut nodes: Vec<NodeDesc> = nodes_after(b"+ ").take(limits.state_nodes).collect();
+    // This keeps only the retractions of announced nodes. If it kept all of them, a client could exhaust the memory with
+    // retractions.
     let candidates: BTreeSet<&NodeDesc> = nodes.iter().collect();
-    let retracted = entries().filter(|(is_announcement, node)| !is_announcement && candidates.contains(node));
-    let retracted: BTreeSet<NodeDesc> = retracted.map(|(_, node)| node).collect();
+    let retracted: BTreeSet<NodeDesc> = nodes_after(b"- ").filter(|node| candidates.contains(node)).collect();
     nodes.retain(|node| !retracted.contains(node));
     nodes
 }
 
-fn parse_line(line: &str) -> Option<(bool, NodeDesc)> {
-    let mut words = line.splitn(4, ' ');
-    let is_announcement = match words.next()? {
-        "+" => true,
-        "-" => false,
-        _ => return None,
-    };
+/// Parses the rest of a line after its sign.
+fn parse_node(text: &str) -> Option<NodeDesc> {
+    let mut words = text.splitn(3, ' ');
     let (pid, local_id) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let mut addr = String::new();
     let mut chars = words.next()?.chars();
@@ -50,7 +44,7 @@ fn parse_line(line: &str) -> Option<(bool, NodeDesc)> {
             c => addr.push(c),
         }
     }
-    Some((is_announcement, NodeDesc::new(addr, pid, local_id)))
+    Some(NodeDesc::new(addr, pid, local_id))
 }
 
 #[cfg(test)]
