@@ -56,7 +56,9 @@ fn a_node_in_a_round_fails_after_the_store_outage_timeout() {
     host.wait_for_log("1 of at least 2 nodes have joined");
     let conf = ["--rdzv-conf", "is_host=0,read_timeout=2,store_outage_timeout=3"];
     let other = Node::at(port, "2", &conf);
-    assert_eq!((host.joined()["world_size"].as_u64(), other.joined()["rank"].as_u64()), (Some(2), Some(1)));
+    for node in [&host, &other] {
+        assert_eq!(node.joined()["world_size"], 2);
+    }
     host.signal(Signal::KILL);
     let start = Instant::now();
     let (code, log) = other.ended();
