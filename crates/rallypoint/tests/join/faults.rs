@@ -232,8 +232,9 @@ fn a_command_runs_although_the_log_cannot_be_written() {
 /// Another program uses the port when the node starts, and frees it later.
 #[test]
 fn a_node_that_could_not_host_the_store_retries() {
-    let other_program = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut node = Node::at(other_program.local_addr().unwrap().port(), "1", &[]);
+    let port = reserve_port();
+    let other_program = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let mut node = Node::at(port, "1", &[]);
     // The node could not bind the port, so it connects to the other program as a client.
     drop(other_program.accept().unwrap());
     drop(other_program);

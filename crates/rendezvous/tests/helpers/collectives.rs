@@ -174,7 +174,7 @@ fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
 #[test]
 fn an_incomplete_barrier_names_exactly_the_missing_ranks_on_every_rank() {
     for present in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
-        let errors = run_ranks(present, |store, rank| {
+        let errors = run_locally(present, |store, rank| {
             barrier(store, &Barrier::new("b", 6).timeout(ARRIVAL_TIMEOUT).rank(rank))
         });
         let absent: Vec<u64> = (0..6).filter(|rank| !present.contains(rank)).collect();
@@ -198,12 +198,11 @@ fn a_barrier_of_our_ranks_needs_no_time_for_tracing() {
 #[test]
 fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
     for rank in [0, 1] {
-        let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
-        run_ranks_at(&server, &[rank], |store, rank| {
+        run_locally(&[rank], |store, rank| {
             let at = Barrier::new("b", 3).timeout(SHORT_TIMEOUT).rank(rank);
             barrier(store, &at).unwrap_err();
+            assert_eq!(store.check(&["b/TRACING_GATE"]).unwrap(), rank == 0);
         });
-        assert_eq!(client(&server).check(&["b/TRACING_GATE"]).unwrap(), rank == 0);
     }
 }
 
@@ -212,7 +211,7 @@ fn only_rank_0_opens_the_tracing_gate_after_a_timeout() {
 #[test]
 fn a_barrier_with_unknown_ranks_is_traced_until_the_trace_timeout() {
     let at = Barrier::new("b", 3).timeout(ARRIVAL_TIMEOUT).trace_timeout(SHORT_TIMEOUT);
-    let errors = run_ranks(&[0, 1], |store, rank| match rank {
+    let errors = run_locally(&[0, 1], |store, rank| match rank {
         0 => {
             let started = Instant::now();
             let error = barrier(store, &at.clone().rank(0)).unwrap_err();
