@@ -1,6 +1,6 @@
 //! The join timeout of a node after its store was lost, and a node whose log no process reads.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -50,11 +50,14 @@ fn a_node_whose_log_has_no_reader_stays_in_its_round_and_leaves_on_a_signal() {
     full.write_all(&[b'x'; 65_536]).unwrap();
     let conf = "keep_alive_interval=1,keep_alive_max_attempt=3";
     let arguments = ["--rdzv-endpoint", &endpoint, "--rdzv-id", "job", "--nnodes", "2", "--rdzv-conf", conf];
-    let mut unread_node = ChildGuard::spawn(command(&arguments).stdout(Stdio::null()).stderr(full));
+    let mut unread_node = ChildGuard::spawn(command(&arguments).stdout(Stdio::piped()).stderr(full));
     // The pause is longer than the 3 s after which a node without heartbeats is dropped.
     std::thread::sleep(Duration::from_secs(5));
     let other = Node::start(&server, "2", &["--rdzv-conf", conf]);
     assert_eq!(other.joined()["world_size"], 2);
+    let mut joined = String::new();
+    BufReader::new(unread_node.stdout.take().unwrap()).read_line(&mut joined).unwrap();
+    assert!(joined.contains("\"round\":0"), "{joined}");
     unread_node.signal(Signal::TERM);
     let newcomer = Node::start(&server, "2", &["--rdzv-conf", conf]);
     assert_eq!(newcomer.joined()["round"], 1, "the new node did not replace the one that left");
