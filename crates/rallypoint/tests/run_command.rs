@@ -7,6 +7,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use serde_json::Value;
@@ -523,7 +524,7 @@ fn the_last_lines_of_a_burst_are_not_lost_when_workers_end() {
 
 /// Runs the demo job of README.md.
 #[test]
-fn the_demo_job_of_the_readme_restarts_after_a_failure_and_ends() {
+fn the_demo_job_of_the_readme_restarts_after_a_failure_and_ends_within_5_s() {
     let workspace = Workspace::new();
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_rallypoint"));
     let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/recovery.sh");
@@ -531,7 +532,9 @@ fn the_demo_job_of_the_readme_restarts_after_a_failure_and_ends() {
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap());
     let flags = ["--nproc-per-node", "3", "--max-restarts", "1", "--tee", "3", "--no-python"];
+    let start = Instant::now();
     let done = workspace.command(&flags).arg(example).env("PATH", path).output().unwrap();
+    let took = start.elapsed();
     let (out, stderr) = (text(&done.stdout), text(&done.stderr));
     assert!(done.status.success(), "{stderr}");
     for rank in 0..3 {
@@ -542,4 +545,5 @@ fn the_demo_job_of_the_readme_restarts_after_a_failure_and_ends() {
         assert_eq!(lines.last(), Some(&"done"), "{out}");
     }
     assert!(stderr.contains("exitcode: -9"), "{stderr}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use rallypoint_testkit::{reserve_port, serve_connections};
 
 /// Timeout of the commands.
-const TIMEOUT_SECONDS: u64 = 15;
+const TIMEOUT_SECONDS: u64 = 6;
 
 /// A reason why a store can't be reached at an endpoint, with the texts that the log must contain.
 struct Cause {
@@ -131,10 +131,10 @@ fn assert_reason_is_logged(waiting: &str, arguments: impl Fn(&str) -> Vec<String
         for part in [&cause.endpoint, cause.fault, cause.hint] {
             assert!(line.contains(part), "{part}: {log}");
         }
-        // The line was logged less than 10 s after the first attempt.
+        // The line was logged less than 5 s after the first attempt.
         if let Some((_, left)) = line.split_once("gives up in ") {
             let left: u64 = left.split(' ').next().unwrap().parse().unwrap();
-            assert!(left > TIMEOUT_SECONDS - 10, "{log}");
+            assert!(left > TIMEOUT_SECONDS - 5, "{log}");
         }
     }
 }

@@ -324,8 +324,8 @@ impl Pursuit {
     /// to be admitted or moved, or if this node has already waited `MAX_DEFERRALS` times in this round.
     ///
     /// The node with the first announcement admits all announced nodes, or moves them to the wait list. So when many
-    /// nodes join or rejoin together, few of them have to write. Each of them reads the state, reads the announcements
-    /// and writes, which takes about three times as long as reading the announcements (`took`).
+    /// nodes join or rejoin together, few of them have to write. A node that writes needs three calls: it reads the
+    /// state, reads the announcements, which took `took` here, and writes.
     fn stagger_delay(
         &mut self,
         me: &NodeDesc,

@@ -110,7 +110,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 fn measure_wakeups(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
     let Some((first, waiting_handlers)) = handlers.split_first() else { return vec![0.0] };
     // A node polls instead of waiting for signals if its last round trip was slow, which is likely while all nodes join.
-    // An agent reads the membership between two waits. These reads do the same, once the states of the join have expired.
+    // An agent reads the membership before each wait, and so do these nodes. The pause lets the cached states expire.
     std::thread::sleep(Duration::from_secs(1));
     for handler in waiting_handlers {
         let _ = handler.membership();

@@ -24,8 +24,7 @@ pub(super) fn parse(lines: &[u8], limits: &Limits) -> Vec<NodeDesc> {
         nodes.filter(|node| node.addr.len() <= limits.host_len)
     };
     let mut nodes: Vec<NodeDesc> = nodes_after(b"+ ").take(limits.state_nodes).collect();
-    // This keeps only the retractions of announced nodes. If it kept all of them, a client could exhaust the memory with
-    // retractions.
+    // Only the retractions of announced nodes are kept. Otherwise a client could exhaust the memory with retractions.
     let candidates: BTreeSet<&NodeDesc> = nodes.iter().collect();
     let retracted: BTreeSet<NodeDesc> = nodes_after(b"- ").filter(|node| candidates.contains(node)).collect();
     nodes.retain(|node| !retracted.contains(node));

@@ -174,7 +174,7 @@ fn a_barrier_releases_all_ranks_when_the_last_one_arrives() {
 #[test]
 fn an_incomplete_barrier_names_exactly_the_missing_ranks_on_every_rank() {
     for present in [&[0, 2, 5][..], &[1, 2, 3], &[5], &[0, 1, 2, 3, 4]] {
-        let errors = run_locally(present, |store, rank| {
+        let errors = run_ranks(present, |store, rank| {
             barrier(store, &Barrier::new("b", 6).timeout(ARRIVAL_TIMEOUT).rank(rank))
         });
         let absent: Vec<u64> = (0..6).filter(|rank| !present.contains(rank)).collect();

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, StoreError};
-use rallypoint_testkit::CALL_TIMEOUT;
+use rallypoint_testkit::{CALL_TIMEOUT, fails_in_time};
 
-use crate::stores::{Fixture, fails_in_time};
+use crate::stores::Fixture;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(120);
 

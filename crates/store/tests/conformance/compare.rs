@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use rallypoint_store::{Exchange, Store};
+use rallypoint_testkit::fails_in_time;
 
-use crate::stores::{Fixture, fails_in_time};
+use crate::stores::Fixture;
 
 /// The stored value, the expected value, the desired value, the value that torch's `compare_set` returns, the outcome
 /// of `compare_exchange`, and the value that is stored afterwards.

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Failure, Result, StoreError};
-use rallypoint_testkit::{CALL_TIMEOUT, assert_blocked_for};
+use rallypoint_testkit::{CALL_TIMEOUT, assert_blocked_for, fails_in_time};
 
-use crate::stores::{Fixture, fails_in_time};
+use crate::stores::Fixture;
 
 /// Returns whether the store supports queues. If it does not, asserts that all queue operations are unsupported.
 fn supports_queues(fixture: &Fixture) -> bool {

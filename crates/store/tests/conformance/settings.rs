@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rallypoint_store::{DEFAULT_TIMEOUT, HashStore, Store, TcpStore};
-use rallypoint_testkit::CALL_TIMEOUT;
+use rallypoint_testkit::{CALL_TIMEOUT, fails_in_time};
 
-use crate::stores::{Fixture, fails_in_time};
+use crate::stores::Fixture;
 
 pub(crate) fn timeout_returns_what_set_timeout_was_given(fixture: &Fixture) {
     let store = fixture.client();

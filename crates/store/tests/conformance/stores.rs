@@ -1,14 +1,11 @@
 //! The kinds of stores under test, and the properties in which they differ.
 
-use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rallypoint_store::{
-    Endpoint, FileStoreOptions, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
-    TcpStoreServer,
+    Endpoint, FileStoreOptions, HashStore, PrefixStore, Store, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
-use rallypoint_testkit::{CALL_TIMEOUT, fails_within};
+use rallypoint_testkit::CALL_TIMEOUT;
 
 /// One store under test.
 pub(crate) struct Fixture {
@@ -37,16 +34,6 @@ impl Fixture {
     pub(crate) fn client(&self) -> Box<dyn Store> {
         (self.new_client)()
     }
-}
-
-/// Runs a call that must fail at its timeout, and returns the error. The call may be up to 1 s late, because other
-/// processes can delay the file store's access to the disk.
-#[track_caller]
-pub(crate) fn fails_in_time<T: Debug>(
-    timeout: Duration,
-    call: impl FnOnce() -> rallypoint_store::Result<T>,
-) -> StoreError {
-    fails_within(timeout, Duration::from_secs(1), call)
 }
 
 pub(crate) fn hash() -> Fixture {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rallypoint_store::{Awaited, Store, StoreError};
-use rallypoint_testkit::{assert_blocked_for, fails_within};
+use rallypoint_testkit::{assert_blocked_for, fails_in_time, fails_within};
 
-use crate::stores::{Fixture, fails_in_time};
+use crate::stores::Fixture;
 
 const SHORT_TIMEOUT: Duration = Duration::from_millis(120);
 
