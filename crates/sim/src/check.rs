@@ -275,6 +275,11 @@ impl Checks {
         let (round, world) = (state.round, state.participants.len() as u64);
         let rank = state.participants.get(node).copied();
         require!(at, "R7", !state.closed, "{node} joined a closed rendezvous");
+        // A node that was paused may join a round that the store has lost during the pause. The store may have another
+        // round of the same number by then.
+        if !was_awake && self.lost_rounds.iter().any(|lost| *lost == (round, state.participants.clone())) {
+            return Ok(());
+        }
         let Some((completed, is_size_known)) = self.completed.get(&round) else {
             return Err(Violation {
                 rule: "R1",
