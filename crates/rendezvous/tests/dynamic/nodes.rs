@@ -26,6 +26,9 @@ pub(crate) struct Job {
 /// The timeout of a node that never polls and waits for a signal. Only a failing test takes this long.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Pauses shorter than this let other nodes write first, and end without a signal. Nodes that poll pause for longer.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(200);
+
 /// The numbers of calls to all backends of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
@@ -70,7 +73,7 @@ impl RendezvousBackend for CountingBackend {
         self.inner.signal(signal);
     }
     fn wait(&self, signal: Signal, timeout: Duration) -> bool {
-        if !self.never_polls {
+        if !self.never_polls || timeout < MIN_POLL_INTERVAL {
             return self.inner.wait(signal, timeout);
         }
         assert!(self.inner.wait(signal, SIGNAL_TIMEOUT), "no {signal:?} within {SIGNAL_TIMEOUT:?}");
