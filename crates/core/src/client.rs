@@ -14,7 +14,7 @@ mod fault;
 mod io;
 mod operations;
 mod server;
-mod waiting;
+mod waits;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

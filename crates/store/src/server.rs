@@ -3,7 +3,7 @@
 mod event_loop;
 mod listen;
 mod resources;
-mod sharing;
+mod shared;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rallypoint_core::hub::HubOptions;
 pub use listen::Listen;
 pub use rallypoint_core::hub::ServerStats;
 pub use resources::raise_file_limit;
-pub use sharing::SharedServers;
+pub use shared::SharedServers;
 
 use crate::deadline::random;
 use crate::error::{Result, StoreError};

@@ -4,8 +4,8 @@
 //! sequence of inputs gives the same outputs and refusals on every machine. The engine has no clock: a client with a
 //! timeout cancels its own WAIT.
 
-mod waiting;
-mod writing;
+mod waits;
+mod writes;
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, VecDeque};
