@@ -1,4 +1,4 @@
-"""Runs every code block of the READMEs and of docs/, as `blocks.py` describes. Generated pages (docs/reference) are excluded."""
+"""Runs every code block of the READMEs and of docs/, as `blocks.py` describes. Checks the flags in the generated pages (docs/reference)."""
 
 import contextlib
 import itertools
@@ -16,7 +16,8 @@ from terminals import Terminals
 pytest.importorskip("rallypoint", reason="the Python package is not installed; scripts/python-venv installs it")
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("crates/*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = [page for page in PAGES if page.parent.name != "reference"]
+GENERATED = [page for page in PAGES if page.parent.name == "reference"]
+PAGES = [page for page in PAGES if page not in GENERATED]
 
 HOST = re.compile(r"\bnode0\b")
 PORT = re.compile(r"\b(?:29\d{3}|8080)\b")
@@ -42,6 +43,11 @@ def free_ports(count):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_blocks_run(page, tmp_path):
     run(page.read_text(), tmp_path)
+
+
+def test_examples_of_generated_pages_have_valid_flags():
+    blocks = [block for page in GENERATED for block in read(page.read_text()) if block.language == "sh"]
+    assert sum(len(check_flags(block)) for block in blocks) > 20
 
 
 def run(text, directory):
@@ -73,11 +79,18 @@ def check(block):
     if block.language == "sh":
         subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
         if block.reason:
-            for words in rallypoint_commands(block.text):
-                parsed = subprocess.run([binary(), *words], capture_output=True, text=True, timeout=20, check=False)
-                assert parsed.returncode == 0, f"line {block.line}: {shlex.join(words)}\n{parsed.stderr}"
+            check_flags(block)
     if block.language == "rust":
         assert is_in_doc_comments(block.text), f"line {block.line}: copy this example to a doc comment of a crate, where `cargo test` runs it"
+
+
+def check_flags(block):
+    """Checks the flags of the `rallypoint` commands in a block. Returns their arguments."""
+    commands = rallypoint_commands(block.text)
+    for words in commands:
+        parsed = subprocess.run([binary(), *words], capture_output=True, text=True, timeout=20, check=False)
+        assert parsed.returncode == 0, f"line {block.line}: {shlex.join(words)}\n{parsed.stderr}"
+    return commands
 
 
 def rallypoint_commands(text):

@@ -7,7 +7,7 @@
 //! | `rallypoint.agent/restart` | the failure for which all nodes restart their workers |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
 //! | `rallypoint.agent/alive` | the number of nodes that have reported that they are alive |
-//! | `rallypoint.agent/heard` | the number of nodes that have read the failure |
+//! | `rallypoint.agent/acknowledged` | the number of nodes that have read the failure |
 //! | `rallypoint.agent/restarts/RANK` | the number of restarts that the node with this group rank has counted |
 
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const ANNOUNCED: &str = "rallypoint.agent/news";
 const RESTART: &str = "rallypoint.agent/restart";
 const FAILURE: &str = "rallypoint.agent/failure";
 const ALIVE: &str = "rallypoint.agent/alive";
-const ACKNOWLEDGED: &str = "rallypoint.agent/heard";
+const ACKNOWLEDGED: &str = "rallypoint.agent/acknowledged";
 
 /// The timeout of each call to the store.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);

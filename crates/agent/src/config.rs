@@ -136,7 +136,7 @@ pub enum LogDir {
 pub enum PerRank<T> {
     /// The same value for all local ranks.
     All(T),
-    /// Values for these local ranks. The others have the default.
+    /// Values for these local ranks. The other local ranks have the default.
     Some(std::collections::BTreeMap<u32, T>),
 }
 

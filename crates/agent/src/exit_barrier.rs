@@ -5,7 +5,7 @@ use std::time::Duration;
 use rallypoint_rendezvous::{ExitBarrier, RendezvousHandler, RendezvousInfo, RoundEnd, report_ended};
 use rallypoint_store::Store;
 
-/// How long a node that has finished waits for the other nodes. Torch's agents wait as long.
+/// The timeout of the exit barrier, which is also torch's.
 pub(crate) const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
 /// The timeout of the call that removes this node from the count of finished nodes.
 const RETRACT_TIMEOUT: Duration = Duration::from_secs(1);

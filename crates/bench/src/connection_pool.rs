@@ -1,7 +1,7 @@
 //! Many connections on one thread. The pool reports each finished exchange to a [`Load`], which returns the next
 //! exchange.
 //!
-//! If a connection fails, the pool counts it and continues with the others.
+//! If a connection fails, the pool counts it and continues with the other connections.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -39,8 +39,8 @@ pub(crate) struct ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// Opens `count` connections, at most `max_connecting` of them at a time. Records in `ready` the time of each
-    /// connection from the start of connecting to the reply to its PING.
+    /// Opens `count` connections, at most `max_connecting` of them at a time. For each connection, records in
+    /// `ready` the time from connecting to the reply to its PING.
     pub(crate) fn open(
         address: SocketAddr,
         count: usize,

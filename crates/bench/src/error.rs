@@ -52,7 +52,7 @@ pub enum ConnectionError {
 }
 
 impl BenchError {
-    /// Returns a hint that tells the user what to do about the error.
+    /// Returns a hint on what the user can do about the error.
     pub fn hint(&self) -> &'static str {
         match self {
             BenchError::Usage(_) => "see `rallypoint bench --help`",

@@ -653,7 +653,7 @@ impl<L: EffectLog> Hub<L> {
     }
 
     /// Closes the connection that has read none of its replies for the longest time. Connections with at least
-    /// [`READ_BYTES`] of unsent replies are closed before all others.
+    /// [`READ_BYTES`] of unsent replies are closed first.
     fn close_oldest_output(&mut self) {
         let open = self.connections.iter().filter(|(_, c)| !c.closing && c.output_bytes > 0);
         let oldest = open.min_by_key(|(_, c)| (c.output_bytes < READ_BYTES, c.stalled.is_none(), c.stalled));

@@ -2,8 +2,8 @@
 //!
 //! A forked child has a copy of its parent's store, but not the store's threads. It shares the store's connections with
 //! the parent, and locks of the store may be held by threads that do not exist in the child. So the child opens a
-//! store of its own, or fails with an error that says why it cannot. Of the copy, it uses only the settings (timeout,
-//! address, path), and it never drops the copy.
+//! store of its own with the settings of the copy (timeout, address, path), or fails with an error that says why it
+//! cannot. It uses nothing else of the copy, and never drops it.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,8 +20,8 @@ use crate::logging::{self, PendingLines};
 
 /// The number of forks between the process that imported this module and the current one.
 ///
-/// It distinguishes the process from its ancestors, whose objects it has copies of. Reading the process id from the
-/// system would take longer than the rest of a call.
+/// A forked child has copies of its ancestors' objects. This number shows which process created an object. Reading the
+/// process id from the system would take longer than the rest of a call.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns a number that differs between the current process and each of its ancestors.

@@ -110,7 +110,7 @@ pub(crate) struct BenchArgs {
         help_heading = "Load"
     )]
     keys: u32,
-    /// Print the results as JSON instead of a table
+    /// Print the results as one line of JSON instead of a table
     #[arg(long, help_heading = "Output")]
     json: bool,
     #[command(flatten)]
@@ -141,7 +141,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     });
     if args.json {
         let report = Report { endpoint: &args.endpoint.to_string(), results: &outcomes, error };
-        let report = serde_json::to_string_pretty(&report).expect("all map keys of the report are strings");
+        let report = serde_json::to_string(&report).expect("all map keys of the report are strings");
         if let Err(failed) = output::write_stdout(report + "\n") {
             return failed;
         }

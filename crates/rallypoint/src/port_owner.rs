@@ -7,7 +7,7 @@ use std::path::Path;
 /// or if the process belongs to another user, because the kernel hides the sockets of such a process.
 pub(crate) fn port_owner_hint(port: u16) -> Option<String> {
     let (pid, name) = port_owner(port).filter(|(pid, _)| *pid != std::process::id())?;
-    Some(format!("port {port} of this machine is held by process {pid} ({name})"))
+    Some(format!("port {port} of this machine is in use by process {pid} ({name})"))
 }
 
 /// Returns the id and the name of the process that listens on a TCP port.

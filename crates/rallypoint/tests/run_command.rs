@@ -484,7 +484,7 @@ fn a_port_in_use_is_reported_with_the_process_that_holds_it() {
         let stderr = text(&done.stderr);
         assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""), "{stderr}");
         assert!(stderr.contains(expected), "{flags:?}: {stderr}");
-        let holder = format!("port {port} of this machine is held by process {}", std::process::id());
+        let holder = format!("port {port} of this machine is in use by process {}", std::process::id());
         assert!(stderr.contains(&holder), "{flags:?}: {stderr}");
     }
 }

@@ -154,7 +154,7 @@ fn the_server_exits_with_1_and_names_the_process_if_its_port_is_in_use() {
     assert!(log.contains(&address) && log.contains("in use"), "{log}");
     assert!(
         log.contains(&format!(
-            "hint: port {} of this machine is held by process {}",
+            "hint: port {} of this machine is in use by process {}",
             port,
             std::process::id()
         )),

@@ -25,7 +25,7 @@ pub struct Written {
 
 /// A backend of the dynamic rendezvous.
 ///
-/// Only the first three methods are required. With the default implementations of the others, nodes join one by one and
+/// Only the first three methods are required. With the default implementations of the other methods, nodes join one by one and
 /// poll the state once per second, as torch's nodes do.
 pub trait RendezvousBackend: Send + Sync {
     /// Returns the name of the backend.

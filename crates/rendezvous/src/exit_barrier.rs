@@ -23,11 +23,11 @@ const IDLE_COUNT: &str = "rallypoint.end/idle";
 const FAILED: &str = "rallypoint.end/failed";
 /// The number of our nodes that have ended. Each node also sets this key with its group rank appended, so that other
 /// nodes can check whether a lost node had ended. Torch's agents are only in `ENDED_COUNT`.
-const REPORTED_COUNT: &str = "rallypoint.end/came";
+const REPORTED_COUNT: &str = "rallypoint.end/reported";
 /// The number of acknowledgments. Each of our nodes adds one when it has read that all nodes have ended.
-const ACKNOWLEDGED_COUNT: &str = "rallypoint.end/heard";
+const ACKNOWLEDGED_COUNT: &str = "rallypoint.end/acknowledged";
 /// Set when all nodes of the round have acknowledged that all nodes have ended.
-const ALL_ACKNOWLEDGED: &str = "rallypoint.end/all_heard";
+const ALL_ACKNOWLEDGED: &str = "rallypoint.end/all_acknowledged";
 
 /// How long the host of the store waits for acknowledgments if the round includes torch's agents, which send none.
 ///

@@ -108,7 +108,7 @@ pub(crate) trait Behavior: fmt::Debug {
     fn handle_no_reply(&mut self, context: &mut Context, now: Duration) -> Step;
     /// Handles a report of the store client that the store was emptied.
     fn handle_store_emptied(&mut self) {}
-    /// Handles the end of a [`Command::Sleep`]. `is_woken` tells whether a signal ended the sleep early.
+    /// Handles the end of a [`Command::Sleep`]. `is_woken` is true if a signal ended the sleep early.
     fn handle_timer(&mut self, context: &mut Context, is_woken: bool, now: Duration) -> Step;
 }
 

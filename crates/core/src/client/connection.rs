@@ -83,8 +83,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the client reports a server that has accepted the connection and sends no reply.
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 /// The nonce of the first PING. The operation code of PING is `\r`, so the code and the nonce begin with `\r\n\r\n`. An
-/// HTTP server takes these bytes for the end of a request and replies immediately, so the client can tell what it is
-/// connected to.
+/// HTTP server takes these bytes for the end of a request and replies immediately, so the client can recognize it.
 const HANDSHAKE_NONCE: u32 = u32::from_le_bytes(*b"\n\r\n\0");
 
 impl<I: Io> Connection<I> {

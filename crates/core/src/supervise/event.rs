@@ -69,7 +69,7 @@ pub enum Event {
     AllProcessesExited,
     /// A worker has been in uninterruptible sleep for longer than the agent tolerates.
     Stuck,
-    /// The agent received a signal that tells this node to end.
+    /// The agent received a signal that stops this node.
     Signaled(Signal),
     /// All nodes of the round have reported the number of their workers. The listed nodes have at least one worker.
     WorkingNodes(Vec<NodeDesc>),

@@ -110,7 +110,7 @@ pub enum Verdict {
     /// The other nodes left the round while the workers ran, and the policy does not allow the workers to run in
     /// another round.
     RoundOver,
-    /// A signal told this node to end.
+    /// A signal stops this node.
     Signaled(Signal),
     /// The job ended while this node was a spare, or was in a round but had no workers.
     Spare,

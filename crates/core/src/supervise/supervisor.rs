@@ -108,7 +108,7 @@ struct Round {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The node joins a round. If a signal told the node to end, this is the signal, and the join is being canceled.
+    /// The node joins a round. If a signal stops the node, this is the signal, and the join is being canceled.
     Joining(Option<Signal>),
     Running,
     /// The workers of this node have finished. Those of other nodes may still run.
@@ -119,7 +119,7 @@ enum Phase {
     /// The workers are being stopped, or have exited and the next step is delayed.
     Stopping {
         then: AfterStop,
-        /// The number of signals that told the node to end. The second signal makes the supervisor kill the workers.
+        /// The number of signals that were sent to stop the node. The second signal makes the supervisor kill the workers.
         signals: u32,
     },
     Ended,
@@ -403,7 +403,7 @@ impl Supervisor {
         self.has_new_restart = true;
     }
 
-    /// Stops the workers with SIGTERM, or with the signal that told the node to end.
+    /// Stops the workers with SIGTERM, or with the signal that stops the node.
     fn stop(&mut self, then: AfterStop) {
         let (signal, signals) = match then {
             AfterStop::End(Verdict::Signaled(signal), _) => (signal, 1),

@@ -14,7 +14,7 @@ const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
 const MAX_THREADS: usize = 8;
 /// The interval after which a name without addresses is looked up again. Its machine may start later.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// The time after the first lookup in which names are resolved. A name server that has not replied by then is ignored.
+/// Names are resolved until this time has passed since the first lookup. Lookups that are pending then are ignored.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A cache of resolved names.

@@ -29,7 +29,7 @@ impl Listen {
     }
 }
 
-/// Opens all listening sockets. If one of them cannot be opened, fails and closes the others.
+/// Opens all listening sockets. If one of them cannot be opened, fails and closes those that are open.
 pub(super) fn open_listeners(listen: Vec<Listen>, limits: &Limits) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for target in listen {

@@ -59,8 +59,8 @@ impl Io for Sockets {
             return Err(ConnectionFault::Refused);
         }
         socket.set_nodelay(true).map_err(|error| ConnectionFault::from(&error))?;
-        // Retransmit small messages at a constant interval. With exponential backoff, five packets that are lost in a
-        // row delay a call by 45 s where the round trip takes 0.3 s. An error is ignored, because the option is Linux's.
+        // Retransmit small messages at a constant interval. With exponential backoff and a round trip of 0.3 s, five
+        // lost packets in a row delay a call by 45 s. An error is ignored, because only Linux has this option.
         let _ = SockRef::from(&socket).set_tcp_thin_linear_timeouts(true);
         // An error is ignored: without keep-alive, the client only detects a dead peer later.
         let _ = SockRef::from(&socket).set_tcp_keepalive(

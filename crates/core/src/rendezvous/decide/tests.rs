@@ -1,5 +1,5 @@
-//! Tests each decision. Row numbers refer to the conditions of torch's join operation, in the order in which torch
-//! checks them. Where our decision differs from torch's, the comment of the test describes what a torch node does.
+//! Tests each decision. Where our decision differs from torch's, the comment of the test describes what a torch node
+//! does.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn a_failed_join_gives_its_reason() {
     assert!(reason(Fixture::new().late_by(1), open(&["a"])).is_join_timeout());
 }
 
-/// A torch node first removes itself from the redundancy list (row 5), and is temporarily in no list.
+/// A torch node first removes itself from the redundancy list, and is temporarily in no list.
 #[test]
 fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     let under_way = complete(&["a", "c"]).spare("b");
@@ -66,8 +66,8 @@ fn a_spare_that_is_needed_moves_directly_to_the_list_that_needs_it() {
     assert_eq!(join(&Fixture::new(), &starting), Decision::Write(Change::AddToParticipants));
 }
 
-/// A torch node enters such a round (row 6), and gets a smaller number of nodes than the nodes that entered the same
-/// round before a node left it.
+/// A torch node enters such a round, and gets a smaller number of nodes than the nodes that entered the same round
+/// before a node left it.
 #[test]
 fn a_round_that_a_node_has_left_is_not_entered() {
     let broken = complete(&["a", "b", "c"]).without(&nodes(["c"]), 2);
@@ -114,7 +114,7 @@ fn a_node_that_times_out_retracts_its_announcement_even_if_it_is_in_no_list() {
     assert_eq!(join(&fixture.announced(), &open(&["a"])), Decision::Write(Change::Withdraw));
 }
 
-/// A torch node on the wait list stays there, because row 11 is only for nodes in no list. So it makes the full round
+/// A torch node on the wait list stays there, because only nodes in no list become spares. So it makes the full round
 /// re-form.
 #[test]
 fn a_node_on_the_wait_list_becomes_a_spare_when_the_round_is_full() {
@@ -122,8 +122,7 @@ fn a_node_on_the_wait_list_becomes_a_spare_when_the_round_is_full() {
     assert_eq!(join(&Fixture::new(), &full), Decision::Write(Change::AddToRedundancyList));
 }
 
-/// A torch node compares the deadline, which may come from the wall clock of another node, with its own wall clock (row
-/// 12).
+/// A torch node compares the deadline, which may come from the wall clock of another node, with its own wall clock.
 #[test]
 fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wall_clocks_show() {
     let state = open(&["a", "b"]).in_last_call();
@@ -142,7 +141,7 @@ fn a_last_call_ends_after_it_was_observed_for_its_whole_duration_whatever_the_wa
     }
 }
 
-/// A torch node joins an open round with any number of participants (row 13), although torch nodes never complete a
+/// A torch node joins an open round with any number of participants, although torch nodes never complete a
 /// round with more than `max_nodes` participants.
 #[test]
 fn an_open_round_that_is_full_by_the_nodes_own_settings_is_not_joined() {
