@@ -79,9 +79,10 @@ def legend(y: float, names: dict[str, str]) -> list[str]:
 def bars(title: str, groups: dict[str, list], low: float, high: float, show, names: dict[str, str]) -> str:
     """Returns a chart of horizontal bars.
 
-    `groups` has a list of rows for each group. A row is a label and its bars. A bar is a kind and a list of median,
-    minimum and maximum (see `results.py`). If the axis contains 1 and there is no legend, bars start at 1, so that the
-    bar of a ratio below 1 points to the left. `show` formats a value.
+    `groups` has a list of rows for each group. A row is a label and its bars. A bar is a CSS class of `STYLE` and a
+    list of the median and, if there are several rounds, the minimum and the maximum (see `results.py`). `names` has the
+    legend's label of each class. If `names` is empty and the axis contains 1, bars start at 1, so that the bar of a
+    ratio below 1 points to the left. `show` formats a value.
     """
     axis = Axis(low, high, 210, WIDTH - 80)
     base = axis.at(1) if low < 1 < high and not names else axis.start

@@ -17,7 +17,7 @@ use rallypoint_core::{Limits, WireError};
 
 use loopback::Loopback;
 
-/// The piece lengths of the splits. Pieces of 7 and 64 bytes end within lengths and strings.
+/// The piece lengths of the splits. Pieces of 7 and 64 bytes can end inside a length field or inside a string.
 const PIECE_LENGTHS: [usize; 4] = [1, 7, 64, usize::MAX];
 
 /// Returns limits so low that short inputs reach them.
@@ -42,7 +42,7 @@ fn for_every_split<T: PartialEq + std::fmt::Debug>(
     first
 }
 
-/// Checks the decoder of requests and a server with the stream of one client.
+/// Feeds the byte stream of one client to the decoder of requests and to a server, and checks both.
 pub fn request_decoder(data: &[u8]) {
     for limits in [Limits::default(), low_limits()] {
         let (frames, error) = for_every_split(data, |pieces| requests(pieces, &limits));
@@ -103,7 +103,12 @@ fn serve(pieces: &mut dyn Iterator<Item = &[u8]>, limits: &Limits) -> (Vec<u8>, 
 
 fn server(limits: &Limits) -> Loopback {
     Loopback::new(
-        HubOptions { limits: limits.clone(), identity: b"identity".to_vec(), ..HubOptions::default() },
+        HubOptions {
+            limits: limits.clone(),
+            identity: b"identity".to_vec(),
+            expire_idle_jobs: Some(Duration::from_secs(1)),
+            ..HubOptions::default()
+        },
         (),
     )
 }
@@ -114,7 +119,10 @@ fn server(limits: &Limits) -> Loopback {
 /// stream, fail, or change its receive window, or it advances the time.
 pub fn hub(data: &[u8]) {
     const CONNECTIONS: usize = 4;
-    let mut net = server(&low_limits());
+    let mut limits = low_limits();
+    (limits.output_pause, limits.output_hard, limits.output_total) = (256, 512, 2048);
+    (limits.deferred_bytes, limits.input_total) = (256, 4096);
+    let mut net = server(&limits);
     let mut ids = [None; CONNECTIONS];
     let mut data = data;
     while let [command, amount, rest @ ..] = data {
@@ -207,7 +215,7 @@ pub fn record_reader(data: &[u8]) {
     records.iter().for_each(|record| record.encode_into(&mut reencoded));
     assert!(reencoded.len() <= position);
     let (reread, end, no_damage) = for_every_split(&reencoded, self::records);
-    assert_eq!((&reread, end, no_damage), (&records, reencoded.len(), None), "encoding undoes decoding");
+    assert_eq!((&reread, end, no_damage), (&records, reencoded.len(), None), "decoding undoes encoding");
 
     let mut table = Table::new();
     records.into_iter().for_each(|record| record.apply_to(&mut table));

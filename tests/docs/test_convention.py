@@ -46,7 +46,7 @@ GOOD = {
         ("text", "done"),
         ("sh", "touch two"),
     ],
-    "a page may run its reader's train.py": [("sh", "rallypoint run --standalone train.py"), ("text", "rank 0 of 1")],
+    "a page may run train.py without showing it, because the test supplies one": [("sh", "rallypoint run --standalone train.py"), ("text", "rank 0 of 1")],
     "a script that needs GPUs is only checked": [
         ("sh", "srun rallypoint run --nproc-per-node gpu \\\n  train.py --epochs 3", "not run: needs Slurm, GPUs"),
     ],

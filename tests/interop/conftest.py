@@ -7,7 +7,7 @@ How to run, from the root of the repository:
 
 `scripts/torch-venv` creates an environment with torch and pytest once and prints its path. The binary is
 `$RALLYPOINT_BIN`, or else the newest build in `target`. `test_python_*.py` also need our Python package:
-`scripts/python-venv` builds it and creates an environment that has both.
+`scripts/python-venv` builds it and creates an environment with torch, pytest and the package.
 
 Where torch's client uses our server, the expected outcome is not written down. The same scenario runs against torch's
 own server, and results, error types and messages must be equal (`harness.on_both_servers`). `test_deviations.py` has

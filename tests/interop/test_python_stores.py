@@ -1,4 +1,4 @@
-"""The Python stores. Each test runs with torch's class and with ours, which must behave the same. Comments state the exceptions."""
+"""The Python stores. Each test runs with torch's class and with ours, which must behave the same. Comments explain where the two differ."""
 
 import threading
 
@@ -400,7 +400,7 @@ def test_a_barrier_opens_when_the_last_caller_has_arrived(stores):
 @for_each(FAMILY_AND_KIND)
 def test_a_barrier_with_too_few_callers_times_out(stores):
     store = stores.make_store()
-    # The timeout error of our TCPStore contains details from the server: see `REPLY_TIMEOUT`.
+    # After the timeout, our TCPStore requests details from the server, whose reply needs a longer timeout on a busy machine.
     short = REPLY_TIMEOUT * 1000 if stores.name == "ours" and "tcp" in stores.kind else 30
     with assert_timeout(stores, str(short)):
         store.barrier("meet", 2, ms(short))

@@ -154,7 +154,8 @@ class Host:
             pass_fds=[peer_end.fileno()],
         )
         peer_end.close()
-        # The first process of the PID namespace is a child of `unshare`. `unshare` itself is in all the other namespaces.
+        # Only children of `unshare` are in the new PID namespace. `unshare` itself is in the new network, host name and mount
+        # namespaces.
         target = ["--target", str(self._holder.pid), f"--pid=/proc/{self._holder.pid}/ns/pid_for_children"]
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         self._enter = ["nsenter", *target, *user, "--net", "--uts", "--mount", "--"]

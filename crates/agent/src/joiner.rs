@@ -100,9 +100,8 @@ impl Joiner {
                     Some(self.observer.rendezvous()),
                     (!self.config.runs_once).then(|| describe_launch(&self.config)),
                 )?;
-                // With port 0, this process hosts the store at a port that no other node knows. If the process is
-                // killed, no node is left in that rendezvous.
-                if !parameters.endpoint.ends_with(":0") {
+                // If a process that hosts a store at a private port is killed, no node is left in that rendezvous.
+                if !parameters.has_private_port() {
                     guard::prepare_departure(&Departure::new(parameters, handler.node()));
                 }
                 Arc::new(handler)

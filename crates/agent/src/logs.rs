@@ -1,9 +1,9 @@
 //! The output of the workers. Directories have torch's names (`logs/directory.rs`). One thread for each of the agent's
 //! streams forwards output to the console (`logs/tail.rs`).
 //!
-//! A worker writes a redirected or tee'd stream to its file directly, so no output is lost if the agent dies. Standard
-//! error that goes to no file passes through the agent, which keeps the last lines for the failure report, unless
-//! `LogsConfig::keeps_last_lines` is false.
+//! A worker writes a redirected or tee'd stream to its file directly, so no output is lost if the agent dies. If
+//! standard error does not go to a file, the agent forwards it through a pipe and keeps its last lines for the failure
+//! report. If `LogsConfig::keeps_last_lines` is false, the worker inherits the agent's standard error instead.
 
 mod directory;
 mod last_lines;
@@ -34,7 +34,7 @@ use tail::{Console, Show, Source, Tail};
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The end of a message about output that can't be written to files.
-const PASSED_THROUGH: &str = "the workers keep running, and their output is passed through instead of stored";
+const TO_CONSOLE: &str = "the workers keep running, and output meant for the files goes to the console instead";
 
 /// The logs of a run, from its first start to its last.
 pub(crate) struct Logs {
@@ -97,7 +97,7 @@ impl Logs {
         let error = FirstError::default();
         let directory = match Directory::create(&config.logs.dir, &config.rendezvous.run_id) {
             Err(AgentError::File { doing, path, source }) if is_disk_full(&source) => {
-                error.report(format!("{}; {PASSED_THROUGH}", AgentError::File { doing, path, source }));
+                error.report(format!("{}; {TO_CONSOLE}", AgentError::File { doing, path, source }));
                 Directory::default()
             }
             created => created?,
@@ -164,11 +164,11 @@ impl Logs {
         self.directory.path().filter(|dir| self.stores_output() && is_full(dir))
     }
 
-    /// Creates directories and files for a start of all workers. If one of them can't be created, all output of this
-    /// start is passed through.
+    /// Creates directories and files for a start of all workers. If one of them can't be created, output meant for
+    /// files goes to the console in this start.
     pub(crate) fn start(&mut self, formation: &Formation) {
         self.start = self.create_files(formation).unwrap_or_else(|error| {
-            self.error.report(format!("{error}; {PASSED_THROUGH}"));
+            self.error.report(format!("{error}; {TO_CONSOLE}"));
             Start::default()
         });
         self.start.prefixes =
@@ -214,7 +214,7 @@ impl Logs {
     }
 
     /// Returns the streams of a worker. Called for each worker of a start once, in the order of local ranks. A stream
-    /// whose file can't be created is passed through.
+    /// whose file can't be created goes to the console.
     pub(crate) fn worker(&mut self, local_rank: u32) -> Result<WorkerLogs> {
         let dir = self.start.dir.as_ref().map(|dir| dir.join(local_rank.to_string()));
         let (redirects, tee) = (self.config.redirects.of(local_rank), self.config.tee.of(local_rank));
@@ -259,7 +259,7 @@ impl Logs {
         match create(&path) {
             Ok(file) => Some((file, path)),
             Err(error) => {
-                self.error.report(format!("{error}; {PASSED_THROUGH}"));
+                self.error.report(format!("{error}; {TO_CONSOLE}"));
                 None
             }
         }

@@ -12,8 +12,8 @@ use rallypoint_store::{PrefixStore, Store};
 use crate::announcements::{Announcement, listen};
 use crate::reports::read_reports;
 
-/// The bounds of the interval for polling the membership. A handler reads the state at most once per second, so a
-/// membership may be 1 s old.
+/// The bounds of the interval for polling the membership. Short intervals do not load the store, because a handler
+/// caches the state for up to 1 s.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 

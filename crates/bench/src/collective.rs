@@ -52,7 +52,7 @@ impl Collective {
         )
     }
 
-    /// Makes each client cancel its WAIT.
+    /// Makes each client cancel the WAIT in which it is blocked.
     pub(crate) fn cancel(clients: usize) -> Collective {
         let cancel = Rc::new(Exchange::new("cancel_wait").with_reply(Request::CancelWait, &Reply::Canceled));
         Collective::new(clients, Box::new(move |_, step, _| (step == 0).then(|| Rc::clone(&cancel))))

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The number of buckets for each doubling of the latency. With 64 buckets, adjacent buckets differ by at most 1.6 %.
 const BUCKETS_PER_DOUBLING: u64 = 64;
 
-/// Latencies, counted in buckets. The counts need a few KiB, whatever the number of measurements.
+/// Latencies, counted in buckets. The counts need at most 64 KiB, whatever the number of measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
     counts: Vec<u64>,

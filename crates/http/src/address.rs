@@ -15,7 +15,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
         (None, Some(port)) => Some((Ipv6Addr::UNSPECIFIED, port).into()),
         (None, None) => text.parse().ok(),
     };
-    address.ok_or_else(|| format!("{text:?} is neither PORT nor ADDRESS:PORT (example: 0.0.0.0:8080)"))
+    address.ok_or_else(|| format!("{text:?} is not PORT, :PORT or ADDRESS:PORT (example: 0.0.0.0:8080)"))
 }
 
 #[cfg(test)]

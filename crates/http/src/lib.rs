@@ -99,7 +99,7 @@ impl HealthServer {
     }
 }
 
-/// The source of snapshots. The lock ensures that only one request at a time takes a snapshot.
+/// The source of snapshots. The lock makes requests take snapshots one after the other.
 struct Source<F> {
     snapshot: F,
     lock: Mutex<()>,

@@ -48,7 +48,7 @@ fn limits() -> String {
     let table = table(["limit", "default", "meaning"], rows);
     format!(
         "Limits of a server. `rallypoint serve --limit NAME=VALUE` sets one. Some defaults are lower if memory is scarce;\n\
-         `rallypoint serve --list-limits` prints those of the machine.\n\n{table}"
+         `rallypoint serve --list-limits` prints the defaults on this machine.\n\n{table}"
     )
 }
 

@@ -288,7 +288,7 @@ fn wrong_usage_exits_with_2_and_names_valid_values() {
         (&["--limit", "handshake=soon"], "10s"),
         (&["--limit", "state_nodes=5"], "there is no limit"),
         (&["--health-check", "somewhere"], "0.0.0.0:8080"),
-        (&["--health-check", "70000"], "neither PORT nor ADDRESS:PORT"),
+        (&["--health-check", "70000"], "is not PORT, :PORT or ADDRESS:PORT"),
     ] {
         let output = run(args);
         let log = text(&output.stderr);

@@ -96,6 +96,7 @@ impl StaticRendezvousHandler {
         let timeout = get(parameters.get_as_int("timeout")).unwrap_or(DEFAULT_TIMEOUT_SECONDS);
         let world_size = parameters.max_nodes;
         match rank {
+            // Torch's message, word for word.
             None if parameters.get("rank").is_none() => errors.push(
                 "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request".to_owned(),
             ),
@@ -120,6 +121,7 @@ impl StaticRendezvousHandler {
         }
         let text = parameters.endpoint.trim();
         if text.is_empty() {
+            // Torch's message, word for word.
             errors.push(
                 "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request"
                     .to_owned(),
@@ -160,8 +162,8 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Returns another handle to the store of the rendezvous, or `None` before all nodes have joined. Blocks while
-    /// `next_rendezvous` is pending.
+    /// Returns another handle to the store of the rendezvous, or `None` until `next_rendezvous` has returned a round.
+    /// Blocks while a call of `next_rendezvous` is pending.
     pub fn store(&self) -> Option<TcpStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).as_deref().cloned()
     }
@@ -310,9 +312,12 @@ impl StaticRendezvousHandler {
         }
     }
 
-    /// Stores `claim` and the name of this node under `key`, unless the key exists. If another node has stored a
-    /// different claim, this node and the nodes that wait fail with `RendezvousError::Conflict`. Once all nodes have
-    /// joined, a different claim on a rank replaces the stored one instead.
+    /// Stores `claim` and the name of this node under `key`, unless the key exists. If the stored claim differs:
+    ///
+    /// - Before all nodes have joined, this node and every node that waits for the others to join fail with
+    ///   `RendezvousError::Conflict`.
+    /// - Afterwards, a claim on a rank replaces the stored claim, because a restarted node has a new nonce.
+    /// - Afterwards, a claim on the number of nodes fails with `Conflict`, on this node only.
     fn claim(
         &self,
         claims: &PrefixStore,
@@ -334,8 +339,8 @@ impl StaticRendezvousHandler {
         }
         let conflict = describe_conflict(stored_claim, by);
         match claims.check(&["met"]).map_err(|error| self.failed(error))? {
-            // All nodes have joined, so this node was restarted. It may replace the claim on its rank. If its number of
-            // nodes differs, only this node fails, because the other nodes have started.
+            // All nodes have joined, so this node probably was restarted. It may replace the claim on its rank. If its
+            // number of nodes differs, only this node fails, because the other nodes have started.
             true if key == WORLD_SIZE_KEY => Err(self.conflict(conflict)),
             true => claims.set(key, desired.as_bytes()).map_err(|error| self.failed(error)),
             false => {
@@ -423,9 +428,10 @@ impl RendezvousHandler for StaticRendezvousHandler {
         })
     }
 
-    /// Returns a membership that never changes and lists no nodes. If the store is unreachable, rank 0 was lost, and
-    /// this call fails. If a node had finished at the last check, an unreachable store is not an error: rank 0 exits
-    /// once all nodes have finished.
+    /// Returns round 0 without any nodes, or an empty membership before this node has joined.
+    ///
+    /// Fails if the store is unreachable, because rank 0 was then lost. If the last check found a finished node, an
+    /// unreachable store is not an error: all nodes may have finished since then, and rank 0 may have exited.
     fn membership(&self) -> Result<Membership> {
         let Some(store) = self.store() else { return Ok(Membership::default()) };
         let membership = Membership { round: Some(0), ..Membership::default() };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rallypoint_core::Limits;
 
+use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
 use crate::store_info::is_address;
 
@@ -169,6 +170,11 @@ impl RendezvousParameters {
     pub fn with_local_addr(mut self, local_addr: Option<String>) -> RendezvousParameters {
         self.local_addr = local_addr.filter(|addr| !addr.is_empty());
         self
+    }
+
+    /// Returns whether the port of the endpoint is 0. The system then chooses a port, which no other node knows.
+    pub fn has_private_port(&self) -> bool {
+        parse_rendezvous_endpoint(&self.endpoint, 1).is_ok_and(|endpoint| endpoint.port == 0)
     }
 
     /// Returns the option `key`, or `None` if it is not set.

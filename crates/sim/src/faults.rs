@@ -6,7 +6,7 @@ use std::time::Duration;
 use rallypoint_core::rendezvous::NodeDesc;
 
 use crate::check::Violation;
-use crate::node::{Behavior, Clocks, Context, Node, Stage};
+use crate::node::{Behavior, Clocks, Context, Node, Stage, TORCH_LOCAL_ID};
 use crate::ours::Ours;
 use crate::torch::Torch;
 use crate::world::{Event, World};
@@ -51,7 +51,7 @@ impl World {
         let clocks = Clocks { offset, drift: self.random.between(0, 20_001) as i64 - 10_000 };
         let host = format!("host{}", self.random.between(0, 4));
         let is_torch = self.config.torch_one_in > 0 && self.random.one_in(self.config.torch_one_in);
-        let me = NodeDesc::new(host, self.next_pid, 0);
+        let me = NodeDesc::new(host, self.next_pid, if is_torch { TORCH_LOCAL_ID } else { 0 });
         let node = Node {
             behavior: self.behavior(job, me.clone(), is_torch),
             me,

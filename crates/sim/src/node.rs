@@ -11,6 +11,9 @@ use rallypoint_core::rendezvous::{MonoTime, NodeDesc, Phase, State, WallTime};
 
 use crate::network::{Reply, Request};
 
+/// The local id of torch nodes. Nodes of ours have the local id 0.
+pub(crate) const TORCH_LOCAL_ID: i64 = 1;
+
 /// The current activity of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {

@@ -13,7 +13,7 @@ use rallypoint_core::rendezvous::{
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reports, Supervisor};
 
 use crate::network::{Key, Reply, Request};
-use crate::node::{Behavior, Command, Context, Report, Stage, Step};
+use crate::node::{Behavior, Command, Context, Report, Stage, Step, TORCH_LOCAL_ID};
 
 /// The behavior of a node of ours.
 #[derive(Debug)]
@@ -108,8 +108,10 @@ impl Ours {
         let deadline = self.pursuit.take().map_or(MonoTime::default(), |pursuit| pursuit.deadline());
         let report = match (end, context.stage) {
             (End::Reached { state, .. }, Stage::Joining) => {
+                // Our agents publish in the store of the round that they are not torch's.
+                let are_all_ours = state.participants.keys().all(|node| node.local_id != TORCH_LOCAL_ID);
                 let nodes = state.participants.keys().cloned().collect();
-                self.supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours: true });
+                self.supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours });
                 context.stage = Stage::Working { round: state.round };
                 let _ = self.carry_out_orders(context, now);
                 return (idle().0, Some(Report::Joined { state }));

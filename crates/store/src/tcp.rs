@@ -254,9 +254,9 @@ impl TcpStore {
     }
 
     /// Returns whether the server is standalone (`rallypoint serve`) instead of part of a node of a job. Returns
-    /// `false` if no operation has identified the server yet.
+    /// `false` if the server does not answer and no operation has identified it before.
     pub fn is_server_standalone(&self) -> bool {
-        self.client.server().has_capability("standalone")
+        self.server_identity().is_some() && self.client.server().has_capability("standalone")
     }
 
     /// Sends a PING to the server and returns how long the reply took.

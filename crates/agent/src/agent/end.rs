@@ -124,9 +124,8 @@ impl Agent {
             self.round_watch.as_ref().map(|watch| Arc::clone(&watch.announcements_store));
         self.round_watch = None;
         let nodes = round.as_ref().map_or(1, |round| round.world_size);
-        // With port 0, the system chose the port of the store. No other node knows it, so no other node is in the
-        // rendezvous.
-        let is_private = handler.hosts_store() && self.config.rendezvous.endpoint.ends_with(":0");
+        // No other node can be in such a rendezvous.
+        let is_private = handler.hosts_store() && self.config.rendezvous.has_private_port();
         // After a success, the last node to finish has closed the rendezvous. The host of the store exits last and
         // closes it again in case that failed.
         let is_closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();

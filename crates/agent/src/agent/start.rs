@@ -104,7 +104,7 @@ impl Agent {
         // Even a single node can be dropped, and a spare then replaces it. That is impossible only if no other node
         // knows the store, or in a static rendezvous.
         let rendezvous = &self.config.rendezvous;
-        let is_private = handler.hosts_store() && rendezvous.endpoint.ends_with(":0");
+        let is_private = handler.hosts_store() && rendezvous.has_private_port();
         let may_have_spares = rendezvous.backend != "static" && !is_private;
         if round.world_size > 1 || rendezvous.max_nodes > 1 || may_have_spares {
             let (sender, start) = (self.sender.clone(), self.starts);

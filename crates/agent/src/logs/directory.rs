@@ -41,7 +41,8 @@ impl Directory {
                 (dir.clone(), None)
             }
             LogDir::Temporary => {
-                // The outer process knows the name of this directory and removes it if it contains no files.
+                // The outer process (see `guard.rs`) knows the name of this directory and removes it if it contains no
+                // files.
                 let guarded = crate::guard::temporary_directory().filter(|dir| create_private(dir).is_ok());
                 let created = match guarded {
                     Some(dir) => dir.to_owned(),

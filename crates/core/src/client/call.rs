@@ -64,8 +64,8 @@ impl<I: Io> Client<I> {
             // If the connection was lost and the server refuses a new one, the server has exited and its keys are lost.
             // A wait for these keys would not end, so the call fails immediately.
             let fail_if_refused = waits && lost.is_some();
-            // A wait may open its connection within the grace after its deadline, because the server can still report
-            // which keys are present.
+            // A wait may still open its connection in the grace after its deadline. The server can then report which keys
+            // are present, for the timeout error.
             let connect_by = if waits && lost.is_none() { deadline.grace(now()) } else { deadline.clone() };
             let checked_out = self.checkout(&connect_by, fail_if_refused, &mut |_| {}).await;
             let mut connection = match (checked_out, lost.take()) {

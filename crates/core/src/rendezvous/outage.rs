@@ -10,7 +10,7 @@ use super::time::MonoTime;
 /// long as at the warning before.
 const FIRST_WARNING_GRACE: Duration = Duration::from_secs(5);
 
-/// The duration of an outage before a node that may host the store takes it over.
+/// The duration of an outage after which a node that may host the store takes over as its host.
 const HOST_GRACE: Duration = Duration::from_secs(5);
 
 /// How long a node tolerates a corrupt state, which another node may overwrite in the meantime.

@@ -48,7 +48,7 @@ pub(crate) fn turns(
         cuts,
         disconnects,
     });
-    // A turn in which the client only disconnects, so that a woken client may disconnect before its next request.
+    // A turn without requests that ends with a disconnect. So a woken client may disconnect before its next request.
     let disconnect = (0..SLOTS).prop_map(|slot| Turn {
         slot,
         operations: vec![],
@@ -64,7 +64,7 @@ pub(crate) fn turns(
 pub(crate) enum Split {
     /// In the pieces that [`Turn::cuts`] specifies.
     AsDrawn,
-    /// Each turn in one piece, without a partial request.
+    /// Each turn in one piece. A partial request arrives completely in the next turn of its client.
     Whole,
     /// Byte by byte.
     Bytewise,

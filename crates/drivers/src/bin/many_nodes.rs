@@ -109,8 +109,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 /// node's wake-up, sorted.
 fn measure_wakeups(handlers: &[Arc<DynamicRendezvousHandler>]) -> Vec<f64> {
     let Some((first, waiting_handlers)) = handlers.split_first() else { return vec![0.0] };
-    // A node polls instead of waiting for signals if its last round trip was slow, which is likely while all nodes join.
-    // An agent reads the membership before each wait, and so do these nodes. The pause lets the cached states expire.
+    // A handler whose last round trip took more than 50 ms sleeps instead of waiting for signals. After the join, most
+    // handlers are in that state. So wait until their cached states have expired, and then read each membership, as an
+    // agent does before each wait. That measures a new, short round trip.
     std::thread::sleep(Duration::from_secs(1));
     for handler in waiting_handlers {
         let _ = handler.membership();

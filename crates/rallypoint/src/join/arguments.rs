@@ -9,7 +9,7 @@ use rallypoint_rendezvous::{
 };
 
 use crate::exit_code;
-use crate::flags::FlagEnvironment;
+use crate::flags::{FlagEnvironment, FlagValue};
 use crate::log::LogArgs;
 
 const EXAMPLES: &str = "  \
@@ -77,7 +77,8 @@ impl JoinArgs {
         let text = |typed: &Option<String>, flag, default: &str| {
             environment.text(typed, flag).unwrap_or_else(|| default.into())
         };
-        let nnodes = text(&self.nnodes, "--nnodes", "1:1");
+        let nnodes = environment.flag(&self.nnodes, "--nnodes");
+        let nnodes = nnodes.unwrap_or(FlagValue { value: "1:1".into(), flag: "--nnodes", is_typed: false });
         let backend = text(&self.rdzv_backend, "--rdzv-backend", "c10d");
         let endpoint = text(&self.rdzv_endpoint, "--rdzv-endpoint", "");
         let run_id = text(&self.rdzv_id, "--rdzv-id", "none");
@@ -86,7 +87,11 @@ impl JoinArgs {
         let rank = environment.number_value(self.node_rank, "--node-rank", parse_rank).and_then(|rank| {
             match (backend.as_str(), rank) {
                 ("static", Some(rank)) => {
-                    config.insert("rank".into(), i64::try_from(rank.value).unwrap_or(i64::MAX).into());
+                    let value = i64::try_from(rank.value).unwrap_or(i64::MAX).into();
+                    let earlier = config.insert("rank".into(), value);
+                    if let Some(earlier) = earlier.filter(|text| text.to_string() != rank.value.to_string()) {
+                        rank.refuse(&format!("--rdzv-conf has rank={earlier}; use one of them"), warnings)?;
+                    }
                 }
                 (_, Some(rank)) => {
                     rank.refuse(
@@ -102,10 +107,14 @@ impl JoinArgs {
         if let Some(address) = local_addr.as_deref().filter(|address| is_remote_address(address)) {
             errors.push(format!("--local-addr {address}: this machine does not have that address"));
         }
-        let (min, max) = parse_nodes(&nnodes).unwrap_or_else(|text| {
+        let (min, max) = parse_nodes(&nnodes.value).unwrap_or_else(|text| {
             errors.push(text);
             (1, 1)
         });
+        if backend == "static" && min != max {
+            let why = format!("the static rendezvous has a fixed number of nodes; use --nnodes {max}, or the backend c10d");
+            errors.extend(nnodes.refuse(&why, warnings).err().map(|refusal| refusal.text));
+        }
         let new = |min, max| RendezvousParameters::new(&backend, &endpoint, &run_id, min, max);
         // If the numbers of nodes are wrong, the other arguments are checked with one node, so that their errors are
         // found, too.
@@ -220,6 +229,17 @@ mod tests {
             warnings.len() == 1 && warnings[0].starts_with("PET_NODE_RANK=1 has no effect"),
             "{warnings:?}"
         );
+    }
+
+    #[test]
+    fn flags_that_contradict_the_static_rendezvous_are_refused() {
+        let fixed = "--rdzv-backend static --rdzv-endpoint 127.0.0.1:29500";
+        let error = |more: &str| parameters(&format!("{fixed} {more}"), &[]).0.unwrap_err();
+        let text = error("--nnodes 2:4 --node-rank 0");
+        assert!(text.starts_with("--nnodes 2:4 can't be honored: the static rendezvous"), "{text}");
+        let text = error("--nnodes 2 --node-rank 0 --rdzv-conf rank=1");
+        assert!(text.starts_with("--node-rank 0 can't be honored: --rdzv-conf has rank=1"), "{text}");
+        parameters(&format!("{fixed} --nnodes 2 --node-rank 1 --rdzv-conf rank=1"), &[]).0.unwrap();
     }
 
     #[test]

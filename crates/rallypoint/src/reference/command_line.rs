@@ -77,7 +77,7 @@ fn names(arg: &Arg) -> String {
 /// Returns the help of a flag or argument, with its possible values, its default and its environment variable.
 fn description(command: &Command, arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-    // The first line of the help has no period, unless it is all of it.
+    // The source has no period after the first line of a help text. Add it if more text follows.
     let mut text = help.replacen("\n\n", ". ", 1).replace("\n\n", " ").replace('\n', " ");
     let mut add = |name: &str, values: Vec<String>| {
         if !values.is_empty() {

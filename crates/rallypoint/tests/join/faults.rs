@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::rendezvous::{NodeDesc, cell, pickle};
-use rallypoint_store::{Limits, Store, TcpStore};
+use rallypoint_store::{Limits, Listen, ServerOptions, Store, TcpStore, TcpStoreServer};
 use rallypoint_testkit::{eventually, reserve_port};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
@@ -28,6 +28,26 @@ fn a_waiting_node_takes_over_when_the_host_is_killed() {
     let others = [0, 1].map(|_| Node::at(port, "3", &[]));
     for node in others.iter().chain([&waiting]) {
         assert_eq!(node.joined()["world_size"], 3);
+    }
+}
+
+/// The node could take over, because its machine has the address of the endpoint. But then the server could not start
+/// again.
+#[test]
+fn a_waiting_node_does_not_take_over_from_a_standalone_server() {
+    let port = reserve_port();
+    let options = || ServerOptions::new(vec![Listen::at("127.0.0.1", port)]).is_standalone(true);
+    let server = TcpStoreServer::start(options()).unwrap();
+    let mut waiting = Node::at(port, "2", &["--rdzv-conf", "read_timeout=2"]);
+    waiting.wait_for_log("1 of at least 2 nodes have joined");
+    drop(server);
+    // A node that can take over does so after 5 s. The second warning is logged after 10 s.
+    waiting.wait_for_log("has not answered for");
+    waiting.wait_for_log("has not answered for 1");
+    let _server = TcpStoreServer::start(options()).unwrap();
+    let other = Node::at(port, "2", &[]);
+    for node in [&waiting, &other] {
+        assert_eq!(node.joined()["world_size"], 2);
     }
 }
 

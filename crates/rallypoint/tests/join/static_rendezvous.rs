@@ -49,7 +49,7 @@ fn assert_all_name(nodes: [Node; 3], both: [String; 2], what: &str) {
 }
 
 #[test]
-fn a_duplicate_node_rank_names_both_processes_on_every_node() {
+fn if_a_node_rank_is_given_twice_every_node_names_both_processes() {
     for duplicate in ["0", "1"] {
         let job = Job::new();
         let nodes = [
@@ -65,7 +65,7 @@ fn a_duplicate_node_rank_names_both_processes_on_every_node() {
 }
 
 #[test]
-fn different_numbers_of_nodes_name_both_processes_on_every_node() {
+fn if_the_numbers_of_nodes_differ_every_node_names_both_processes() {
     for differing in ["4", "5"] {
         let job = Job::new();
         let nodes = [

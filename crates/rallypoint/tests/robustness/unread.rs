@@ -1,4 +1,4 @@
-//! Row R05 in docs/internals/robustness.md: memory for replies that clients don't read while the store changes.
+//! Memory for replies that clients don't read while the store changes.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn unread_key_lists_delay_no_other_client() {
     });
     let growth = server.process().memory().saturating_sub(before);
     println!("{} lists of {keys} keys that are not read: {} MiB", slow_readers.len(), growth / MIB);
-    // The server encodes each list once. A list has about 7 MiB.
+    // Each client has a list of its own, because the keys change between the requests. A list has about 7 MiB.
     assert!(growth < slow_readers.len() * 12 * MIB, "{} lists, {growth} bytes", slow_readers.len());
     // A client that reads its list later gets the keys that were present at the time of its request.
     let Reply::Keys(listed) = slow_readers[0].reply(ReplyKind::Keys) else { panic!() };

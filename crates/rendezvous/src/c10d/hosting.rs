@@ -73,7 +73,8 @@ pub struct TcpC10dStore {
 /// Hosts the TCP store of a rendezvous or connects to it. The options are `is_host` and `read_timeout`.
 ///
 /// `observer` is notified when the store is reached and, until then, of the reason why it can't be reached. Without an
-/// observer, that reason is logged, and the host logs that it hosts the store. `cancellation` ends this call and later calls to the store early.
+/// observer, that reason is logged, and the host logs that it hosts the store. `cancellation` ends this call and later
+/// calls to the store early.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
 //! Resolves names in the background, because a name server may be slow. A node that joins waits at most 200 ms for new
-//! names. Up to 8 threads resolve thousands of names. They stop 5 min after the first lookup.
+//! names. Up to 8 threads resolve all names. No lookup starts later than 5 min after the first one.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -12,9 +12,10 @@ use crate::machine::addresses;
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
 /// The largest number of threads that resolve names.
 const MAX_THREADS: usize = 8;
-/// The interval after which a name without addresses is looked up again. Its machine may start later.
+/// The interval after which a name without addresses is looked up again. It may get an address when its machine starts.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// Names are resolved until this time has passed since the first lookup. Lookups that are pending then are ignored.
+/// The time after the first lookup during which further lookups start. Names that are still in the queue then are never
+/// resolved.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A cache of resolved names.

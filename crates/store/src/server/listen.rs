@@ -121,7 +121,7 @@ fn prepare(listener: std::net::TcpListener, limits: &Limits) -> Result<TcpListen
             socket.set_send_buffer_size(limits.socket_bytes / 2)?;
         }
         socket.set_tcp_nodelay(true)?;
-        // The accepted connections inherit this option. The client sets it for the same reason (`tcp/sockets`).
+        // Retransmit small messages at a constant interval, as the client does (`tcp/sockets`).
         let _ = socket.set_tcp_thin_linear_timeouts(true);
         socket.set_tcp_user_timeout(Some(limits.user_timeout))?;
         socket.set_tcp_keepalive(

@@ -31,16 +31,16 @@ pub(super) fn budget() -> usize {
     static BUDGET: AtomicUsize = AtomicUsize::new(0);
     if BUDGET.load(Ordering::Relaxed) == 0 {
         let budget = usize::try_from(budget_share(available_bytes())).unwrap_or(usize::MAX);
-        // If several threads compute the budget, the first result is used. A mutex could stay locked forever in a
-        // forked child.
+        // If several threads compute the budget, the first result is used. There is no lock, because a lock that
+        // another thread holds during a fork would stay locked in the child.
         let _ = BUDGET.compare_exchange(0, budget, Ordering::Relaxed, Ordering::Relaxed);
     }
     BUDGET.load(Ordering::Relaxed)
 }
 
 /// Returns 7/10 of the available memory, but at least [`MIN_BUDGET_BYTES`]. The other 3/10 are for memory that the
-/// server does not count. A process that uses less than a third of its limit before the server starts then stays below
-/// 4/5 of the limit.
+/// server does not count. The available memory is the limit minus the memory in use. If less than 1/3 of the limit was
+/// in use before, that memory and a full budget together are less than 4/5 of the limit.
 fn budget_share(available: u64) -> u64 {
     (available / 10 * 7).max(MIN_BUDGET_BYTES)
 }

@@ -59,8 +59,9 @@ impl Io for Sockets {
             return Err(ConnectionFault::Refused);
         }
         socket.set_nodelay(true).map_err(|error| ConnectionFault::from(&error))?;
-        // Retransmit small messages at a constant interval. With exponential backoff and a round trip of 0.3 s, five
-        // lost packets in a row delay a call by 45 s. An error is ignored, because only Linux has this option.
+        // Retransmit small messages at a constant interval. With exponential backoff, five lost packets in a row have
+        // delayed a call by 45 s on a link with a round trip of 0.3 s. An error is ignored, because only Linux has this
+        // option.
         let _ = SockRef::from(&socket).set_tcp_thin_linear_timeouts(true);
         // An error is ignored: without keep-alive, the client only detects a dead peer later.
         let _ = SockRef::from(&socket).set_tcp_keepalive(
@@ -95,7 +96,7 @@ impl Io for Sockets {
         let start = now();
         let mut spin = stream.is_fast.then(Spin::start).flatten();
         if spin.is_none() {
-            // The request was just sent, so a read would almost certainly return no bytes.
+            // A thread that does not spin waits first, because the reply has rarely arrived by now.
             wait_until(&stream.socket, PollFlags::IN, deadline)?;
         }
         loop {

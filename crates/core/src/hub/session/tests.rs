@@ -183,7 +183,7 @@ fn buffered_bytes_counts_incomplete_and_deferred_requests() {
 }
 
 #[test]
-fn deferred_requests_count_with_their_overhead() {
+fn buffered_bytes_includes_the_overhead_of_deferred_requests() {
     let mut session = validated();
     ops(&mut session, &[NUM_KEYS; 1000], true);
     assert!(session.buffered_bytes() > 1000 * size_of::<Bytes>());

@@ -1,4 +1,5 @@
-//! Tests of the encoded requests, which must equal the bytes of torch, and of which decoded values are copied.
+//! Tests that requests are encoded to the same bytes as in torch, and that storing a decoded value copies only a small
+//! value.
 
 use super::*;
 use crate::wire::{KeyList, MAGIC, PairList, Payload, RequestDecoder};

@@ -13,7 +13,7 @@ class RendezvousError(Exception):
     """The base class of the exceptions of a rendezvous."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Pickle by the public class: the class that also derives from torch's cannot be imported by name.
+        # Pickle as the public class, because the class that also derives from torch's cannot be imported by name.
         public = next(base for base in type(self).__mro__ if "_derives_from_torch" not in vars(base))
         return public, self.args
 
