@@ -9,7 +9,7 @@ class Workload:
     group: str
     """The table that the workload belongs to."""
     target: float | None
-    """The required ratio of our throughput to torch's. If it is None, `limit` and `p99` are not checked either."""
+    """The required ratio of our throughput to torch's, or None if no ratio is required."""
     in_flight: int = 1
     limit: float | None = None
     """The required ratio of our throughput to that of the limit server, or None if the limit server is not measured."""

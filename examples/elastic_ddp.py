@@ -1,4 +1,4 @@
-"""Elastic training with torch on CPUs, which continues when workers or nodes are killed.
+"""Elastic training with torch on CPUs. The training continues when workers or nodes are killed.
 
 On one machine, with three restarts:
 

@@ -91,7 +91,7 @@ def test_our_list_keys_omits_the_files_own_key(open_store):
     torch.set("a", "1")
     ours.set("b", "2")
     assert ours.list_keys() == ["a", "b"]
-    # Torch also lists its reference count, without the first letter.
+    # Torch also lists the key of the reference count, `refcount/`, without its first letter.
     assert sorted(torch.list_keys()) == ["a", "b", "efcount/"]
 
 

@@ -51,7 +51,7 @@ def test_our_client_runs_every_operation_of_an_old_server(server, our_client):
     # Our client has stored no key of its own.
     assert our_client.num_keys() == before + 5
     assert our_client.delete_key("a") and not our_client.delete_key("a")
-    # After a timeout of 10 s, the server has 400 ms to report which keys are present, even on a busy machine.
+    # After a timeout of 10 s, our client waits another 400 ms for the list of present keys: enough even on a busy machine.
     with pytest.raises(OurError, match="missing absent"):
         our_client.wait(["k", "absent"], 10_000)
     our_client.clone()

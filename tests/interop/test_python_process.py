@@ -140,7 +140,7 @@ FORK = """
         for store in (server, client, part, file):
             assert store.get("k") == b"v", store
             store.add("children", 1)
-            # A PrefixStore has the timeout of its store, which this loop has already changed.
+            # `part` has the timeout of `client`, which this loop has already changed.
             assert store.timeout == {part: timedelta(seconds=20), file: timedelta(seconds=300)}.get(store, LONG)
             store.set_timeout(timedelta(seconds=20))
             assert store.timeout == timedelta(seconds=20)

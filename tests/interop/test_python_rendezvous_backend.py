@@ -227,7 +227,8 @@ def test_a_file_that_cannot_be_created_raises_a_rendezvous_error(lib, monkeypatc
 @pytest.mark.parametrize("is_host", [False, None])
 def test_a_store_without_a_host_raises_a_connection_error(lib, is_host):
     with lib.ports.get_socket_with_port() as bound:
-        # The socket is bound but does not listen: no server replies, and no other process can host the store there.
+        # The socket is bound but does not listen: no server replies, and neither `create_backend` nor another process can
+        # host the store there.
         endpoint = f"localhost:{bound.getsockname()[1]}"
         options = {} if is_host is None else {"is_host": is_host}
         with pytest.raises(lib.api.RendezvousConnectionError) as error:

@@ -61,7 +61,7 @@ def test_a_key_and_a_queue_can_have_the_same_name(harness):
     harness.call(store.compare_set, "q", "value+", "new")
     harness.call(store.queue_pop, "q")
     harness.call(store.check, ["q"])
-    # The wait ends because the key exists, but the queue is empty.
+    # The wait of `queue_pop` ends because the key exists, but the queue is empty.
     harness.call(store.queue_pop, "q")
     harness.call(store.queue_pop, "q", block=False)
     harness.call(store.delete_key, "q")

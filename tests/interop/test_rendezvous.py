@@ -209,7 +209,7 @@ def test_a_node_that_leaves_does_not_close_the_rendezvous_and_the_others_rejoin(
 
 def test_nodes_of_both_kinds_join_through_one_file(tmp_path):
     path = str(tmp_path / "rendezvous")
-    # Depending on the umask, torch would create the file writable for other users, which our node refuses.
+    # The file has the mode that our node would give it. Torch would create it with 0644, which our node accepts, too.
     (tmp_path / "rendezvous").touch(mode=0o600)
     with (
         TorchNode(path, "job", (4, 4)) as first,

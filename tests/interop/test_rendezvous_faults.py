@@ -154,7 +154,7 @@ def file_store_with_state(value):
     """Creates a FileStore with `value` as the state. Yields its path and the options with which a node uses it."""
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory, "rendezvous")
-        # Depending on the umask, torch would create the file writable for other users, which our node refuses.
+        # The file has the mode that our node would give it. Torch would create it with 0644, which our node accepts, too.
         path.touch(mode=0o600)
         dist.FileStore(str(path)).set("torch.rendezvous.job", value)
         yield str(path), {"store_type": "file"}

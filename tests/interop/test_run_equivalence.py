@@ -1,5 +1,5 @@
 """The same scripts under `rallypoint run` and `torchrun`: environments of workers, logs, exit codes and failure reports
-must be equal. Each test names the differences that are on purpose."""
+must be equal. Comments name the differences that are on purpose."""
 
 import json
 import re
@@ -266,7 +266,7 @@ def test_invalid_input_and_help_have_the_same_exit_code_and_ours_starts_no_worke
 def run_path(directory, *args):
     """Runs both launchers with --run-path.
 
-    Torch's launcher forks its worker, which saves an import of torch. Ours always spawns it.
+    Torch's launcher forks its worker, which saves an import of torch. Our launcher always spawns its worker.
     """
     torchs = Run("torchrun", directory, "--start-method", "fork", "--run-path", *args)
     return [torchs, Run("rallypoint", directory, "--run-path", *args)]

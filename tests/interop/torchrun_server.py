@@ -1,7 +1,8 @@
-"""Runs torchrun many times with one import of torch: forks a process for each line of JSON on standard input.
+"""Runs torchrun many times with one import of torch: one run for each request, which is a line of JSON on standard input.
 
-The forked process calls torchrun's own `main`, as the console script does. A request has the arguments, the environment
-and the working directory of a run, and the paths of files for its output, its process id and its exit code.
+For each request, the server forks a supervisor, which forks the process that becomes torchrun. That process calls
+torchrun's own `main`, as the console script does. A request has the arguments, the environment and the working directory
+of a run, and the paths of files for its output, its process id and its exit code.
 """
 
 import json
@@ -35,7 +36,7 @@ def supervise(request):
 
 
 def serve():
-    """Forks a process for each request. Returns only in processes that become torchrun, and returns their request there."""
+    """Forks a supervisor for each request. Returns only in processes that become torchrun, each with its request."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     for line in sys.stdin:

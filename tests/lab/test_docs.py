@@ -1,7 +1,7 @@
 """Runs the code blocks of the READMEs and of docs/ that need several hosts, which have the comment `<!-- test: hosts -->`.
 
-The hosts have the names of the pages: `node0`, `node1` and so on are nodes, and `store` is a machine without workers. A command that
-launches a job runs on all nodes at the same time, with one worker per node instead of 8. There are as many nodes as the command
+The hosts have the names that the pages use: `node0`, `node1` and so on are nodes, and `store` is a machine without workers. A command
+that launches a job runs on all nodes at the same time, with one worker per node instead of 8. There are as many nodes as the command
 allows, so that the round doesn't wait for more of them. `train.py` and `./worker` print their rank and wait for the test. Each
 `rallypoint serve` runs on `store`. Each `rallypoint store` runs there as well, while the previous job of the page runs.
 """
@@ -45,7 +45,8 @@ ON_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spa
 def hosts_blocks():
     """Returns a parameter for each block that needs several hosts: the commands to run, of which the last ones are those of the block.
 
-    `rallypoint store` needs a running job, so the commands of a block that contains it start with those of the block before.
+    `rallypoint store` needs a running job, so the commands of a block that begins with it follow those of the previous `hosts` block
+    of the page.
     """
     pages = [ROOT / "README.md", *sorted(ROOT.glob("crates/*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     found = []

@@ -28,7 +28,7 @@ pub struct LaunchConfig {
     /// Interval for polling the membership of the rendezvous and for detecting workers in uninterruptible sleep. Worker
     /// exits are detected immediately.
     pub monitor_interval: Duration,
-    /// The numbers of the signals that stop the workers and end the job.
+    /// The numbers of the signals that stop the workers and end the run on this node.
     pub signals: Vec<i32>,
     /// How long each worker may take to exit before it is killed (`--shutdown-timeout`).
     pub shutdown_grace: Duration,

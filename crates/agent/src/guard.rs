@@ -57,8 +57,9 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 /// The agent's directory for temporary files, whose name the outer process knows. Set in the agent only.
 static TEMPORARY_DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Starts the agent and returns its exit code after it has exited. In the agent, returns `None`. `report` is called with
-/// errors, for example if the agent was killed. It must not panic, and its own errors must not change the exit code.
+/// Starts the agent and returns its exit code after it has exited. In the agent, returns `None`. `report` is called
+/// with errors, for example if the agent was killed. It must not panic, and its own errors must not change the exit
+/// code.
 ///
 /// The agent runs the same program with the same arguments, so it calls this function, too. Call it while the process
 /// has only one thread.

@@ -55,8 +55,8 @@ impl Joiner {
     ///
     /// # Errors
     ///
-    /// Fails if the rendezvous fails, or if [`give_up`](Joiner::give_up) was called. The node has then left the
-    /// rendezvous, except during an outage of the store.
+    /// Fails if the rendezvous or the assignment of ranks fails, or if [`give_up`](Joiner::give_up) was called. The
+    /// node has then left the rendezvous, except during an outage of the store.
     pub(crate) fn join(&self, restarts: u32) -> Result<Formation> {
         let handler = match self.handler.get() {
             Some(handler) => handler,

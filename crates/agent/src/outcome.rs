@@ -56,8 +56,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the exit code: 0 after a success or on a node that was a spare when the job ended, else 1, as with
-    /// torchrun.
+    /// Returns the exit code: 0 after a success, or if the job ended while this node was a spare or had no workers.
+    /// Else 1, as with torchrun.
     ///
     /// A signal before the first start of the workers would have killed torchrun. After such a signal, the exit code is
     /// 128 plus the number of the signal, as in a shell.

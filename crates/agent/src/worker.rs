@@ -88,8 +88,8 @@ pub(crate) fn command_line(config: &LaunchConfig, local_rank: u32) -> Result<(Os
 ///
 /// # Errors
 ///
-/// Fails with [`AgentError::Config`](crate::AgentError::Config) if a device or `numactl` is missing, and with `File` if
-/// the topology of the machine can't be read.
+/// Fails with [`AgentError::Config`](crate::AgentError::Config) if a device or `numactl` is missing, with `File` if the
+/// topology of the machine can't be read, and with `System` if the processors that this process may use can't be read.
 pub fn check_workers(config: &LaunchConfig) -> Result<Vec<OsString>> {
     let agent_variable = |name: &str| std::env::var_os(name);
     let check = |local_rank: u32| {

@@ -28,7 +28,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Connects to the first address of the host that replies to the handshake as a store does.
+    /// Connects to the host's first address that replies to the handshake as a store does.
     pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Control, BenchError> {
         let started = Instant::now();
         let addresses = endpoint.resolve_within(timeout)?;

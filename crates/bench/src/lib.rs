@@ -1,5 +1,8 @@
 //! Measures the throughput and latencies of any TCPStore server.
 //!
+//! In a steady workload, each connection repeats its requests until the workload ends. In a collective workload, many
+//! clients run the same steps once.
+//!
 //! ```no_run
 //! use std::sync::Arc;
 //! use std::sync::atomic::AtomicBool;

@@ -71,7 +71,7 @@ const MAX_KEYS: usize = 131_072;
 const MAX_VALUE_BYTES: usize = 8 << 20;
 
 impl Workload {
-    /// Returns whether the workload has a size. A connection sends the requests of such a workload one at a time.
+    /// Returns whether the workload has a size. `rallypoint bench` runs such a workload with one request in flight.
     pub fn has_size(self) -> bool {
         self.size.is_some()
     }

@@ -640,7 +640,8 @@ impl<L: EffectLog> Hub<L> {
         self.close_for(index, CloseReason::TooMuchInput { total, limit, buffered });
     }
 
-    /// Counts the memory of a connection's unsent replies. Closes a connection if the total exceeds `output_total`.
+    /// Counts the memory of a connection's unsent replies. If the total exceeds `output_total`, closes the connection
+    /// that `close_oldest_output` selects.
     fn count_output(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let output_bytes = if connection.outbox.unsent() > 0 { connection.outbox.memory_bytes() } else { 0 };

@@ -10,7 +10,7 @@
 //! | [`store`] | The store engine: requests → effects and replies, in one total order. |
 //! | [`hub`] | A complete store server: connections, turns, limits and deadlines around the engine. |
 //! | [`client`] | A store client: retries, deadlines, cancellation and the identity of the server. |
-//! | [`rendezvous`] | The state that the nodes of a rendezvous share, and its codec. |
+//! | [`rendezvous`] | The dynamic rendezvous: the shared state and its codec, and what one node does next. |
 //! | [`supervise`] | The supervisor: worker exits and cluster membership → orders for the agent. |
 //! | [`record`] | The records of a FileStore's file. |
 //! | [`number`] | The parser of decimal numbers in stored values. |

@@ -54,7 +54,7 @@ impl Value {
     pub(crate) fn append(&mut self, more: &[u8]) {
         let mut bytes = match &mut self.0 {
             Repr::Owned(owned) => owned.to_vec(),
-            // `make_mut` copies no bytes. `Vec::from` copies them only if a clone or another slice of the frame exists.
+            // `make_mut` copies no bytes. `Vec::from` allocates only if a clone or another slice of the frame exists.
             Repr::Shared(shared) => Vec::from(std::mem::take(Arc::make_mut(shared))),
         };
         let len = bytes.len() + more.len();

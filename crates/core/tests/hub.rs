@@ -511,7 +511,7 @@ fn exchange_once(net: &mut Loopback, requests: &[Request<'_>]) {
     net.fail(id);
 }
 
-/// Removes all events, and returns the run ids and the numbers of keys of expired jobs.
+/// Removes all events, and returns the run ids of expired jobs and the numbers of their deleted keys and queue items.
 fn expired(net: &mut Loopback) -> Vec<(String, usize)> {
     let events = std::mem::take(&mut net.events).into_iter();
     let job = |event| if let Event::Expired(job) = event { Some(job) } else { None };

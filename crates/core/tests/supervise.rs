@@ -124,7 +124,7 @@ struct World {
     /// the restart budget.
     excused: u32,
     checks_peers: bool,
-    /// The number of the first node of the last round.
+    /// The number of the first node of the most recent round, or 3 before the first round.
     first: i64,
     /// The worker whose failure was published last, and whether the failure was final.
     published: Option<(LocalRank, bool)>,

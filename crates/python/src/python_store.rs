@@ -23,7 +23,8 @@ pub(crate) struct PythonStore {
     object: Py<PyAny>,
     /// The timeout of the calls through this handle. `None` means the object's own timeout.
     timeout: Option<Timeout>,
-    /// Whether to use the fallbacks even for methods that the object defines itself.
+    /// Whether to run the fallback of each optional method (`append`, `multi_get`, `multi_set`), even if the object
+    /// defines that method itself.
     fallbacks_only: bool,
 }
 

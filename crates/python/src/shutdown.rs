@@ -1,8 +1,8 @@
 //! Calls into Python while the interpreter exits.
 //!
 //! If a thread waits for the GIL during finalization, the interpreter unwinds the thread in the middle of Rust code,
-//! which aborts the process. So calls into Python from threads other than the main thread are counted. At exit, a hook
-//! waits for the calls in flight, and no further call starts.
+//! which aborts the process. So calls to stores written in Python are counted, except on the main thread. At exit, a
+//! hook waits up to 500 ms for the calls in flight, and no further call starts.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::calls::is_main_thread;
 
 /// Whether the interpreter has begun to exit.
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
-/// The number of calls into Python in flight on threads other than the main thread.
+/// The number of calls in flight to stores written in Python, on threads other than the main thread.
 static CALLS_IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
 /// How long the exit of the interpreter waits for the calls in flight.

@@ -5,7 +5,7 @@ use crate::exit_code;
 /// An error that a command finds before it starts any process.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// The exit code with which torchrun reports the same error.
+    /// The exit code. If torchrun reports the same error, its exit code is the same.
     pub(crate) code: u8,
     pub(crate) text: String,
     pub(crate) hint: Option<String>,

@@ -288,8 +288,8 @@ fn wait_for_end(mut signals: Signals, is_running: impl Fn() -> bool) -> End {
 /// allocator is already tuned or is not glibc's.
 ///
 /// - Allocations of 1 MiB and more are returned to the system when they are freed.
-/// - Up to 4 MiB of free memory at the end of the heap are kept, because returning and clearing pages for each batch
-///   of replies would take 5 % of the time of a SET.
+/// - Up to 4 MiB of free memory at the end of the heap are kept, because returning these pages and clearing new ones
+///   would take 5 % of the time of a SET.
 /// - Memory is allocated in huge pages where the system allows it.
 /// - Under `RLIMIT_AS`, all threads share one arena, because each further arena reserves 64 MiB of address space.
 ///

@@ -25,8 +25,8 @@ pub struct Written {
 
 /// A backend of the dynamic rendezvous.
 ///
-/// Only the first three methods are required. With the default implementations of the other methods, nodes join one by one and
-/// poll the state once per second, as torch's nodes do.
+/// Only the first three methods are required. With the default implementations of the other methods, nodes join one by
+/// one and poll the state once per second, as torch's nodes do.
 pub trait RendezvousBackend: Send + Sync {
     /// Returns the name of the backend.
     fn name(&self) -> &str;
@@ -38,7 +38,8 @@ pub trait RendezvousBackend: Send + Sync {
     /// Fails if the store can't be used, or if the value is not a state.
     fn state(&self) -> Result<Option<(Vec<u8>, Token)>>;
 
-    /// Stores `state` if `token` is still current. Returns whether it was, and the bytes that are stored afterwards.
+    /// Stores `state` if `token` is still current. Returns whether `state` was stored, and the bytes that are stored
+    /// afterwards.
     ///
     /// # Errors
     ///

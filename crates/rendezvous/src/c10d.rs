@@ -1,4 +1,5 @@
-//! The `c10d` backend: stores the shared state under one key of a store, which one of the nodes hosts.
+//! The `c10d` backend: stores the shared state under one key of a store. One of the nodes hosts the store, unless the
+//! store is a file or has a standalone server.
 
 mod announcements;
 mod hosting;
@@ -113,8 +114,8 @@ impl C10dBackend {
     /// Removes the keys of all rounds up to `last` while `should_continue` returns true. Returns whether all of them
     /// are removed.
     ///
-    /// If the store can't list its keys, only the keys of one round are removed: `last`, or round 0 if `last` is
-    /// `u64::MAX`.
+    /// If the store can't list its keys, this function removes and reports on only the keys of one round: `last`, or
+    /// round 0 if `last` is `u64::MAX`.
     fn remove_round_keys(&self, last: u64, should_continue: impl Fn() -> bool) -> bool {
         let keys = match self.store.list_keys() {
             Ok(mut keys) => {

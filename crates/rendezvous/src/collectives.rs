@@ -19,8 +19,8 @@ pub(crate) const LAST_MEMBER_VALUE: &[u8] = b"<val_ignored>";
 ///
 /// # Errors
 ///
-/// Fails with `StoreError::InvalidArgument` if `rank` is not below `world_size`, and with a timeout that names the
-/// missing ranks.
+/// Fails with `StoreError::InvalidArgument` if `rank` is not below `world_size`. Fails with a timeout that names the
+/// missing ranks if their values do not arrive in time.
 pub fn synchronize(
     store: &dyn Store,
     data: &[u8],
@@ -41,8 +41,8 @@ pub fn synchronize(
 ///
 /// # Errors
 ///
-/// Fails with `StoreError::InvalidArgument` if `rank` is not below `world_size`, and with a timeout that names the
-/// missing ranks.
+/// Fails with `StoreError::InvalidArgument` if `rank` is not below `world_size`. Fails with a timeout that names the
+/// missing ranks if their values do not arrive in time.
 pub fn get_all(
     store: &dyn Store,
     rank: u64,
@@ -108,8 +108,8 @@ impl<'a> Barrier<'a> {
 ///
 /// # Errors
 ///
-/// Fails with `StoreError::InvalidArgument` if the rank is not below the world size, and with a timeout. With a rank,
-/// the timeout names the missing ranks.
+/// Fails with `StoreError::InvalidArgument` if the rank is not below the world size, and with a timeout if not all
+/// callers arrive in time. With a rank, the timeout names the missing ranks.
 pub fn barrier(store: &dyn Store, barrier: &Barrier<'_>) -> Result<()> {
     let Barrier { prefix, world_size, timeout, rank, trace_timeout } = *barrier;
     check_rank(rank.unwrap_or(0), world_size, prefix)?;

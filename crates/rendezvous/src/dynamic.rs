@@ -188,7 +188,8 @@ impl DynamicRendezvousHandler {
         &self.driver.settings
     }
 
-    /// Stops the heartbeats of this node until it joins another round. The other nodes then remove it as dead.
+    /// Stops the heartbeats of this node until it joins another round. Without heartbeats, the other nodes remove this
+    /// node as dead.
     pub fn stop_heartbeats(&self) {
         drop(self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -217,7 +218,7 @@ impl DynamicRendezvousHandler {
             }
             End::Failed(Reason::SpareNotNeeded) => RendezvousError::GracefulExit { run_id },
             End::Failed(reason) => {
-                // `participants` contains the nodes of the state before this node withdrew from it.
+                // `participants` contains the participants of the round before this node withdrew.
                 let missing = match &reason {
                     Reason::JoinTimeout { participants, .. } | Reason::NoNextRound { participants, .. } => {
                         self.driver.expected_hosts.missing(participants.iter())
@@ -259,7 +260,7 @@ impl DynamicRendezvousHandler {
         let use_agent_store = DynamicRendezvousHandler::use_agent_store();
         let Some(bootstrap_store_info) = bootstrap.build(&new_round, rank, use_agent_store)? else {
             // Torch's rank 0 publishes the address in its first round only, so this node can't get the address. Rank 0
-            // is no longer in the rendezvous, so if this node joined the next round, it would train alone.
+            // is no longer in the rendezvous, so if this node joined the next round, it could train alone.
             if self.driver.has_lost_torch_rank_0(state.round, &participants[0]) {
                 let (run_id, rank_0) = (run_id.into(), describe_node(&participants[0]));
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });

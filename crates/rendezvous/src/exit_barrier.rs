@@ -69,7 +69,7 @@ impl ExitBarrier {
         ExitBarrier { store, rank: round.rank, world_size, outage_timeout }
     }
 
-    /// Returns a copy of this barrier whose calls to the store have this timeout.
+    /// Returns a copy of this barrier with this timeout for each call to the store and for an outage of the store.
     pub fn with_timeout(&self, timeout: Duration) -> ExitBarrier {
         let store = Arc::from(self.store.with_timeout(Some(timeout)));
         ExitBarrier { store, outage_timeout: timeout, ..*self }
@@ -157,7 +157,7 @@ impl ExitBarrier {
         }
     }
 
-    /// Reports and counts that this node has ended. Returns whether it is the last node.
+    /// Reports that this node has ended, and counts this node. Returns whether it is the last node.
     ///
     /// `reported_to` is the generation of the store that has the report.
     fn report_and_count(

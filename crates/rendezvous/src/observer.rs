@@ -128,7 +128,7 @@ pub trait Observer: Send + Sync {
     }
 
     /// Called when the node of a dynamic rendezvous has reached its TCP store. `is_host` is whether the node hosts the
-    /// store itself.
+    /// store itself. Not called for an endpoint with port 0.
     fn connected(&self, endpoint: &Endpoint, is_host: bool) {
         let _ = (endpoint, is_host);
     }

@@ -28,8 +28,8 @@ pub struct Config {
     pub lost_one_in: u64,
     /// The average time between two faults, in milliseconds. 0 means no faults.
     pub fault_interval_ms: u64,
-    /// Whether the only faults of nodes are new nodes and nodes that leave, if possible while they join and are in no
-    /// list.
+    /// Whether the only faults of nodes are that new nodes start and that nodes leave. If possible, a node leaves while
+    /// it joins and is in no list.
     pub churn: bool,
     /// The maximum error of a wall clock when its node starts, in seconds. A fault may change the error.
     pub max_skew_s: u64,
@@ -116,7 +116,7 @@ impl Config {
         Config { outages_empty_store: random.one_in(2), ..config }
     }
 
-    /// Returns the configuration of a run without faults, in which `nodes` nodes join within 300 ms. The round needs
+    /// Returns the configuration of a run without faults, in which `nodes` nodes start within 300 ms. The round needs
     /// all of them.
     pub fn burst(seed: u64, nodes: u64) -> Config {
         Config {

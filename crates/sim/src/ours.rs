@@ -108,7 +108,7 @@ impl Ours {
         let deadline = self.pursuit.take().map_or(MonoTime::default(), |pursuit| pursuit.deadline());
         let report = match (end, context.stage) {
             (End::Reached { state, .. }, Stage::Joining) => {
-                // Our agents publish in the store of the round that they are not torch's.
+                // A real agent recognizes our agents by their keys in the store of the round.
                 let are_all_ours = state.participants.keys().all(|node| node.local_id != TORCH_LOCAL_ID);
                 let nodes = state.participants.keys().cloned().collect();
                 self.supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours });

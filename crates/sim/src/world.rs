@@ -384,8 +384,8 @@ impl World {
             }
             Some(Report::TimedOut { is_clean }) => {
                 self.summary.timeouts += 1;
-                // This node may have been one more than `max_nodes`. In that case a torch node was always waiting,
-                // which makes even a full round re-form. The other nodes get 60 s to form a stable round.
+                // Until this node gave up, the job may have had more than `max_nodes` nodes. In that case, torch nodes
+                // on the wait list made even a full round re-form. The other nodes get 60 s to form a stable round.
                 self.disturbed_at = Some(self.now);
                 self.check_timed_out(node, is_clean)
             }

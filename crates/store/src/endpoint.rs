@@ -29,7 +29,7 @@ impl Endpoint {
     }
 
     /// Returns the addresses to connect to, in the order of the resolver. For the empty host, these are the loopback
-    /// addresses. `None` means no timeout.
+    /// addresses. A `timeout` of `None` means no timeout.
     ///
     /// A host name is looked up on another thread, because the resolver may block for longer than `timeout`.
     ///

@@ -1,4 +1,5 @@
-//! A store in one file that several processes share, including torch's. `core::record` defines the format of the file.
+//! A store in one file that several processes share, including processes that use torch's `FileStore`. `core::record`
+//! defines the format of the file.
 //!
 //! There is no server that could wake a waiter, so an operation that waits polls the file.
 
@@ -159,7 +160,7 @@ impl Call<'_> {
 impl FileStore {
     /// Opens the store at `path` and creates the file if it does not exist.
     ///
-    /// With a number of workers, the last instance to close the file deletes it; see
+    /// With a number of workers, the last open instance may delete the file when it closes; see
     /// [`FileStoreOptions::num_workers`]. With `None` (torch's -1), the file is never deleted.
     ///
     /// # Errors
@@ -191,8 +192,8 @@ impl FileStore {
 
     /// Returns a store on the same file for a forked child of the process that opened it.
     ///
-    /// The new store is not counted in the file. It shares nothing with the original, whose locks may be held by
-    /// threads that do not exist in the child.
+    /// The new store is not counted in the file. It shares no mutex with the original, because a thread that does not
+    /// exist in the child may have locked that mutex.
     pub fn for_child(&self, timeout: Option<Duration>) -> FileStore {
         let Shared { options, file, .. } = &*self.shared;
         let shared = Shared { options: options.clone(), file: file.clone(), view: Mutex::default() };

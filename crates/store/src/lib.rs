@@ -9,7 +9,7 @@
 //! | [`TcpStore`] | the clients of one server ([`TcpStoreServer`], or torch's) | `TCPStore` |
 //! | [`FileStore`] | the processes that open one file | `FileStore` |
 //! | [`HashStore`] | the threads of one process | `HashStore` |
-//! | [`PrefixStore`] | the users of another store; it adds a prefix to every key | `PrefixStore` |
+//! | [`PrefixStore`] | the users of another store; a `PrefixStore` adds a prefix to every key | `PrefixStore` |
 //!
 //! In this example, `host` starts a server and `worker` connects to it. In a real job they are different processes, and
 //! each of them can use this crate or torch.

@@ -25,9 +25,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///
 /// # Errors
 ///
-/// All methods fail with [`StoreError::Call`] if the server or the store fails, and [`FileStore`](crate::FileStore)
-/// also with [`StoreError::File`] and [`StoreError::FileTimeout`]. A method that waits fails with [`Failure::Timeout`]
-/// in a [`StoreError::Call`] when its timeout passes.
+/// All methods fail with [`StoreError::Call`] if the server fails or the store refuses the operation. The methods of
+/// [`FileStore`](crate::FileStore) also fail with [`StoreError::File`] and [`StoreError::FileTimeout`]. A method that
+/// waits fails with [`Failure::Timeout`] in a [`StoreError::Call`] when its timeout passes.
 pub trait Store: Send + Sync {
     /// Stores `value` under `key` and replaces the previous value.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
@@ -57,7 +57,7 @@ pub trait Store: Send + Sync {
     /// Stores `desired` if the value of `key` is `expected`, or if the key is absent and `expected` is empty.
     ///
     /// Returns the value after the operation, as torch does. There is one exception: if the key is absent and
-    /// `expected` is not empty, it returns `expected` although nothing is stored.
+    /// `expected` is not empty, this method returns `expected` although nothing is stored.
     /// [`compare_exchange`](Store::compare_exchange) distinguishes these outcomes.
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         Ok(match self.compare_exchange(key, expected, desired)? {

@@ -100,7 +100,7 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// Sends bytes until the socket would block. Returns the number of bytes sent.
+    /// Sends bytes until the socket would block or all are sent. Returns the number of bytes sent.
     pub fn send_nonblocking(&mut self, bytes: &[u8]) -> usize {
         self.stream.set_nonblocking(true).unwrap();
         let mut sent = 0;

@@ -97,7 +97,7 @@ impl Agent {
         }
     }
 
-    /// Returns the failure that ended the job on another node, if that node has announced it.
+    /// Returns the failure on another node that ended the job, if that node has announced the failure.
     fn read_final_failure(&self, verdict: Verdict) -> Option<Failure> {
         let round_watch = self.round_watch.as_ref().filter(|_| verdict == Verdict::FailedElsewhere)?;
         announcements::final_failure(&*round_watch.announcements_store)
@@ -124,7 +124,7 @@ impl Agent {
             self.round_watch.as_ref().map(|watch| Arc::clone(&watch.announcements_store));
         self.round_watch = None;
         let nodes = round.as_ref().map_or(1, |round| round.world_size);
-        // No other node can be in such a rendezvous.
+        // No other node can join a rendezvous whose store is in this process, at a port that no other node knows.
         let is_private = handler.hosts_store() && self.config.rendezvous.has_private_port();
         // After a success, the last node to finish has closed the rendezvous. The host of the store exits last and
         // closes it again in case that failed.

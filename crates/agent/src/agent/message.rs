@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::formation::Formation;
 use crate::round_watch::Observation;
 
-/// A message to the loop. The `u32` in a message is `Agent::starts` from when its thread was started. The loop discards
-/// messages of earlier starts.
+/// A message to the loop. The `u32` in a message is the value of `Agent::starts` when the sending thread was started.
+/// The loop discards messages of earlier starts.
 pub(super) enum Message {
     /// This node knows the ranks of its workers, or joining has failed.
     Joined(Result<Arc<Formation>>),

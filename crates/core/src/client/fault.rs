@@ -16,7 +16,8 @@ pub enum Failure {
     NoReply,
     /// No connection could be opened. Contains each address with its last fault.
     Unreachable(Vec<(String, ConnectionFault)>),
-    /// The connection broke during a repeatable operation and could not be replaced. Contains the reason.
+    /// The connection broke and could not be replaced. The request was not sent, or may be repeated. Contains the
+    /// reason.
     ConnectionLost(String),
     /// The reply to a request that must not be repeated was lost, so the request may or may not have been carried out.
     /// Contains the reason why the reply was lost.

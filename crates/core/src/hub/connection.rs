@@ -47,8 +47,9 @@ pub(super) struct Connection {
 pub(super) struct Receiving {
     /// The number of this request among the requests of the connection that arrived in pieces.
     request: u64,
-    /// The last time at which [`READ_BYTES`] more had arrived, and the number of bytes by then. A few bytes per second
-    /// are no progress, so a slow upload can't block other uploads.
+    /// The time of the last progress, and the number of bytes that had arrived by then. Progress is the arrival of at
+    /// least [`READ_BYTES`] since the progress before it, so a peer that sends a few bytes per second can't block other
+    /// uploads.
     progress: (Duration, usize),
     /// The number of bytes that have arrived.
     pub(super) len: usize,

@@ -21,8 +21,8 @@ pub struct ServerStats {
     pub protocol_errors: u64,
     /// Connections closed because the engine refused a request.
     pub refusals: u64,
-    /// Connections closed because VALIDATE did not arrive in time, or because more connections than `stale_total` or
-    /// `stale_per_address` allows had waited for it for at least `stale_after`.
+    /// Connections closed because VALIDATE did not arrive within `handshake`, or as the oldest stale connections beyond
+    /// `stale_total` or `stale_per_address`.
     pub no_handshake: u64,
     /// Connections closed because a request arrived too slowly, or because buffered requests exceeded `input_total`.
     pub slow_input: u64,

@@ -133,7 +133,7 @@ fn join(state: &State, view: &View<'_>) -> (Decision, Reason) {
     let spare = state.redundancy_list.contains(me);
     if state.closed {
         let by = state.closed_by();
-        // The rendezvous may also be closed after a spare was needed and before it joined a round. This is not a
+        // A node that stopped being a spare may find the rendezvous closed before it has joined a round. This is not a
         // failure of the node, so the reason is the same as for a spare.
         let reason = if spare || view.was_spare { Reason::SpareNotNeeded } else { Reason::Closed { by } };
         return (Decision::Fail, reason);

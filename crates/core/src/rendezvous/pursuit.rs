@@ -27,11 +27,12 @@ pub struct Pursuit {
     /// The state that was read or written last.
     cell: Option<Cell>,
     reason: Reason,
-    /// Why the pursuit fails. This is set when the node decides to withdraw, and used when the withdrawal is written.
+    /// Why the join fails. The node sets this when it decides to withdraw for a reason that ends its join, and the
+    /// pursuit ends with it when the withdrawal is written.
     failure: Option<Reason>,
     /// The number of compare-and-sets that failed since the last one that succeeded.
     losses: u32,
-    /// A round, and how often this node has waited in it for nodes with earlier announcements.
+    /// A round, and the number of times this node has waited in it for nodes with earlier announcements.
     deferrals: (u64, u32),
     was_spare: bool,
     pending: Pending,
@@ -64,7 +65,7 @@ const MAX_BACKOFF_INTERVAL: Duration = Duration::from_millis(1024);
 const STAGGER_INTERVAL: Duration = Duration::from_millis(1);
 /// The maximum number of earlier announcements that delay a node.
 const MAX_STAGGERED: usize = 256;
-/// How often a node waits in one round for nodes with earlier announcements.
+/// The maximum number of times that a node waits in one round for nodes with earlier announcements.
 const MAX_DEFERRALS: u32 = 4;
 /// If the failed compare-and-set of a heartbeat took at least this long, the node retries without backoff. A node with
 /// such slow writes can write at most 16 times a second anyway.
@@ -325,7 +326,7 @@ impl Pursuit {
     ///
     /// The node with the first announcement admits all announced nodes, or moves them to the wait list. So when many
     /// nodes join or rejoin together, few of them have to write. A node that writes needs three calls: it reads the
-    /// state, reads the announcements, which took `took` here, and writes.
+    /// state, reads the announcements, and writes. `took` is how long this node took to read the announcements.
     fn stagger_delay(
         &mut self,
         me: &NodeDesc,

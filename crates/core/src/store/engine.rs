@@ -24,7 +24,7 @@ use crate::limits::Limits;
 use crate::value::Value;
 use crate::wire::{KeyList, Op, Reply, Request};
 
-/// The prefix of reserved keys. Torch's clients put `/` before every key, so they never use a reserved key.
+/// The prefix of reserved keys. Torch's clients put `/` before every user's key, so they never use a reserved key.
 pub const RESERVED_PREFIX: &[u8] = b"rallypoint/";
 /// The read-only key whose value is the identity of the server. NUM_KEYS and LIST_KEYS exclude it.
 pub const SERVER_KEY: &[u8] = b"rallypoint/server";

@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::value::Value;
 use crate::wire::Payload;
 
-/// The number of hash tables. With 4,000,000 keys, growing one table moves about 64,000 keys.
+/// The number of hash tables. With 4,000,000 keys, growing one table moves about 62,500 keys.
 const SHARDS: usize = 64;
 
 /// The approximate memory of an entry beyond the bytes of its key and value: its slot in a table that is two thirds

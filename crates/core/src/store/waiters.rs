@@ -133,7 +133,7 @@ impl Waiters {
     }
 
     /// Removes the oldest registration for `key` from the index. Returns it together with a clone of the index's own
-    /// key, because cloning a [`Key`] needs no allocation.
+    /// key, so that the caller can store the key in a latch without an allocation.
     pub(super) fn take_oldest(&mut self, key: &[u8]) -> Option<(Fulfilled, Key)> {
         let at = self.find(key)?;
         let awaited = &self.awaited[at as usize];

@@ -61,7 +61,7 @@ pub enum Event {
         /// Whether the join failed because the job ended while this node was a spare.
         is_spare: bool,
     },
-    /// A worker could not be started, and counts as exited. The agent has the error.
+    /// A worker was not started, and counts as exited. The agent has the error.
     NotStarted(LocalRank),
     /// A worker exited.
     Exited(LocalRank, Exit),
@@ -69,7 +69,7 @@ pub enum Event {
     AllProcessesExited,
     /// A worker has been in uninterruptible sleep for longer than the agent tolerates.
     Stuck,
-    /// The agent received a signal that stops this node.
+    /// The agent received a signal, which stops this node or is passed to workers that run in one round only.
     Signaled(Signal),
     /// All nodes of the round have reported the number of their workers. The listed nodes have at least one worker.
     WorkingNodes(Vec<NodeDesc>),

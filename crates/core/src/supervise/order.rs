@@ -13,8 +13,8 @@ pub enum Order {
     Join(Reason),
     /// Cancels the join. The agent still replies to the order `Join`.
     StopJoining,
-    /// Starts all workers, in the order of their local ranks. The agent reports each worker that can't be started with
-    /// `NotStarted`.
+    /// Starts the workers, in the order of their local ranks, up to the first one that can't be started. The agent
+    /// reports each worker that was not started with `NotStarted`.
     Start {
         /// The number of restarts after failures so far.
         restarts: u32,
@@ -38,9 +38,9 @@ pub enum Order {
     PublishNodeFailed,
     /// Leaves the rendezvous while the workers are being stopped.
     Leave,
-    /// Checks whether a lost node explains the failure of this worker, after which no restart is left. The agent
-    /// replies with `PeersAlive` when all nodes have reported that they are alive, or after a timeout. A membership
-    /// that arrives before this reply may show a lost node.
+    /// Checks whether a lost node explains the failure of this worker. No restart is left. The agent replies with
+    /// `PeersAlive` when all nodes have reported that they are alive, or after a timeout. A membership that arrives
+    /// before this reply may show a lost node.
     CheckPeers(LocalRank),
     /// Waits until all nodes have finished. The agent replies with `Finished` or `StoreLost`.
     Finish,

@@ -35,7 +35,7 @@ impl Reports {
 /// What a node has observed about the other nodes of its round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Peers {
-    /// When a lost node that had not finished was first observed, if the last observation showed one.
+    /// When lost nodes that had not finished were first observed. `None` if the last observation showed none.
     lost_since: Option<MonoTime>,
     /// The number of lost nodes at the last call of `Supervisor::report_lost`.
     pub(super) reported_lost: usize,
@@ -62,7 +62,7 @@ impl Peers {
             0 => self.confirm_lost(seen, lost, now),
             _ if seen.is_dropped => Some(Reason::Dropped),
             // All waiting nodes are nodes of this round that rejoin, so their workers have failed. Torch nodes do not
-            // publish that they restart. If all nodes were ours, the failed node would have published it.
+            // publish that they restart. If all nodes were ours, the failed node would have published its failure.
             _ if only_rejoining_nodes_wait(seen) && !are_all_ours => Some(Reason::PeerRestarts),
             _ if seen.is_round_over => Some(Reason::RoundOver),
             waiting => Some(Reason::NodesWaiting(waiting)),

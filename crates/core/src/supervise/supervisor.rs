@@ -20,7 +20,7 @@ pub struct Policy {
     pub max_restarts: u32,
     /// The time between the signal that stops a worker and SIGKILL.
     pub shutdown_grace: Duration,
-    /// The longest delay of a restart.
+    /// The longest delay of a restart after short runs.
     pub max_restart_backoff: Duration,
     /// Whether the job continues after a node is lost.
     pub is_elastic: bool,
@@ -78,9 +78,9 @@ pub struct Supervisor {
     waiting_is_reported: bool,
     /// When the workers were last started.
     started_at: MonoTime,
-    /// How many short runs the failure of a worker, on any node, has ended since the last run that was not short.
+    /// The number of short runs that ended because a worker of any node failed. A run that is not short resets it to 0.
     short_failures: u32,
-    /// How many short runs a change of membership has ended since the last run that was not short.
+    /// The number of short runs that ended because the membership changed. A run that is not short resets it to 0.
     short_rounds: u32,
     /// When all processes of the last run had exited, and how long the next join is delayed from then on.
     pause: Option<(MonoTime, Duration)>,
@@ -108,7 +108,7 @@ struct Round {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The node joins a round. If a signal stops the node, this is the signal, and the join is being canceled.
+    /// The node joins a round. The field is the signal that stops the node, if any. The join is then being canceled.
     Joining(Option<Signal>),
     Running,
     /// The workers of this node have finished. Those of other nodes may still run.
@@ -119,7 +119,7 @@ enum Phase {
     /// The workers are being stopped, or have exited and the next step is delayed.
     Stopping {
         then: AfterStop,
-        /// The number of signals that were sent to stop the node. The second signal makes the supervisor kill the workers.
+        /// The number of signals that were sent to stop the node. At the second one, the supervisor kills the workers.
         signals: u32,
     },
     Ended,
@@ -253,8 +253,8 @@ impl Supervisor {
         loop {
             if let Some(order) = self.orders.pop_front() {
                 if matches!(order, Order::Start { .. }) {
-                    // Until this order is returned, no worker has been started. A report that all processes have exited
-                    // concerned the run before.
+                    // Until this order is returned, no worker of the new run has been started. An earlier report that
+                    // all processes have exited concerned the previous run.
                     self.all_exited = false;
                     self.started_at = now;
                 }

@@ -41,7 +41,8 @@ impl Node {
         MonoTime::from_start(self.net.now())
     }
 
-    /// Sends one heartbeat as the keep-alive thread does. Returns whether the heartbeat was written.
+    /// Sends one heartbeat, as the keep-alive thread of `rallypoint-rendezvous` does. Returns whether the heartbeat was
+    /// written.
     fn send_heartbeat(&mut self) -> bool {
         let now = self.mono();
         let (mut pursuit, mut operation) = Pursuit::start(Goal::KeepAlive, &mut self.member, now);

@@ -216,7 +216,7 @@ proptest! {
         let [slow, fast] = [&windows[..], &[usize::MAX]].map(|windows| {
             let mut net = Loopback::new(HubOptions { limits: limits.clone(), ..HubOptions::default() }, ());
             let open = |net: &mut Loopback| {
-                // The connections come from loopback, whose violations are not counted.
+                // The connections come from the loopback address, whose violations are not counted.
                 let id = net.open_from("127.0.0.1:1000".parse().unwrap()).expect("a free slot");
                 net.send(id, &validate());
                 id

@@ -320,7 +320,7 @@ impl Model {
         arrived.sort();
         if arrived.len() as i64 == world_size {
             arrived.into_iter().for_each(|(_, slot)| self.release(slot));
-            // `serve` is already executing the requests of the last client to arrive, so its entry is removed.
+            // `serve` is already executing the requests of the last client to arrive, so remove it from `released`.
             self.released.pop_back();
         }
         Ok(vec![])

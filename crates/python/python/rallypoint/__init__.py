@@ -81,7 +81,7 @@ def _import_submodule(name):
         try:
             __import__(name)
         except (ModuleNotFoundError, SystemError) as error:
-            # A SystemError has no name. Python raises it if the extension module cannot be initialized.
+            # A SystemError has no attribute `name`. Python raises it if the extension module cannot be initialized.
             if getattr(error, "name", extension) != extension:
                 raise
             raise ImportError(_missing_extension(), name=extension) from error
@@ -89,8 +89,8 @@ def _import_submodule(name):
 
 
 def _missing_extension():
-    # Python ignores an extension module for another ABI. The exceptions are free-threaded CPython 3.13 and 3.14: they load an extension
-    # module for the stable ABI, and then fail to initialize it.
+    # Python ignores an extension module for another ABI. The exceptions are free-threaded CPython 3.13 and 3.14: they load an
+    # extension module for the stable ABI, and then fail to initialize it.
     threads = "free-threaded " if "t" in _sys.abiflags else ""
     python = f"{threads}{_sys.implementation.name} {_sys.version_info.major}.{_sys.version_info.minor}"
     return (

@@ -62,8 +62,8 @@ impl Agent {
 
     fn spawn(before: &[&str], arguments: &[&str], prepare: impl Fn(&mut Command)) -> Agent {
         let mark = format!("{:016x}", random());
-        // If the tests run in the background or under `nohup`, these signals are ignored, and child processes inherit
-        // that. `env` resets them.
+        // If the tests run in the background or under `nohup`, SIGINT and SIGQUIT or SIGHUP are ignored, and child
+        // processes inherit that. `env` resets all three.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,QUIT").args(before);
         command.args([env!("CARGO_BIN_EXE_rallypoint"), "run"]).args(arguments);

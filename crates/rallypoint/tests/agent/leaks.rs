@@ -58,7 +58,7 @@ fn killed_agents_leave_no_file_process_port_or_shared_memory() {
 }
 
 /// Returns the shared memory that is left: System V segments that one of `processes` created, and files in `/dev/shm`
-/// with our names.
+/// whose names contain `rallypoint` or `torchelastic`.
 fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
     // The fields of a line are key, id, permissions, size, and the process id of the creator.
     let is_of_job = |line: &&str| line.split_whitespace().nth(4).is_some_and(|pid| processes.contains(pid));
@@ -72,8 +72,8 @@ fn shared_memory(processes: &BTreeSet<String>) -> Vec<String> {
 /// Timeout for many restarts on a busy machine.
 const RESTARTS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The number of threads by which the last count may exceed the early one. The count varies by a few threads. A leak
-/// would add one thread for each restart.
+/// The number of threads that an agent may have more after the last restart than after an early one. The count varies
+/// by a few threads. A leak would add one thread for each restart.
 const MAX_MORE_THREADS: usize = 3;
 /// The same bound for open file descriptors. Each node's client keeps up to 8 idle connections to the store, and the
 /// host of the store has both ends of its own connections. On a busy machine, more connections are open at a time.

@@ -80,7 +80,8 @@ fn a_node_of_a_static_job_logs_what_it_waits_for() {
     }
 }
 
-/// A node with a wrong port at an address of its machine hosts a store of its own. Only these lines show that.
+/// If the endpoint of a node has an address of that node's machine but a wrong port, the node hosts a store of its own.
+/// Only the log lines that this test checks show that.
 #[test]
 fn each_node_logs_at_the_default_level_where_the_store_is_and_whether_it_hosts_it() {
     let port = Port::reserve();

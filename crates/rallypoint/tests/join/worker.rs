@@ -35,8 +35,8 @@ fn is_running(pid: &str) -> bool {
     Path::new("/proc").join(pid).join("cwd").exists()
 }
 
-/// The peer joins the next round while the command of this node still runs. Torch's agents do that when a worker fails.
-/// Neither node may wait for the other one until a timeout expires.
+/// The peer joins the next round while the command of the other node still runs. Torch's agents do that when a worker
+/// fails. Neither node may wait for the other one until a timeout expires.
 #[test]
 fn a_command_ends_when_other_nodes_reform_the_round_without_this_node() {
     let server = server();

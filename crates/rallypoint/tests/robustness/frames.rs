@@ -150,8 +150,8 @@ fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
     std::thread::sleep(Duration::from_millis(700));
     let start = Instant::now();
     client.send(&[&frame[1_500..], &frame[..10]].concat());
-    // The server must measure the rate of the second request from its own start and by its own bytes. The number of
-    // received bytes of the current request has fallen, from 1,500 of the first request to 10 of the second.
+    // The server must measure the rate of the second request from that request's start and by that request's bytes,
+    // although fewer bytes of it (10) have arrived than of the first request before the pause (1,500).
     while start.elapsed() < Duration::from_millis(950) {
         other.ping();
         let ended = client.has_ended();

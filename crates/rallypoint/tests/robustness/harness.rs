@@ -21,8 +21,8 @@ pub(crate) use server::Server;
 
 pub(crate) const KIB: usize = 1024;
 pub(crate) const MIB: usize = 1024 * KIB;
-/// Memory that glibc's allocator may keep after large requests. It returns an area to the system only when the area
-/// is completely free, so one small allocation can keep all of it.
+/// Memory that glibc's allocator may keep after large requests. The allocator returns an area to the system only when
+/// the area is completely free, so one small allocation can keep the whole area.
 pub(crate) const HEAP_BYTES: usize = 64 * MIB;
 
 /// Waits until no other test that calls this function runs, in this or in another process. Tests that need most of

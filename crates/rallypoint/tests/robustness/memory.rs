@@ -107,7 +107,7 @@ fn r05_a_client_that_reads_no_replies_is_closed_and_a_slow_reader_is_not() {
     }
     let start = Instant::now();
     let mut taken = 0;
-    // This client reads slowly, for longer than `output_stall`.
+    // `slow` reads slowly, for longer than `output_stall`. `stuck` reads nothing.
     while server.connections() > 1 {
         assert!(start.elapsed() < Duration::from_secs(10), "the stalled connection is not closed");
         taken += slow.bytes(256 * KIB).len();

@@ -209,8 +209,8 @@ fn store_limits() -> Limits {
     limits
 }
 
-/// Returns the name at which other nodes reach the host: the host in the endpoint, or `127.0.0.1` if that is
-/// `localhost`.
+/// Returns the name or address at which other nodes reach the machine of the store: the one in the endpoint, or
+/// `127.0.0.1` if that is `localhost`.
 fn advertised_host(endpoint: &Endpoint) -> String {
     if is_loopback(&endpoint.host) && endpoint.host.parse::<std::net::IpAddr>().is_err() {
         "127.0.0.1".into()

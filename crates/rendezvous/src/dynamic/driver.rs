@@ -131,7 +131,8 @@ impl Driver {
         cached.as_ref().map(|(_, state)| Arc::clone(state))
     }
 
-    /// Reads the state. If the store has lost the round that this node is in, returns that round instead.
+    /// Reads the state. If the store has lost the round that this node is in, returns the last state of that round
+    /// instead.
     pub(super) fn read_state(&self) -> Result<Arc<State>> {
         let timeout = self.member().call_timeout(self.now());
         let limited = self.backend.within(timeout);
@@ -141,7 +142,8 @@ impl Driver {
         Ok(member.current(state.as_ref()))
     }
 
-    /// Publishes the address of the workers' store again if this node is rank 0 and the store has lost it.
+    /// Publishes the address of the workers' store again if this node is rank 0 and the rendezvous store has lost the
+    /// address.
     pub(super) fn publish_again(&self) {
         let generation = self.store.generation();
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
@@ -409,7 +411,7 @@ impl Driver {
                     self.settings.store_outage_timeout.as_secs()
                 );
             }
-            // The message about the outage is a warning, too. A log with one of them has the other.
+            // The message about the outage is a warning, so this one is, too: every log contains both or neither.
             Notice::StoreAnswers { lasted } => {
                 let seconds = lasted.as_secs_f64();
                 tracing::warn!("The store of the rendezvous '{run_id}' answers again, after {seconds:.0} s.");
@@ -445,14 +447,14 @@ impl Driver {
         }
     }
 
-    /// Records that this node has joined a round of the store that it uses now.
+    /// Records that this node has joined a round, and the generation of the store that contains this round.
     pub(super) fn handle_joined(&self) {
         self.present_in.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         self.logged_drop.store(false, Ordering::Relaxed);
     }
 
-    /// Logs once per round why this node is no longer in it: the other nodes have dropped this one, or the store was
-    /// restarted and the state that other nodes wrote since never contained this node.
+    /// Logs once per round why this node is no longer in the round: the other nodes have dropped this node, or the
+    /// store was restarted and the state that other nodes wrote since never contained this node.
     pub(super) fn log_dropped(&self) {
         let is_lost = self.generation.load(Ordering::Relaxed) != self.present_in.load(Ordering::Relaxed);
         let reason = if is_lost { Reason::StateLost } else { Reason::Dropped };

@@ -14,7 +14,7 @@ use crate::nodes::{Job, assert_agree, join, join_all};
 /// Returns the error of a node that finds `value` as the state.
 fn join_error(value: &[u8]) -> String {
     let mut job = Job::new(1, 1);
-    // The node waits this long for the state to be repaired.
+    // The node waits until 5 s (`WITHDRAW_GRACE`) after this timeout for the state to be repaired.
     job.settings.join_timeout = Duration::from_millis(600);
     // The state is in a `HashStore`, because our server would refuse the value.
     let store: Arc<dyn Store> = Arc::new(HashStore::new());

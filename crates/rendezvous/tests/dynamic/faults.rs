@@ -271,7 +271,7 @@ fn a_node_that_knows_the_master_of_a_silent_rank_0_publishes_it_again() {
     assert_eq!(store.get("torch.rendezvous.job.1/MASTER_PORT").unwrap(), b"29999");
 }
 
-/// If the join timeout did not limit the calls to the store, the node would wait for the store's own timeout of 60 s.
+/// If nothing limited the node's calls to the store, the node would wait for the store's own timeout of 60 s.
 #[test]
 fn a_frozen_store_does_not_delay_a_waiting_node_beyond_its_join_timeout() {
     let mut job = job_with_short_timeouts(2, 2);

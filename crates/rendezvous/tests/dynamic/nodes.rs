@@ -26,8 +26,8 @@ pub(crate) struct Job {
 /// The timeout of a node that never polls and waits for a signal. Only a failing test takes this long.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The driver waits for a signal in steps of up to this length. A wait that starts with a shorter step is not a poll, but
-/// a pause in which other nodes write first. It ends without a signal.
+/// The driver waits for a signal in steps of at most this length. A wait whose first step is shorter is not a poll but
+/// a backoff, or a delay in which other nodes write first. Such a wait may end without a signal.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The numbers of calls to all backends of a job.

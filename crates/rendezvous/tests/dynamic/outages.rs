@@ -78,8 +78,8 @@ fn nodes_that_finish_during_an_outage_wait_until_it_is_over() {
             // `rounds` starts with the round of the second node.
             let (barrier, other_barrier) = (barrier_of(0), barrier_of(1));
             let (node, other) = (&nodes[1], &nodes[0]);
-            // The exit barrier repeatedly calls a function that decides whether to wait on. The function of this node
-            // also stops and restarts the store.
+            // The exit barrier repeatedly calls a function that decides whether to keep waiting. The function of this
+            // node also stops and restarts the store.
             let waiting = scope.spawn(move || {
                 barrier.finish(&**node, FINISH_TIMEOUT, true, || {
                     let outage_start: Instant = *outage_start.get_or_insert_with(|| {

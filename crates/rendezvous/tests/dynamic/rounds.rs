@@ -100,7 +100,7 @@ fn a_late_node_gets_the_same_master_as_the_others() {
     assert_agree(&join_all(&nodes));
 }
 
-/// If a late node becomes rank 0, torch's other nodes keep using the old address.
+/// With torch, the other nodes keep using the old address if a late node becomes rank 0.
 #[test]
 fn a_late_node_that_becomes_rank_0_is_the_master_of_all() {
     let mut job = Job::new(1, 3);

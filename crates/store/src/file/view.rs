@@ -40,7 +40,8 @@ impl View {
         (self.file.as_ref().map(|(_, identity)| *identity), self.end)
     }
 
-    /// Returns the number of bytes between `end` and the end of the file. After a refresh, they are a torn record.
+    /// Returns the number of bytes between `end` and the end of the file. After a successful refresh, they are a torn
+    /// record.
     pub(super) fn unparsed_len(&self) -> u64 {
         self.len - self.end
     }

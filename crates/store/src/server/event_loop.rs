@@ -45,8 +45,7 @@ pub(super) struct EventLoop {
     /// connection can be accepted and refused.
     spare_file: Option<File>,
     /// The time at which accepting failed, for example because memory ran out. No connection is accepted for
-    /// [`ACCEPT_RETRY_INTERVAL`] after that time. Zero ends this pause early. `None` means that accepting is not
-    /// blocked.
+    /// [`ACCEPT_RETRY_INTERVAL`] after that time. `None` means that accepting is not blocked.
     accept_blocked_at: Option<Duration>,
     out_of_files: bool,
     commands: Receiver<Command>,
@@ -201,8 +200,8 @@ impl EventLoop {
     fn close(&mut self, id: ConnectionId) {
         self.sockets[id.index()] = None;
         self.out_of_files = false;
-        // Closing has released a file descriptor and memory, so the next iteration of the loop accepts again.
-        self.accept_blocked_at = self.accept_blocked_at.map(|_| Duration::ZERO);
+        // Closing has released a file descriptor and memory.
+        self.accept_blocked_at = None;
     }
 
     // ---- accepting ----
@@ -211,7 +210,8 @@ impl EventLoop {
         if self.accept_blocked_at.is_some_and(|since| now.saturating_sub(since) < ACCEPT_RETRY_INTERVAL) {
             return;
         }
-        if self.accept_blocked_at.take().is_some() && self.spare_file.is_none() {
+        self.accept_blocked_at = None;
+        if self.spare_file.is_none() {
             self.spare_file = File::open("/dev/null").ok();
         }
         for index in 0..self.listeners.len() {

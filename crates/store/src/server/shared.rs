@@ -84,7 +84,7 @@ fn check_match(entry: &Entry, running: &[SocketAddr], requested: &Endpoint, limi
         let host = if requested.host.is_empty() { "*" } else { &requested.host };
         return mismatch(format!("it listens on {}, not on {host}", join(running.iter(), ", ")));
     }
-    // `describe` returns only the limits of a server. Clients may have different ones.
+    // `describe` returns only the limits that servers use. Limits that only clients use may differ.
     let both = entry.limits.describe().into_iter().zip(limits.describe());
     let differing = both.filter(|((_, running, _), (_, requested, _))| running != requested);
     let differing = differing

@@ -19,7 +19,7 @@ const OUTPUT_PREFIX: &str = "child says ";
 /// Starts this test program as a child process with a role. If `wrapper` is not empty, the command `wrapper` runs the
 /// child.
 ///
-/// The child exits when its work is done or when this process has exited.
+/// The child exits when its work is done or when the thread that started it has exited.
 pub(crate) fn start(wrapper: &[&str], role: &str) -> Child {
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().expect("the path of the test program is UTF-8");

@@ -63,7 +63,7 @@ pub(crate) fn concurrent_appends_are_all_kept(fixture: &Fixture) {
     assert_eq!(items.len(), THREADS * APPENDS);
 }
 
-/// While several threads are blocked, one in each kind of wait, another thread of the same client is not.
+/// While several threads of a client are blocked, one in each kind of wait, another thread can still use the client.
 pub(crate) fn a_waiting_thread_does_not_block_other_threads(fixture: &Fixture) {
     let store = fixture.client();
     std::thread::scope(|scope| {

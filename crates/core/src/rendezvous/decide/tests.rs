@@ -10,6 +10,8 @@ fn join(fixture: &Fixture, state: &State) -> Decision {
     decide(Goal::Join, state, &fixture.view()).0
 }
 
+/// The rows are numbered by the results of torch's `_RendezvousJoinOp`, in the order of its checks. Results 5 (a needed
+/// spare) and 12 (the end of a last call) have tests of their own.
 #[test]
 fn a_node_joins_by_the_rows_of_the_torch_join_operation() {
     use Change::*;
@@ -88,8 +90,8 @@ fn a_torch_round_below_min_nodes_has_lost_a_node_and_is_not_entered() {
     assert_eq!(reason, Reason::RoundBroken { round: 0, world_size: 3, have: 2 });
 }
 
-/// With the seeds 76,209 and 200,022 of the simulator, a node entered such a round: a torch node had completed it, and
-/// the node of the highest group rank had left it and waited for the next one.
+/// With the seeds 76,209 and 200,022 of the simulator (`crates/sim`), a node entered such a round: a torch node had
+/// completed it, and the node of the highest group rank had left it and waited for the next one.
 #[test]
 fn a_torch_round_whose_node_of_the_highest_group_rank_now_waits_is_not_entered() {
     let fixture = Fixture::with(Settings::new("job", 2, 4));

@@ -46,8 +46,8 @@ impl Supervisor {
         match self.phase {
             Phase::Running if self.workers.is_empty() => self.follow_round(seen, now),
             Phase::Running if seen.is_round_over => {
-                // Other nodes of this round wait for the next one, which opens only after this node has left this one.
-                // So the node leaves before its workers have exited.
+                // Other nodes of this round wait for the next round, which opens only after this node has left. So this
+                // node leaves before its workers have exited.
                 self.orders.extend([Order::PublishNodeFailed, Order::Leave]);
                 self.stop(AfterStop::End(Verdict::RoundOver, OnEnd::Nothing));
             }
@@ -66,7 +66,7 @@ impl Supervisor {
 
     /// Decides whether a node without workers stays in its round. If the rendezvous is closed, the node ends. If the
     /// node was dropped or the round is over, the node rejoins. If nodes wait for the next round, it rejoins unless a
-    /// node of this round has workers or may still report that it has, because the next round would stop them.
+    /// node of this round has workers or may still report workers, because the next round would stop those workers.
     fn follow_round(&mut self, seen: &Membership, now: MonoTime) {
         if seen.is_closed {
             return self.end(Verdict::Spare, OnEnd::Nothing);

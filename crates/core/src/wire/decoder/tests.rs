@@ -328,7 +328,7 @@ fn list_items_are_parsed_once() {
     let mut decoder = RequestDecoder::default();
     assert!(decoder.next(&mut &bytes[..half], &Limits::default()).unwrap().is_none());
 
-    // If the decoder parsed these lengths again, it would refuse the request.
+    // Overwrite parsed items. If the decoder parsed them again, it would refuse the request.
     let partial = decoder.0.partial.as_mut().unwrap();
     let parsed = half - 100;
     partial.bytes[9..parsed].fill(0xff);

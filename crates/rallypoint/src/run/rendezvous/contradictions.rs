@@ -134,7 +134,8 @@ impl RendezvousFlags {
                 }
             }
         }
-        // Launch scripts may contain these options, because torchrun accepts every key of --rdzv-conf with every backend.
+        // Launch scripts may contain these options, because torchrun accepts every key of `--rdzv-conf` with every
+        // backend.
         for (key, instead) in [
             ("timeout", "c10d has join_timeout (for nodes) and read_timeout (for the store)"),
             ("rank", "c10d assigns ranks"),

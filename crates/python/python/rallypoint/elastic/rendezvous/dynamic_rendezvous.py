@@ -293,7 +293,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(*workers))
 
     def is_closed(self) -> bool:
-        """Returns whether the rendezvous is closed. The answer may be up to 1 s old."""
+        """Returns whether the rendezvous is closed. The result may be up to 1 s old, or older during an outage of the store."""
         return self._node.is_closed()
 
     def set_closed(self) -> None:
@@ -301,9 +301,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._node.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """Returns the number of nodes that wait for the next round. The answer may be up to 1 s old.
+        """Returns the number of nodes that wait for the next round.
 
-        If other nodes have dropped this node, the number is at least 1, so that the agent rejoins.
+        The result may be up to 1 s old, or older during an outage of the store. If other nodes have dropped this node,
+        the number is at least 1, so that the agent rejoins.
         """
         return self._node.num_nodes_waiting()
 

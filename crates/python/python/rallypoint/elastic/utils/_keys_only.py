@@ -1,8 +1,8 @@
 """`get_all`, `synchronize` and `barrier` for a store whose `wait` takes keys and no timeout, such as a mock in a test.
 
-Such a store waits for its own timeout, so `synchronize` and `barrier` set that timeout for the duration of the call. If
-the call fails, the timeout stays set, as in torch. The functions call the same methods as torch's functions, in the
-same order.
+The `wait` of such a store takes at most the store's own timeout, so `synchronize` and `barrier` set that timeout for
+the duration of the call. If the call fails, the timeout stays set, as in torch. The functions call the same methods as
+torch's functions, in the same order.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def barrier(
 ) -> List[str]:
     """Waits until all ranks have arrived, and returns an empty list.
 
-    After a timeout, rank 0 returns the names of the missing ranks, and another rank returns a reference to rank 0.
-    Raises the exception of the timeout if `rank` is `None`, if rank 0 misses no rank, or if rank 0 does not answer.
+    After a timeout, rank 0 returns the names of the missing ranks, and every other rank returns a reference to rank 0.
+    Raises the exception of the timeout if `rank` is `None`, if no rank is missing, or if rank 0 does not answer.
     """
     before = store.timeout
     store.set_timeout(timedelta(seconds=timeout))

@@ -32,7 +32,7 @@ def store_timeout(store: Store, timeout: float) -> Iterator[None]:
 def get_all(store: Store, rank: int, prefix: str, world_size: int) -> List[bytes]:
     """Returns the values of `{prefix}0`, `{prefix}1` and so on for all ranks. Waits until they exist.
 
-    Rank 0 usually hosts the store, so it returns only after all other ranks have read the values.
+    Rank 0 usually hosts the store, so rank 0 returns only after all other ranks have read the values.
 
     Args:
         store: the store.
