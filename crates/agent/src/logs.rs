@@ -34,7 +34,8 @@ use tail::{Console, Show, Source, Tail};
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The end of a message about output that can't be written to files.
-const TO_CONSOLE: &str = "the workers keep running, and output meant for the files goes to the console instead";
+const TO_CONSOLE: &str =
+    "the workers keep running, and output meant for the files goes to the console instead";
 
 /// The logs of a run, from its first start to its last.
 pub(crate) struct Logs {

@@ -125,8 +125,7 @@ fn decoding_byte_by_byte_takes_less_than_1000_times_as_long_as_in_one_piece() {
 fn decoding_a_multi_set_in_tcp_segments_takes_less_than_100_times_as_long_as_in_one_piece() {
     let _guard = MEASUREMENT.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names(KEYS_PER_REQUEST);
-    let pairs: Vec<(&[u8], &[u8])> =
-        names.iter().map(|name| (&name[..], &b"sixteen bytes ha"[..])).collect();
+    let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|name| (&name[..], &b"sixteen bytes ha"[..])).collect();
     let bytes = encoded(Request::MultiSet { pairs: PairList::new(&pairs) });
     let whole = shortest(3, || decode(&bytes, bytes.len()));
     let segments = shortest(3, || decode(&bytes, 1460));

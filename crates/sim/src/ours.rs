@@ -217,7 +217,9 @@ impl Behavior for Ours {
             self.supervisor.handle_event(Event::Exited(WORKER, Exit::Code(1)));
             self.supervisor.handle_event(Event::AllProcessesExited);
         }
-        self.carry_out_orders(context, now).expect("the supervisor orders a join")
+        // The supervisor delays the restart in a round with torch nodes. Until then, the node reads the state.
+        self.pursuit = None;
+        self.carry_out_orders(context, now).unwrap_or_else(idle)
     }
 
     fn leave(&mut self, context: &mut Context, now: Duration) -> Option<Step> {

@@ -112,7 +112,9 @@ impl JoinArgs {
             (1, 1)
         });
         if backend == "static" && min != max {
-            let why = format!("the static rendezvous has a fixed number of nodes; use --nnodes {max}, or the backend c10d");
+            let why = format!(
+                "the static rendezvous has a fixed number of nodes; use --nnodes {max}, or the backend c10d"
+            );
             errors.extend(nnodes.refuse(&why, warnings).err().map(|refusal| refusal.text));
         }
         let new = |min, max| RendezvousParameters::new(&backend, &endpoint, &run_id, min, max);
