@@ -221,7 +221,9 @@ impl DynamicRendezvousHandler {
                 // `participants` contains the participants of the round before this node withdrew.
                 let missing = match &reason {
                     Reason::JoinTimeout { participants, .. } | Reason::NoNextRound { participants, .. } => {
-                        self.driver.expected_hosts.missing(participants.iter())
+                        let latest = self.driver.latest();
+                        let present = latest.iter().flat_map(|state| state.all_nodes()).chain([self.node()]);
+                        self.driver.expected_hosts.missing(participants.iter().chain(present))
                     }
                     _ => MissingHosts::default(),
                 };

@@ -16,6 +16,7 @@ use crate::error::{RendezvousError, Result};
 use crate::handler::RendezvousHandler;
 use crate::key_wait::KeyWait;
 use crate::machine::{is_this_machine, listen_host};
+use crate::observer::describe_node;
 use crate::store_info::RendezvousStoreInfo;
 
 /// How long a rank 0 that has published in an earlier round may take to publish again.
@@ -150,7 +151,7 @@ impl Bootstrap {
                 info
             }
             None => {
-                let (run_id, rank_0) = (handler.run_id().into(), rank_0.to_string());
+                let (run_id, rank_0) = (handler.run_id().into(), describe_node(rank_0));
                 return Err(RendezvousError::NoMaster { run_id, rank_0, waited: start.elapsed() });
             }
         };

@@ -298,7 +298,9 @@ impl Driver {
                 Operation::End(End::Error) => return Err(error.unwrap_or_else(no_error)),
                 Operation::End(end) => return Ok(end),
                 Operation::Pause { timeout, wake } => {
-                    self.report(&pursuit, pursuit_start);
+                    if goal.waits() {
+                        self.report(&pursuit, pursuit_start);
+                    }
                     Outcome::Paused { is_woken: self.pause(goal, timeout, wake) }
                 }
                 Operation::Host => {
