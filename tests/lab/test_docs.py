@@ -43,10 +43,10 @@ ON_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spa
 
 
 def hosts_blocks():
-    """Returns a parameter for each block that needs several hosts: the commands to run, of which the last ones are those of the block.
+    """Returns a parameter for each block that needs several hosts: the list of commands to run.
 
-    `rallypoint store` needs a running job, so the commands of a block that begins with it follow those of the previous `hosts` block
-    of the page.
+    A list ends with the commands of its block. If the block begins with `rallypoint store`, which needs a running job, the list
+    begins with the commands of the previous `hosts` block of the page.
     """
     pages = [ROOT / "README.md", *sorted(ROOT.glob("crates/*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     found = []

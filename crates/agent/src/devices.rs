@@ -10,9 +10,9 @@ use crate::error::{AgentError, Result};
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gpu {
-    /// The PCI address, as in `/sys/bus/pci/devices`. `None` if only the device file is visible.
+    /// The PCI address, as in `/sys/bus/pci/devices`. `None` if it is unknown, as for a part of a GPU (MIG).
     pub(crate) address: Option<String>,
-    /// The UUID that the driver reports.
+    /// The UUID: that of NVIDIA's driver, one built from AMD's `unique_id`, or the item `MIG-…` of the variable.
     uuid: Option<String>,
 }
 
@@ -67,13 +67,16 @@ impl Machine<'_> {
             all => {
                 let set = |name: &&str| (self.environment)(name).is_some();
                 let names = ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
-                let names: Vec<_> = names.into_iter().filter(set).collect();
+                let read = if self.nvidia().is_empty() { &names[..] } else { &names[2..] };
+                let names: Vec<_> = read.iter().copied().filter(set).collect();
                 format!("All GPUs ({all}) are hidden by {}", names.join(" and "))
             }
         }
     }
 
-    /// Returns the GPUs that a worker sees, in the order in which it numbers them.
+    /// Returns the GPUs that a worker sees. NVIDIA GPUs are in the order of their PCI addresses, or of the items of
+    /// `CUDA_VISIBLE_DEVICES`. Different GPU models may be numbered in another order by CUDA, unless `CUDA_DEVICE_ORDER`
+    /// is `PCI_BUS_ID`.
     pub(crate) fn visible_gpus(&self) -> Vec<Gpu> {
         let variable = |name: &str| (self.environment)(name).map(|text| text.to_string_lossy().into_owned());
         let nvidia = self.nvidia();

@@ -148,11 +148,11 @@ server {
     /// Number of bytes of unsent replies above which a connection is no longer read. Torch: unlimited.
     pub output_pause: usize = MIB, with_unit;
     /// Number of bytes of unsent replies above which a stalled connection is closed after a third of
-    /// [`Limits::output_stall`], and maximum length of the reply to `list_keys`. A value that several replies share
-    /// counts in equal parts.
+    /// [`Limits::output_stall`], and maximum length of the reply to `list_keys`. The length of a value
+    /// is divided by the number of replies that share it, and by one more if the store still has it.
     pub output_hard: usize = 64 * MIB, with_unit;
     /// Maximum number of bytes of unsent replies of all connections together. Beyond it the connection that has read
-    /// nothing for the longest time is closed. Torch: unlimited.
+    /// nothing for the longest time is closed, connections with 32 KiB of unsent replies first. Torch: unlimited.
     pub output_total: usize = 1024 * MIB, with_unit;
     /// Size of the kernel buffers of a connection, in each direction. Control groups (v2) charge these buffers to the
     /// server. At 4 MiB or more, the kernel chooses the size. Torch: the kernel chooses the size.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// Returns a hint that names the process that listens on a TCP port. Returns `None` if no other process listens on it,
-/// or if the process belongs to another user, because the kernel hides the sockets of such a process.
+/// or if this process may not see the sockets of that process. Only root sees the sockets of other users' processes.
 pub(crate) fn port_owner_hint(port: u16) -> Option<String> {
     let (pid, name) = port_owner(port).filter(|(pid, _)| *pid != std::process::id())?;
     Some(format!("port {port} of this machine is in use by process {pid} ({name})"))

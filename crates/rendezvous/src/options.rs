@@ -27,7 +27,7 @@ pub const C10D_OPTIONS: [RendezvousOption; 15] = [
     option(
         "reform_last_call_timeout",
         "3",
-        "`last_call_timeout` of a round that re-forms with no more nodes than the previous one had.",
+        "Replaces a longer `last_call_timeout` if a round re-forms with no more nodes than the previous one had.",
     ),
     option("store_outage_timeout", "600", "Time that a node continues while the store does not answer."),
     option(

@@ -63,7 +63,8 @@ const READ: &[(&str, &str, &str)] = &[
     ("GLIBC_TUNABLES", "serve", "Settings of glibc's allocator, to which the server adds its own."),
 ];
 
-/// Variables that `run`, and `join` with a command, set for workers: name and meaning.
+/// Variables that the agent sets for workers: name and meaning. Those that follow from a flag that `join` does not have
+/// are set by `run` only.
 const SET: &[(&str, &str)] = &[
     ("RANK", "Rank of the worker in the job."),
     ("WORLD_SIZE", "Number of workers in the job."),
@@ -80,8 +81,8 @@ const SET: &[(&str, &str)] = &[
     ("TORCHELASTIC_RESTART_COUNT", "Number of restarts."),
     ("TORCHELASTIC_MAX_RESTARTS", "Value of `--max-restarts`."),
     ("TORCHELASTIC_USE_AGENT_STORE", "`True` if the agent's store is at `MASTER_ADDR:MASTER_PORT`."),
-    ("TORCHELASTIC_ERROR_FILE", "File into which the worker can write why it failed."),
-    ("TORCHELASTIC_SIGNALS_TO_HANDLE", "Value of `--signals-to-handle`."),
+    ("TORCHELASTIC_ERROR_FILE", "File into which the worker can write why it failed; empty without a log directory, as with `join`."),
+    ("TORCHELASTIC_SIGNALS_TO_HANDLE", "Value of `--signals-to-handle`; set by `run` only."),
     ("TORCHELASTIC_TIMER_FILE", "Pipe for torch's timers, if `TORCHELASTIC_ENABLE_FILE_TIMER` is 1."),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1, unless the agent has another value."),
     ("OMP_NUM_THREADS", "1, if there are several workers and the agent has no value."),

@@ -12,9 +12,10 @@ use crate::nodes::{
     wait_for_host, worker_of,
 };
 
-/// A configuration with torch's default heartbeats: a node is dead after 15 s without a heartbeat, which is 10 to 15 s
-/// after it was killed. Then the last call delays the next round by at least 1 s, unless that round is full. So if a
-/// test observes the next round within 12 s, in most cases the remaining process of the node has removed the node.
+/// A configuration with torch's default heartbeats. A killed node sent its last heartbeat up to 5 s before the kill. It
+/// is dead 15 s after that heartbeat, so its peers detect the loss 10 to 15 s after the kill. Then the last call delays
+/// the next round by at least 1 s, unless that round is full. A next round within 12 s therefore shows, in most cases,
+/// that the remaining process of the node has removed the node.
 const DEFAULT_HEARTBEATS: &str = "last_call_timeout=2,reform_last_call_timeout=1,join_timeout=60";
 
 /// Returns the lines that the workers of a node printed, one for each start.

@@ -11,8 +11,8 @@ use crate::harness::{
     scaled,
 };
 
-/// Returns one request per operation that creates a key. A server that carried out a truncated request would store a
-/// key.
+/// Returns one request per operation that creates a key or a queue. A server that carried out a truncated request would
+/// create one.
 fn writes() -> Vec<Vec<u8>> {
     let value = (&b"value"[..]).into();
     vec![
@@ -150,8 +150,8 @@ fn c10_a_request_behind_a_slow_one_has_its_own_deadline() {
     std::thread::sleep(Duration::from_millis(700));
     let start = Instant::now();
     client.send(&[&frame[1_500..], &frame[..10]].concat());
-    // The server must measure the rate of the second request from that request's start and by that request's bytes,
-    // although fewer bytes of it (10) have arrived than of the first request before the pause (1,500).
+    // The server must start a new measurement for the second request. If it continued that of the first one, the number
+    // of bytes would seem to fall from 1,500 to 10, and the server would close the connection after 300 ms.
     while start.elapsed() < Duration::from_millis(950) {
         other.ping();
         let ended = client.has_ended();

@@ -1,5 +1,5 @@
 //! Rows R04–R06 in docs/internals/robustness.md: memory that clients make the server use, by uploads that they don't
-//! complete and by replies that they don't read.
+//! complete, by replies that they don't read, and by requests behind a WAIT.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Torch's elastic helpers around a store: the store of a job, collective operations, and free ports. The same helpers
-//! together with torch are tested in `tests/interop/test_helpers.py`.
+//! Tests of our versions of torch's elastic helpers, without torch: the store of a job, collective operations, and free
+//! ports. `tests/interop/test_helpers.py` tests them together with torch.
 
 mod collectives;
 mod job_store;

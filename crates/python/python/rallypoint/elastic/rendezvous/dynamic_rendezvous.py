@@ -166,8 +166,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             determined while it created a TCP store, and otherwise the host name.
         expected_hosts: the hosts that should join (`host1;host2` or `host[1-8]`). A message about a timeout names those
             that are missing. The default is Slurm's node list, if there is one.
-        reform_last_call: the duration of the last call of a round that re-forms with no more nodes than the round
-            before it. The default is 3 s.
+        reform_last_call: the maximum duration of the last call of a round that re-forms with no more nodes than the
+            round before it. If `last_call` is shorter, it applies instead. The default is 3 s.
         store_outage: how long the node keeps running while the store does not answer. The default is 10 minutes.
 
     Raises:
@@ -350,7 +350,7 @@ def create_handler(
             |---|---|
             | `join_timeout` | 600 |
             | `last_call_timeout` | 30 |
-            | `reform_last_call_timeout` (for a round that re-forms with no more nodes than the round before it) | 3 |
+            | `reform_last_call_timeout` (if shorter, for a round that re-forms with no more nodes than the round before it) | 3 |
             | `store_outage_timeout` (how long the node keeps running while the store does not answer) | 600 |
             | `close_timeout` | 30 |
             | `heartbeat_timeout` | 5 |
@@ -361,6 +361,7 @@ def create_handler(
 
     Raises:
         ValueError: an option is invalid.
+        TypeError: `keep_alive_interval` or `keep_alive_max_attempt` is None.
     """
     times = (params.get_as_int(name + "_timeout") for name in ("join", "last_call", "close", "heartbeat"))
     timeout = RendezvousTimeout(*(None if time is None else timedelta(seconds=time) for time in times))

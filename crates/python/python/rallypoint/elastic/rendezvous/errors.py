@@ -23,7 +23,7 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousTimeoutError(RendezvousError):
-    """Joining or closing timed out. The message names the setting and, for a join, lists the nodes that joined."""
+    """Joining or closing timed out. The message names the setting and, for a join, up to 16 of the nodes that joined."""
 
 
 class RendezvousConnectionError(RendezvousError):
@@ -31,7 +31,7 @@ class RendezvousConnectionError(RendezvousError):
 
 
 class RendezvousStateError(RendezvousError):
-    """The stored value is not a rendezvous state. `__cause__` has the reason."""
+    """The stored value is not a state that this node can use, or a new state can't be stored. `__cause__` has the reason."""
 
 
 class RendezvousGracefulExitError(RendezvousError):
