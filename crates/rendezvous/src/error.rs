@@ -71,8 +71,8 @@ pub enum RendezvousError {
         /// The terms that differ and the nodes that have them, or the round that has too few nodes for this node.
         reason: Reason,
     },
-    /// The value in the store is not a state, or an agent from before torch 2.6 wrote it. Torch's
-    /// `RendezvousStateError`.
+    /// The value in the store is not a state, an agent from before torch 2.6 wrote it, or a new state can't be stored.
+    /// Torch's `RendezvousStateError`.
     #[error("the state of the rendezvous {run_id:?} {}", describe_state_error(.source))]
     State {
         /// The run id.

@@ -87,10 +87,13 @@ impl JoinArgs {
         let rank = environment.number_value(self.node_rank, "--node-rank", parse_rank).and_then(|rank| {
             match (backend.as_str(), rank) {
                 ("static", Some(rank)) => {
-                    let value = i64::try_from(rank.value).unwrap_or(i64::MAX).into();
-                    let earlier = config.insert("rank".into(), value);
-                    if let Some(earlier) = earlier.filter(|text| text.to_string() != rank.value.to_string()) {
-                        rank.refuse(&format!("--rdzv-conf has rank={earlier}; use one of them"), warnings)?;
+                    let other = config.get("rank").map(ToString::to_string);
+                    match other.filter(|other| *other != rank.value.to_string()) {
+                        Some(other) => rank.refuse(&format!("--rdzv-conf has rank={other}"), warnings)?,
+                        None => {
+                            let rank = i64::try_from(rank.value).unwrap_or(i64::MAX);
+                            config.insert("rank".into(), rank.into());
+                        }
                     }
                 }
                 (_, Some(rank)) => {
@@ -242,6 +245,10 @@ mod tests {
         let text = error("--nnodes 2 --node-rank 0 --rdzv-conf rank=1");
         assert!(text.starts_with("--node-rank 0 can't be honored: --rdzv-conf has rank=1"), "{text}");
         parameters(&format!("{fixed} --nnodes 2 --node-rank 1 --rdzv-conf rank=1"), &[]).0.unwrap();
+        let line = format!("{fixed} --nnodes 2 --rdzv-conf rank=0");
+        let (made, warnings) = parameters(&line, &[("PET_NODE_RANK", "1")]);
+        assert_eq!(made.unwrap().get_as_int("rank").unwrap(), Some(0));
+        assert_eq!(warnings, ["PET_NODE_RANK=1 has no effect: --rdzv-conf has rank=0"]);
     }
 
     #[test]

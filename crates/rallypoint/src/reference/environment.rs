@@ -63,8 +63,7 @@ const READ: &[(&str, &str, &str)] = &[
     ("GLIBC_TUNABLES", "serve", "Settings of glibc's allocator, to which the server adds its own."),
 ];
 
-/// Variables that the agent sets for workers: name and meaning. Those that follow from a flag that `join` does not have
-/// are set by `run` only.
+/// Variables that the agent sets for workers: name and meaning.
 const SET: &[(&str, &str)] = &[
     ("RANK", "Rank of the worker in the job."),
     ("WORLD_SIZE", "Number of workers in the job."),

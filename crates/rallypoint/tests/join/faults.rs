@@ -41,9 +41,10 @@ fn a_waiting_node_does_not_take_over_from_a_standalone_server() {
     let mut waiting = Node::at(port, "2", &["--rdzv-conf", "read_timeout=2"]);
     waiting.wait_for_log("1 of at least 2 nodes have joined");
     drop(server);
-    // A node that can take over does so after 5 s. The second warning is logged after 10 s.
-    waiting.wait_for_log("has not answered for");
-    waiting.wait_for_log("has not answered for 1");
+    // A node that can take over does so after 5 s. The second warning is logged after 10 s or later.
+    for _ in 0..2 {
+        waiting.wait_for_log("has not answered for");
+    }
     let _server = TcpStoreServer::start(options()).unwrap();
     let other = Node::at(port, "2", &[]);
     for node in [&waiting, &other] {
