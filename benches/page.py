@@ -225,8 +225,8 @@ HEAD = """\
 <!-- Written by benches/plot from benches/results.json. Do not edit. -->
 
 Measurements of Rallypoint and torch alternate on the same machine. Repeat them with `benches/compare` (store server, half an hour),
-`benches/rendezvous`, `benches/launcher` and `benches/python` (Python client); each needs Linux, a Rust toolchain and Python 3, and replaces
-its section of this page."""
+`benches/rendezvous`, `benches/launcher` and `benches/python` (Python client); each needs Linux, a Rust toolchain, Python 3.10 or
+newer with `venv` and `taskset`, and replaces its section of this page. Redis is measured if it is installed."""
 
 
 # The plots. Each function returns an SVG, given its section of the results.
