@@ -80,7 +80,7 @@ const SET: &[(&str, &str)] = &[
     ("TORCHELASTIC_RESTART_COUNT", "Number of restarts."),
     ("TORCHELASTIC_MAX_RESTARTS", "Value of `--max-restarts`."),
     ("TORCHELASTIC_USE_AGENT_STORE", "`True` if the agent's store is at `MASTER_ADDR:MASTER_PORT`."),
-    ("TORCHELASTIC_ERROR_FILE", "File into which the worker can write why it failed; empty without a log directory, as with `join`."),
+    ("TORCHELASTIC_ERROR_FILE", "File for the cause of a failure. Empty without a log directory."),
     ("TORCHELASTIC_SIGNALS_TO_HANDLE", "Value of `--signals-to-handle`; set by `run` only."),
     ("TORCHELASTIC_TIMER_FILE", "Pipe for torch's timers, if `TORCHELASTIC_ENABLE_FILE_TIMER` is 1."),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1, unless the agent has another value."),
