@@ -19,9 +19,12 @@ process cannot be the server or proxy that they wait for.
 """
 
 import os
+import signal
 import socket
 import warnings
 
+# The tests send SIGINT. A shell ignores it in background jobs, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # By default, torch logs a C++ backtrace for each expected error. The variable must be set before torch is imported.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 # Torch's client makes a reverse DNS lookup of the server's address. By default, a lost DNS packet delays it by 5 s.
