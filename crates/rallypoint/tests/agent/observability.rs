@@ -63,7 +63,7 @@ fn a_node_of_a_static_job_logs_what_it_waits_for() {
     for (rank, what) in
         [("0", "1 of 2 nodes have joined at 127.0.0.1:"), ("1", "no reply yet from rank 0 at 127.0.0.1:")]
     {
-        let port = Port::reserve().number.to_string();
+        let port = Port::reserve();
         let agent = Agent::start_with_default_log_level(&[
             "--nnodes",
             "2",
@@ -72,7 +72,7 @@ fn a_node_of_a_static_job_logs_what_it_waits_for() {
             "--master-addr",
             "127.0.0.1",
             "--master-port",
-            &port,
+            &port.number.to_string(),
             "--no-python",
             "true",
         ]);
