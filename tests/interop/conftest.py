@@ -23,8 +23,10 @@ import signal
 import socket
 import warnings
 
-# The tests send SIGINT. A shell ignores it in background jobs, and processes inherit that.
+# Processes inherit ignored signals. A shell ignores SIGINT in background jobs, and the tests send SIGINT. `nohup` ignores
+# SIGHUP, which torchrun's workers then don't ignore, but ours do.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # By default, torch logs a C++ backtrace for each expected error. The variable must be set before torch is imported.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 # Torch's client makes a reverse DNS lookup of the server's address. By default, a lost DNS packet delays it by 5 s.
