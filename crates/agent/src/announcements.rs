@@ -7,7 +7,7 @@
 //! | `rallypoint.agent/restart` | the failure for which all nodes restart their workers |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
 //! | `rallypoint.agent/alive` | the number of nodes that have reported that they are alive |
-//! | `rallypoint.agent/acknowledged` | the number of nodes that have read the failure |
+//! | `rallypoint.agent/acknowledged` | the number of other nodes that have read the failure |
 //! | `rallypoint.agent/restarts/RANK` | the number of restarts that the node with this group rank has counted |
 
 use std::time::{Duration, Instant};
@@ -96,8 +96,13 @@ fn restarts_key(group_rank: u64) -> String {
 }
 
 /// Passes announcements of a round to `deliver` until the job has failed or `is_wanted` returns false. Reports that
-/// this node is alive when another node requests that.
-pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, deliver: impl Fn(Announcement)) {
+/// this node is alive when another node requests that. `own_rank` is the group rank of this node.
+pub(crate) fn listen(
+    store: &dyn Store,
+    own_rank: u64,
+    is_wanted: impl Fn() -> bool,
+    deliver: impl Fn(Announcement),
+) {
     let mut key = ANNOUNCED;
     while is_wanted() {
         let start = Instant::now();
@@ -114,10 +119,13 @@ pub(crate) fn listen(store: &dyn Store, is_wanted: impl Fn() -> bool, deliver: i
                     deliver(Announcement::Restart(failure));
                     key = FAILURE;
                 }
-                Ok(Some(failure)) => {
-                    deliver(failure);
-                    // Ignore the error: only the host of the store waits for this acknowledgment, for up to 2 s.
-                    let _ = store.with_timeout(Some(CALL_TIMEOUT)).add(ACKNOWLEDGED, 1);
+                Ok(Some(Announcement::Failure(failure))) => {
+                    let is_own = failure.as_ref().is_some_and(|failure| failure.group_rank == own_rank);
+                    deliver(Announcement::Failure(failure));
+                    if !is_own {
+                        // Ignore the error: only the host of the store waits for this acknowledgment, for up to 2 s.
+                        let _ = store.with_timeout(Some(CALL_TIMEOUT)).add(ACKNOWLEDGED, 1);
+                    }
                     return;
                 }
                 Err(error) => tracing::debug!("could not read an announcement: {error}"),
@@ -153,7 +161,7 @@ pub(crate) fn final_failure(store: &dyn Store) -> Option<Failure> {
     }
 }
 
-/// Waits until `nodes` nodes have read the failure, or `ACKNOWLEDGE_TIMEOUT` has passed.
+/// Waits until `nodes` other nodes have read the failure, or `ACKNOWLEDGE_TIMEOUT` has passed.
 pub(crate) fn await_acknowledgments(store: &dyn Store, nodes: u64) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));
@@ -202,7 +210,7 @@ mod tests {
             announce(&store, &failure(3), true).unwrap();
             delivered.borrow_mut().push(announcement);
         };
-        listen(&store, || true, deliver);
+        listen(&store, 0, || true, deliver);
         assert_eq!(
             delivered.into_inner(),
             [Announcement::Restart(Some(failure(1))), Announcement::Failure(Some(failure(3)))]
@@ -211,6 +219,16 @@ mod tests {
         let start = Instant::now();
         await_acknowledgments(&store, 1);
         assert!(start.elapsed() < ACKNOWLEDGE_TIMEOUT, "one node has acknowledged");
+    }
+
+    #[test]
+    fn a_node_does_not_acknowledge_its_own_failure() {
+        let store = HashStore::new();
+        announce(&store, &failure(1), true).unwrap();
+        listen(&store, 1, || true, drop);
+        assert_eq!(store.add(ACKNOWLEDGED, 0).unwrap(), 0);
+        listen(&store, 0, || true, drop);
+        assert_eq!(store.add(ACKNOWLEDGED, 0).unwrap(), 1);
     }
 
     #[test]
@@ -225,7 +243,7 @@ mod tests {
     #[test]
     fn a_node_stops_listening_when_announcements_are_no_longer_wanted() {
         let store = HashStore::new();
-        listen(&store, || false, |announcement| panic!("{announcement:?}"));
+        listen(&store, 0, || false, |announcement| panic!("{announcement:?}"));
         assert_eq!(final_failure(&store), None);
     }
 }

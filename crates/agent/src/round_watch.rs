@@ -54,11 +54,12 @@ impl RoundWatch {
             0 => round.store.clone(),
             epoch => Arc::new(PrefixStore::new(format!("rallypoint.start.{epoch}"), round.store.clone())),
         };
-        let (deliver_announcement, keep_listening, announcements) =
-            (deliver.clone(), Arc::clone(&is_listening), Arc::clone(&announcements_store));
+        let (deliver_announcement, keep_listening, announcements, own_rank) =
+            (deliver.clone(), Arc::clone(&is_listening), Arc::clone(&announcements_store), round.rank);
         spawn("announcements", move || {
             listen(
                 &*announcements,
+                own_rank,
                 || keep_listening.load(Ordering::SeqCst),
                 |announcement| deliver_announcement(Observation::Announced(announcement)),
             );

@@ -154,8 +154,7 @@ impl Agent {
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(announcements_store), true) =
                 (verdict, announcements_store, handler.hosts_store())
             {
-                // The node that announced the failure may exit before it acknowledges its own announcement, so one
-                // acknowledgment less is expected.
+                // The node that announced the failure does not acknowledge it.
                 announcements::await_acknowledgments(&*announcements_store, nodes - 1);
             }
             drop(handler);
