@@ -21,7 +21,7 @@ use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reason, Signal, Supervisor};
 use rallypoint_http::HealthServer;
 use rallypoint_rendezvous::{
-    Membership, Observer, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd,
+    Membership, NATIVE_BACKEND, Observer, RendezvousError, RendezvousHandler, RendezvousInfo, Report, RoundEnd,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -312,12 +312,13 @@ impl Agent {
         let event = match message {
             Message::Joined(Ok(formation)) => {
                 let nodes = formation.round.participants.clone();
+                let (world_size, lost) = (formation.round.world_size, formation.round.lost);
                 let (restarts, are_all_ours) = (formation.restarts, formation.torch_nodes.is_empty());
                 // A node that gives up does not start workers in the round that it has joined.
                 if self.give_up_deadline.is_none() {
                     self.handle_formation(formation);
                 }
-                Event::Joined { restarts, nodes, are_all_ours }
+                Event::Joined { restarts, nodes, world_size, lost, are_all_ours }
             }
             Message::Joined(Err(error)) => {
                 let error = self.error.insert(error);
@@ -422,6 +423,10 @@ impl Agent {
     /// Announces a failure to the other nodes in the background.
     fn announce(&mut self, worker: LocalRank, is_final: bool) {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
+        if let (Some(handler), Some(failure), false) = (self.handler(), &failure, is_final) {
+            let exit = format!("exit code {}", failure.exit.as_python());
+            handler.report(Report::WorkerFailed { local_rank: worker.0, exit });
+        }
         if let (Some(round_watch), Some(failure)) = (&self.round_watch, failure) {
             let announcements_store = Arc::clone(&round_watch.announcements_store);
             self.calls.push(std::thread::spawn(move || {
@@ -502,12 +507,30 @@ impl Agent {
             EXIT_BARRIER_TIMEOUT.as_secs()
         );
         let wanted = Arc::new(AtomicBool::new(true));
+        if self.has_coordinator() {
+            // The coordinator closes the job when all nodes have finished.
+            handler.report(Report::Finished);
+            let is_wanted = Arc::clone(&wanted);
+            std::thread::spawn(move || {
+                std::thread::sleep(EXIT_BARRIER_TIMEOUT);
+                if is_wanted.load(Ordering::SeqCst) {
+                    sender.send(Message::Finished(start, RoundEnd::Incomplete));
+                }
+            });
+            self.finishing = Some(wanted);
+            return;
+        }
         let (handler, round, is_wanted) = (Arc::clone(handler), formation.round.clone(), Arc::clone(&wanted));
         std::thread::spawn(move || {
             let end = crate::exit_barrier::finish(&*handler, &round, || is_wanted.load(Ordering::SeqCst));
             sender.send(Message::Finished(start, end));
         });
         self.finishing = Some(wanted);
+    }
+
+    /// Returns whether the rendezvous has a coordinator.
+    pub(super) fn has_coordinator(&self) -> bool {
+        self.config.rendezvous.backend == NATIVE_BACKEND
     }
 
     /// Stops waiting for the other nodes to finish. Returns whether this node was counted as finished.

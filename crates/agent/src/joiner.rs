@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, Departure, DynamicRendezvousHandler, KeyWait, Launch, NodeDesc, RendezvousError,
+    AssignedRanks, Departure, DynamicRendezvousHandler, KeyWait, Launch, NATIVE_BACKEND, NativeNode,
+    NativeRendezvousHandler, NodeDesc, RendezvousError,
     RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle,
     rendezvous_handler_registry, report_ended, role_infos,
 };
@@ -109,6 +110,15 @@ impl Joiner {
             "static" => {
                 let handler = StaticRendezvousHandler::create(parameters)?;
                 Arc::new(handler.with_observer(self.observer.rendezvous()))
+            }
+            NATIVE_BACKEND => {
+                let node = NativeNode {
+                    workers: self.config.nproc_per_node,
+                    command: describe_launch(&self.config).command,
+                    pin: self.config.node_rank,
+                    topology: self.config.topology.clone(),
+                };
+                Arc::new(NativeRendezvousHandler::create(parameters, node, Some(self.observer.rendezvous()))?)
             }
             _ => Arc::from(rendezvous_handler_registry().create_handler(parameters)?),
         })

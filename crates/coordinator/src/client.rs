@@ -81,6 +81,8 @@ pub enum Event {
     },
     /// The node is drained. It leaves the job when its workers have ended.
     Drained,
+    /// The node has left the job.
+    Left,
     /// The job is closed.
     Closed(Closing),
     /// The node can't be in the job.
@@ -124,6 +126,8 @@ pub struct Client {
     deadline: Option<Duration>,
     /// Whether the lease ended while the node worked in its last round.
     is_fenced: bool,
+    /// The request to close the job, if the node has made one.
+    closing: Option<Request>,
     is_over: bool,
     outputs: VecDeque<Output>,
 }
@@ -151,6 +155,7 @@ impl Client {
             next_number: 0,
             deadline: None,
             is_fenced: false,
+            closing: None,
             is_over: false,
             outputs: VecDeque::new(),
         }
@@ -227,11 +232,17 @@ impl Client {
     pub fn leave(&mut self) {
         self.send(Request::Leave);
         self.is_over = true;
+        if self.serving.is_none() {
+            // The coordinator drops a node that does not come back.
+            self.event(Event::Left);
+        }
     }
 
-    /// Closes the job.
+    /// Closes the job. If no leader serves the node, the next one that does closes the job.
     pub fn close(&mut self, time: &str, reason: &str) {
-        self.send(Request::Close { time: time.into(), reason: reason.into() });
+        let request = Request::Close { time: time.into(), reason: reason.into() };
+        self.send(request.clone());
+        self.closing = Some(request);
     }
 
     fn set_phase(&mut self, phase: Phase, now: Duration) {
@@ -269,6 +280,10 @@ impl Client {
 
     /// Handles a connection that was closed or could not be opened.
     pub fn handle_close(&mut self, link: Link, now: Duration) {
+        if self.is_over && self.serving == Some(link) {
+            // The coordinator closes the connection of a node that has left.
+            self.event(Event::Left);
+        }
         self.forget(link, now);
         self.handle_timeout(now);
     }
@@ -312,6 +327,9 @@ impl Client {
                 if has_changed {
                     self.send(Request::Report(self.activity.clone()));
                 }
+                if let Some(closing) = self.closing.clone() {
+                    self.send(closing);
+                }
                 self.event(Event::Served { leader });
             }
             Reply::Redirect { addresses, why } => {
@@ -327,6 +345,7 @@ impl Client {
             // The messages below are valid only from the leader.
             _ if self.serving.is_some_and(|serving| serving != link) => {}
             Reply::Granted { number, lease } => self.handle_grant(number, lease),
+            Reply::Replicas(addresses) => self.voters = addresses,
             Reply::Waiting(reason) => self.event(Event::Waiting(reason)),
             Reply::Started(assignment) => self.handle_start(assignment, now),
             Reply::Ended { round, cause } => self.handle_end(round, cause),

@@ -177,6 +177,8 @@ pub struct Closing {
     pub time: String,
     /// The reason.
     pub reason: String,
+    /// Whether the workers of all nodes have finished.
+    pub has_finished: bool,
 }
 
 impl fmt::Display for Closing {
@@ -198,6 +200,8 @@ pub struct Round {
     pub members: BTreeMap<NodeId, RoundMember>,
     /// The address of the server of the node with group rank 0, which has the store of the round.
     pub master: String,
+    /// The number of members of the previous round that were lost.
+    pub lost: u32,
     /// Why the round ended, if it has.
     pub end: Option<Cause>,
     /// The members that have departed.
@@ -294,7 +298,10 @@ impl Job {
                 self.hosts.extend(members.iter().map(|node| node.host.clone()));
                 let master = members.first().map(|node| node.address.clone()).unwrap_or_default();
                 let members = (0..).zip(members).map(|(rank, node)| (node.id, RoundMember { rank, node })).collect();
-                self.round = Some(Round { number, members, master, end: None, departed: BTreeMap::new() });
+                let is_lost = |how: &&Departure| **how != Departure::Finished;
+                let lost = self.round.iter().flat_map(|round| round.departed.values()).filter(is_lost).count();
+                let (lost, departed) = (lost as u32, BTreeMap::new());
+                self.round = Some(Round { number, members, master, lost, end: None, departed });
             }
             Decision::End { round, cause } => self.end_round(round, cause),
             Decision::Depart { round: number, members } => {

@@ -66,6 +66,8 @@ pub(crate) struct Leader {
     is_changed: bool,
     /// The round that the members know, and whether they know that it has ended.
     published: Option<(u64, bool)>,
+    /// The replicas that the nodes know.
+    published_replicas: BTreeMap<NodeId, String>,
     /// Requests to end a round.
     causes: Vec<(u64, Cause)>,
     closing: Option<Closing>,
@@ -124,13 +126,14 @@ impl Leader {
             last_evaluation: view.now,
             is_changed: true,
             published: None,
+            published_replicas: view.job.replicas.clone(),
             causes: Vec::new(),
             closing: None,
             stopped_since: None,
             minimum_since: None,
             growth_since: None,
             waits_for: None,
-            last_notice: view.now,
+            last_notice: view.now.saturating_sub(NOTICE_INTERVAL),
             proposals: VecDeque::new(),
             outputs: VecDeque::new(),
         };
@@ -291,7 +294,8 @@ impl Leader {
             }
             Request::Leave => self.depart(&[(id, Departure::Left)], view),
             Request::Close { time, reason } => {
-                self.closing = Some(Closing { author: peer.node.to_string(), time, reason });
+                let author = peer.node.to_string();
+                self.closing = Some(Closing { author, time, reason, has_finished: false });
             }
             Request::Raft(_) => return,
         }
@@ -483,6 +487,13 @@ impl Leader {
             self.queue.clear();
             return self.peers.clear();
         }
+        if self.published_replicas != view.job.replicas {
+            self.published_replicas.clone_from(&view.job.replicas);
+            let addresses: Vec<String> = view.job.replicas.values().cloned().collect();
+            for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+                self.send(connection, Reply::Replicas(addresses.clone()));
+            }
+        }
         let Some(round) = &view.job.round else { return };
         let state = (round.number, round.end.is_some());
         if self.published == Some(state) {
@@ -526,6 +537,7 @@ fn assignment(id: NodeId, view: View<'_>) -> Assignment {
         rank: round.members[&id].rank,
         world_size: round.members.len() as u32,
         master: round.master.clone(),
+        lost: round.lost,
         restarts: view.job.restarts.clone(),
     }
 }

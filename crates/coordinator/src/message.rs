@@ -184,6 +184,8 @@ pub enum Reply {
         /// The addresses of the voters.
         voters: Vec<String>,
     },
+    /// The addresses of the replicas have changed. A node that loses the leader tries them.
+    Replicas(Vec<String>),
     /// The sender does not lead the job.
     Redirect {
         /// The addresses to try.
@@ -238,6 +240,8 @@ pub struct Assignment {
     pub world_size: u32,
     /// The address of the server of the node with rank 0, which has the store of the round.
     pub master: String,
+    /// The number of members of the previous round that were lost.
+    pub lost: u32,
     /// The number of restarts of the job, by the name of the kind.
     pub restarts: BTreeMap<crate::job::RestartKind, u32>,
 }

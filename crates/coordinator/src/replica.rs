@@ -362,7 +362,9 @@ impl Replica {
                 EntryType::EntryConfChangeV2 => {
                     let Ok(change) = ConfChangeV2::parse_from_bytes(&entry.data) else { continue };
                     let Ok(state) = self.raft.apply_conf_change(&change) else { continue };
-                    self.raft.store().entries.wl().set_conf_state(state);
+                    self.raft.store().entries.wl().set_conf_state(state.clone());
+                    // A new replica refuses a snapshot whose configuration does not contain it.
+                    self.take_snapshot(state);
                 }
             }
         }

@@ -68,6 +68,11 @@ impl Service {
         }
     }
 
+    /// Sets the address at which other processes reach this one.
+    pub fn set_address(&mut self, address: &str) {
+        address.clone_into(&mut self.options.address);
+    }
+
     /// Makes this process a node of a job.
     pub fn add_node(&mut self, run_id: &str, client: Client, endpoints: Vec<String>, now: Duration) {
         let seed = client.node().id.0;

@@ -49,6 +49,9 @@ pub enum ScaleUp {
 }
 
 impl JobSettings {
+    /// The shortest lease. A node fences itself 1 % and 250 ms before the end of its lease.
+    pub const MIN_LEASE: Duration = Duration::from_secs(1);
+
     /// Creates settings with default values for all other fields.
     pub fn new(min_nodes: u32, max_nodes: u32) -> JobSettings {
         JobSettings {

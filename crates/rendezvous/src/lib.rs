@@ -78,6 +78,7 @@ mod hosts;
 mod job_store;
 mod key_wait;
 mod machine;
+mod native;
 mod observer;
 mod options;
 mod parameters;
@@ -98,19 +99,20 @@ pub use exit_barrier::{
     ExitBarrier, RoundEnd, count_as_idle, count_reported_ended, has_reported_ended, report_ended,
 };
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
-pub use handler::{RendezvousHandler, RendezvousInfo};
+pub use handler::{RendezvousHandler, RendezvousInfo, Report};
 pub use hosts::MissingHosts;
 pub use job_store::{C10dStoreOptions, create_c10d_store};
 pub use key_wait::KeyWait;
+pub use native::{NATIVE_BACKEND, NATIVE_OPTIONS, NativeFault, NativeNode, NativeRendezvousHandler, create_native_handler};
 pub use machine::{is_loopback, is_remote_address, is_this_machine};
-pub use observer::{Connecting, Observer, StaticWaiting, Waiting, describe_node};
+pub use observer::{Connecting, NativeWaiting, Observer, StaticWaiting, Waiting, describe_node};
 pub use options::{C10D_OPTIONS, RendezvousOption, STATIC_OPTIONS};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
     unknown_c10d_options,
 };
 pub use port::{ReservedPort, free_port, reserve_port};
-pub use rallypoint_core::rendezvous::{
+pub use rallypoint_core::rendezvous::{EndCause, 
     Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State, StateError,
     WallTime,
 };

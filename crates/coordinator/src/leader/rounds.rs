@@ -33,16 +33,29 @@ impl Leader {
 
     /// Returns the decision that ends the running round, if it has to end.
     fn end(&mut self, round: &Round, view: View<'_>) -> Option<Decision> {
+        if self.has_finished(round) {
+            let (author, time) = ("the coordinator".into(), String::new());
+            let reason = format!("the workers of all nodes have finished round {}", round.number);
+            return Some(Decision::Close(Closing { author, time, reason, has_finished: true }));
+        }
         let cause = self.cause(round, view)?;
         if view.job.is_budget_used(cause.kind()) {
             let reason = format!("--job-max-restarts is used up, and {cause}");
             let (author, time) = ("the coordinator".into(), String::new());
-            return Some(Decision::Close(Closing { author, time, reason }));
+            return Some(Decision::Close(Closing { author, time, reason, has_finished: false }));
         }
         if let Some(exclusion) = self.exclusion(&cause, view) {
             self.proposals.push_back(exclusion);
         }
         Some(Decision::End { round: round.number, cause })
+    }
+
+    /// Returns whether the workers of all nodes of the running round have finished.
+    fn has_finished(&self, round: &Round) -> bool {
+        round.members.keys().all(|id| match round.departed.get(id) {
+            Some(how) => *how == Departure::Finished,
+            None => self.peers.get(id).is_some_and(|peer| peer.activity.phase == Phase::Finished),
+        })
     }
 
     fn cause(&mut self, round: &Round, view: View<'_>) -> Option<Cause> {
@@ -79,7 +92,9 @@ impl Leader {
         let waiting = self.candidates(view);
         let waiting: Vec<&Peer> =
             waiting.into_iter().filter(|peer| round.present_member(peer.node.id).is_none()).collect();
-        if waiting.is_empty() || round.members.len() >= settings.max_nodes as usize {
+        // The next round would repeat the work of nodes that have finished.
+        let is_finishing = self.peers.values().any(|peer| peer.activity.phase == Phase::Finished);
+        if waiting.is_empty() || is_finishing || round.members.len() >= settings.max_nodes as usize {
             self.growth_since = None;
             return None;
         }
