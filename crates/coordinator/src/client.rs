@@ -27,6 +27,8 @@ const MAX_REDIRECTS: u32 = 4;
 /// The workers of a node are killed this much before the end of the lease, in addition to 1 % of the lease for clocks of
 /// different speed. Killing them takes time, too.
 const FENCE_MARGIN: Duration = Duration::from_millis(250);
+/// The agent kills the workers this much before the guard does, so that their ends do not look like failures.
+const SELF_FENCE_MARGIN: Duration = Duration::from_millis(250);
 
 /// An instruction of the client to its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -394,7 +396,7 @@ impl Client {
             return;
         }
         self.activity.last_round = Some(assignment.round);
-        let has_lease = self.deadline.is_some_and(|deadline| deadline > now);
+        let has_lease = self.self_fence_time().is_some_and(|time| time > now);
         if matches!(self.activity.phase, Phase::Joining { .. }) && has_lease {
             self.activity.phase = Phase::Working;
             self.is_fenced = false;
@@ -442,8 +444,13 @@ impl Client {
         now.saturating_sub(self.last_heard) >= SILENCE_TIMEOUT
     }
 
+    /// Returns when the agent kills the workers itself, unless the lease is renewed before.
+    fn self_fence_time(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_sub(SELF_FENCE_MARGIN))
+    }
+
     fn check_lease(&mut self, now: Duration) {
-        let is_over = self.deadline.is_some_and(|deadline| deadline <= now);
+        let is_over = self.self_fence_time().is_some_and(|time| time <= now);
         let is_active = matches!(self.activity.phase, Phase::Working | Phase::Finished);
         if let Some(round) = self.activity.last_round.filter(|_| is_over && is_active && !self.is_fenced) {
             self.is_fenced = true;
@@ -483,7 +490,7 @@ impl Client {
         if self.is_over || self.is_idle() {
             return None;
         }
-        let deadline = self.deadline.filter(|deadline| *deadline > now);
+        let deadline = self.self_fence_time().filter(|time| *time > now);
         let next = match self.serving {
             Some(_) if self.is_silent(now) => self.next_heartbeat.min(now + MIN_RETRY_INTERVAL),
             Some(_) => self.next_heartbeat.min(self.last_heard + SILENCE_TIMEOUT),

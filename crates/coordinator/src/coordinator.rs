@@ -148,8 +148,8 @@ impl Coordinator {
     /// Handles the result of a probe: the process of a node has ended.
     pub fn handle_ended(&mut self, node: NodeId, now: Duration) {
         self.ended.insert(node);
-        if self.replica.leader() == Some(node) {
-            let voters = self.replica.voters();
+        let voters = self.replica.voters();
+        if voters.contains(&node) && self.replica.leader().is_none_or(|leader| leader == node) {
             let place = voters.iter().filter(|voter| **voter != node && **voter < self.replica.id()).count();
             self.ended_leader = Some((node, now + ELECTION_STAGGER * place as u32));
         }

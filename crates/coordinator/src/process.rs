@@ -22,6 +22,11 @@ const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a process runs before it founds a job whose nodes have not all arrived. If the job exists already, its
 /// leader announces itself in that time.
 const FOUND_GRACE: Duration = Duration::from_secs(2);
+/// How long after a probe that failed the next one starts. While the kernel ends a process, connections to it may be
+/// closed before its port is.
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
+/// The maximum number of probes after the end of one connection.
+const MAX_PROBES: u32 = 40;
 /// The maximum number of messages for a replica that has not accepted the connection yet. Raft repeats lost messages.
 const MAX_UNSENT_MESSAGES: usize = 64;
 
@@ -50,8 +55,17 @@ pub(crate) enum Output {
 pub(crate) enum Dial {
     Client(client::Link),
     Replica(String),
-    Probe(NodeId),
+    Probe(Probe),
     Announcement,
+}
+
+/// A check whether the process of a node still runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Probe {
+    node: NodeId,
+    address: String,
+    /// The number of probes before this one.
+    failed: u32,
 }
 
 /// Who may found the job on this process.
@@ -77,6 +91,8 @@ pub(crate) struct Process {
     /// Nodes that wait for the founding of the job.
     waiting: BTreeMap<Connection, Hello>,
     next_announcement: Duration,
+    /// Probes to repeat, and when.
+    next_probes: Vec<(Duration, Probe)>,
     dials: BTreeMap<Link, Dial>,
     /// The open connections of `dials`.
     open: BTreeSet<Link>,
@@ -109,6 +125,7 @@ impl Process {
             announced: None,
             waiting: BTreeMap::new(),
             next_announcement: now,
+            next_probes: Vec::new(),
             dials: BTreeMap::new(),
             open: BTreeSet::new(),
             unsent: BTreeMap::new(),
@@ -134,7 +151,8 @@ impl Process {
         let client = self.client.as_ref().and_then(|client| client.next_timeout(now));
         let coordinator = self.coordinator.as_ref().map(Coordinator::next_timeout);
         let founding = (!self.waiting.is_empty()).then(|| self.founding.started + FOUND_GRACE);
-        [client, coordinator, founding].into_iter().flatten().min()
+        let probes = self.next_probes.iter().map(|(time, _)| *time);
+        [client, coordinator, founding].into_iter().flatten().chain(probes).min()
     }
 
     /// Handles the passage of time.
@@ -147,6 +165,9 @@ impl Process {
         }
         self.found_if_due(now);
         self.announce_if_due(now);
+        for (_, probe) in self.next_probes.extract_if(.., |(time, _)| *time <= now).collect::<Vec<_>>() {
+            self.probe(probe);
+        }
         self.collect();
     }
 
@@ -253,10 +274,10 @@ impl Process {
                     client.handle_reply(client_link, reply, now);
                 }
             }
-            (Some(Dial::Probe(node)), Reply::Identity(found)) => {
+            (Some(Dial::Probe(probe)), Reply::Identity(found)) => {
                 self.disconnect(link);
-                if found != Some(node) {
-                    self.handle_ended(node, now);
+                if found != Some(probe.node) {
+                    self.handle_ended(probe.node, now);
                 }
             }
             _ => {}
@@ -278,22 +299,24 @@ impl Process {
             }
             Some(Dial::Replica(address)) => {
                 self.replica_links.remove(&address);
-                self.probe_leader(&address);
+                self.probe_replica(&address);
             }
-            Some(Dial::Probe(node)) if is_refused => self.handle_ended(node, now),
+            Some(Dial::Probe(probe)) if is_refused => self.handle_ended(probe.node, now),
+            Some(Dial::Probe(probe)) if probe.failed < MAX_PROBES => {
+                let failed = probe.failed + 1;
+                self.next_probes.push((now + PROBE_INTERVAL, Probe { failed, ..probe }));
+            }
             Some(Dial::Probe(_) | Dial::Announcement) | None => {}
         }
         self.collect();
     }
 
-    /// Probes the leader if the connection to it has ended, because it may have ended.
-    fn probe_leader(&mut self, address: &str) {
+    /// Probes a replica if the connection to it has ended, because it may be the leader, and its process may have ended.
+    fn probe_replica(&mut self, address: &str) {
         let Some(coordinator) = self.coordinator.as_ref().filter(|coordinator| !coordinator.is_leader()) else { return };
-        let leader = coordinator.replica().leader();
-        if let Some(leader) = leader.filter(|leader| {
-            coordinator.job().replicas.get(leader).is_some_and(|other| other == address)
-        }) {
-            self.dial(address.to_owned(), Dial::Probe(leader));
+        let replica = coordinator.job().replicas.iter().find(|(_, other)| *other == address);
+        if let Some((node, _)) = replica {
+            self.probe(Probe { node: *node, address: address.to_owned(), failed: 0 });
         }
     }
 
@@ -438,6 +461,10 @@ impl Process {
         link
     }
 
+    fn probe(&mut self, probe: Probe) {
+        self.dial(probe.address.clone(), Dial::Probe(probe));
+    }
+
     fn disconnect(&mut self, link: Link) {
         self.unsent.remove(&link);
         self.open.remove(&link);
@@ -484,7 +511,7 @@ impl Process {
             match output {
                 leader::Output::Send(connection, reply) => self.outputs.push_back(Output::Reply(connection, reply)),
                 leader::Output::Close(connection) => self.outputs.push_back(Output::Close(connection)),
-                leader::Output::Probe(node, address) => _ = self.dial(address, Dial::Probe(node)),
+                leader::Output::Probe(node, address) => self.probe(Probe { node, address, failed: 0 }),
             }
         }
         while let Some((address, message)) = self.coordinator.as_mut().and_then(Coordinator::poll_message) {

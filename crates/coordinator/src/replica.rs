@@ -228,7 +228,8 @@ impl Replica {
     /// Starts an election because the process of the leader has ended. Other voters would ignore an ordinary election,
     /// because they have heard from the leader recently.
     pub fn replace_ended_leader(&mut self, leader: NodeId, now: Duration) {
-        if self.leader() == Some(leader) && leader != self.id {
+        // Another voter may have failed to be elected, so that this one has no leader any more.
+        if self.leader().is_none_or(|current| current == leader) && leader != self.id {
             let mut message = Message::default();
             message.set_msg_type(MessageType::MsgTimeoutNow);
             (message.from, message.to, message.term) = (leader.0, self.id.0, self.term());

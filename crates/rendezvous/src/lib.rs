@@ -103,7 +103,7 @@ pub use handler::{RendezvousHandler, RendezvousInfo, Report};
 pub use hosts::MissingHosts;
 pub use job_store::{C10dStoreOptions, create_c10d_store};
 pub use key_wait::KeyWait;
-pub use native::{NATIVE_BACKEND, NATIVE_OPTIONS, NativeFault, NativeNode, NativeRendezvousHandler, create_native_handler};
+pub use native::{DeadlineObserver, NATIVE_BACKEND, NATIVE_OPTIONS, NativeFault, NativeNode, NativeRendezvousHandler, create_native_handler};
 pub use machine::{is_loopback, is_remote_address, is_this_machine};
 pub use observer::{Connecting, NativeWaiting, Observer, StaticWaiting, Waiting, describe_node};
 pub use options::{C10D_OPTIONS, RendezvousOption, STATIC_OPTIONS};

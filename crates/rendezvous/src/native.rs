@@ -53,6 +53,10 @@ pub struct NativeNode {
     pub topology: Vec<(String, String)>,
 }
 
+/// Gets the time, since the machine was started, at which the workers of a node must be dead. [`boot_time`] returns the
+/// current time.
+pub type DeadlineObserver = Box<dyn Fn(Duration) + Send + Sync>;
+
 /// The handler of one node in a native rendezvous.
 pub struct NativeRendezvousHandler {
     run_id: String,
@@ -73,11 +77,14 @@ pub struct NativeRendezvousHandler {
 ///
 /// Fails like [`NativeRendezvousHandler::create`].
 pub fn create_native_handler(parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>> {
-    Ok(Box::new(NativeRendezvousHandler::create(parameters, NativeNode::default(), None)?))
+    Ok(Box::new(NativeRendezvousHandler::create(parameters, NativeNode::default(), None, None)?))
 }
 
 impl NativeRendezvousHandler {
     /// Creates a handler and starts the server of this node.
+    ///
+    /// `on_deadline` gets the time at which all workers of this node must be dead. It is called for each renewal of the
+    /// lease, unless fencing is disabled.
     ///
     /// If an endpoint is an address of this machine and its port is free, the server listens there. If it is the first
     /// endpoint, this node may found the job.
@@ -90,10 +97,11 @@ impl NativeRendezvousHandler {
         parameters: &RendezvousParameters,
         node: NativeNode,
         observer: Option<Arc<dyn Observer>>,
+        on_deadline: Option<DeadlineObserver>,
     ) -> Result<NativeRendezvousHandler> {
         let settings = NativeSettings::parse(parameters, &node)?;
         let run_id = parameters.run_id.clone();
-        let shared = Arc::new(Shared::new(&run_id));
+        let shared = Arc::new(Shared::new(&run_id, settings.fence, on_deadline));
         let seed = RandomState::new().build_hasher().finish();
         let on_event = {
             let shared = Arc::clone(&shared);
@@ -144,12 +152,6 @@ impl NativeRendezvousHandler {
         });
         let workers_server = Mutex::new(None);
         Ok(NativeRendezvousHandler { run_id, node, settings, _server: server, service, shared, observer, workers_server })
-    }
-
-    /// Returns the time, since the machine was started, at which all workers of this node must be dead, or `None` if
-    /// the node has no lease or has fencing disabled. [`boot_time`] returns the current time.
-    pub fn fence_deadline(&self) -> Option<Duration> {
-        self.settings.fence.then(|| self.shared.lock().deadline).flatten()
     }
 
     /// Returns this node, as other nodes know it.

@@ -3,6 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::DeadlineObserver;
 use rallypoint_coordinator::client::Event;
 use rallypoint_coordinator::job::{Cause, Closing};
 use rallypoint_coordinator::message::{Assignment, Refusal};
@@ -61,7 +62,6 @@ pub(super) struct NodeState {
     end: Option<Cause>,
     /// Whether the lease ended while the node was in that round.
     is_fenced: bool,
-    pub(super) deadline: Option<Duration>,
     pub(super) closed: Option<Closing>,
     pub(super) refused: Option<Refusal>,
     is_drained: bool,
@@ -151,16 +151,18 @@ fn end_cause(cause: &Cause) -> EndCause {
 }
 
 /// The state of a node, and a signal for its changes.
-#[derive(Debug)]
 pub(super) struct Shared {
     run_id: String,
+    /// Whether the workers are killed at the end of the lease.
+    has_fence: bool,
+    on_deadline: Option<DeadlineObserver>,
     state: Mutex<NodeState>,
     changed: Condvar,
 }
 
 impl Shared {
-    pub(super) fn new(run_id: &str) -> Shared {
-        Shared { run_id: run_id.into(), state: Mutex::default(), changed: Condvar::new() }
+    pub(super) fn new(run_id: &str, has_fence: bool, on_deadline: Option<DeadlineObserver>) -> Shared {
+        Shared { run_id: run_id.into(), has_fence, on_deadline, state: Mutex::default(), changed: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, NodeState> {
@@ -193,10 +195,12 @@ impl Shared {
                 }
             }
             Event::Lease { deadline } => {
-                state.deadline = Some(deadline);
-                // No thread waits for this event.
+                if let Some(on_deadline) = self.on_deadline.as_ref().filter(|_| self.has_fence) {
+                    on_deadline(deadline);
+                }
                 return;
             }
+            Event::LeaseOver { .. } if !self.has_fence => return,
             Event::LeaseOver { round } => {
                 tracing::warn!(
                     "this node could not renew its lease in round {round} of the rendezvous '{run_id}', so its workers \
@@ -255,10 +259,15 @@ impl Shared {
 }
 
 /// Cancels calls to the store of a round when the round has ended or the node was interrupted.
-#[derive(Debug)]
 pub(super) struct RoundCancellation {
     pub(super) shared: std::sync::Arc<Shared>,
     pub(super) round: u64,
+}
+
+impl std::fmt::Debug for RoundCancellation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RoundCancellation").field("round", &self.round).finish_non_exhaustive()
+    }
 }
 
 impl Cancellation for RoundCancellation {

@@ -31,7 +31,7 @@ impl Job {
     fn try_node(&self, node: NativeNode) -> Handler {
         let parameters = RendezvousParameters::new("rallypoint", &self.endpoint, "job", self.min, self.max).unwrap();
         let parameters = parameters.with_config(parse_rendezvous_config(&self.config).unwrap()).unwrap();
-        Arc::new(NativeRendezvousHandler::create(&parameters, node, None).unwrap())
+        Arc::new(NativeRendezvousHandler::create(&parameters, node, None, None).unwrap())
     }
 }
 
