@@ -21,7 +21,8 @@ use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reason, Signal, Supervisor};
 use rallypoint_http::HealthServer;
 use rallypoint_rendezvous::{
-    Membership, NATIVE_BACKEND, Observer, RendezvousError, RendezvousHandler, RendezvousInfo, Report, RoundEnd,
+    Membership, NATIVE_BACKEND, NativeFault, Observer, RendezvousError, RendezvousHandler, RendezvousInfo,
+    Report, RoundEnd,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -88,6 +89,8 @@ struct Agent {
     processes: Processes,
     signals: Signals,
     child_ended: UnixStream,
+    /// SIGUSR2, with which an operator drains the node.
+    drain_signal: Option<UnixStream>,
     sender: Sender<Message>,
     receiver: Receiver<Message>,
     joiner: Arc<Joiner>,
@@ -137,6 +140,9 @@ impl Agent {
         let signals = Signals::catch(&config.signals).map_err(AgentError::system("handle signals"))?;
         let child_ended =
             register(signal_hook::consts::SIGCHLD).map_err(AgentError::system("handle SIGCHLD"))?;
+        let is_drainable = config.rendezvous.backend == NATIVE_BACKEND;
+        let drain_signal = is_drainable.then(|| register(signal_hook::consts::SIGUSR2)).transpose();
+        let drain_signal = drain_signal.map_err(AgentError::system("handle SIGUSR2"))?;
         let processes = Processes::new().map_err(AgentError::system("open a socket"))?;
         let events = Events::open(&config, start)?;
         let query_sender = sender.clone();
@@ -159,6 +165,7 @@ impl Agent {
             processes,
             signals,
             child_ended,
+            drain_signal,
             sender,
             receiver,
             joiner: Arc::new(Joiner::new(Arc::clone(&config), Arc::clone(&observer))),
@@ -259,6 +266,7 @@ impl Agent {
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let streams = self.signals.streams().chain([&self.child_ended, &self.receiver.wakeup]);
+        let streams = streams.chain(&self.drain_signal);
         let mut watched: Vec<_> =
             streams.map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
         if let Err(error) = poll(&mut watched, timeout.as_ref())
@@ -281,6 +289,13 @@ impl Agent {
                 tracing::warn!("Received {signal} death signal, shutting down workers");
             }
             self.supervisor.handle_event(Event::Signaled(Signal(signal)));
+        }
+        if let Some(drain_signal) = &self.drain_signal
+            && drain(drain_signal) > 0
+            && let Some(handler) = self.handler()
+        {
+            tracing::info!("received SIGUSR2: this node leaves the job at the next restart");
+            handler.report(Report::Drain);
         }
         if self.give_up_deadline.is_some_and(|at| at <= Instant::now()) {
             self.give_up_deadline = None;
@@ -326,7 +341,13 @@ impl Agent {
                     tracing::info!("left the rendezvous on a signal");
                 }
                 self.events.record_duration("RENDEZVOUS", self.join_start.elapsed());
-                let is_spare = matches!(error, AgentError::Rendezvous(RendezvousError::GracefulExit { .. }));
+                let is_spare = matches!(
+                    error,
+                    AgentError::Rendezvous(
+                        RendezvousError::GracefulExit { .. }
+                            | RendezvousError::Native { fault: NativeFault::Drained, .. }
+                    )
+                );
                 Event::JoinFailed { is_spare }
             }
             // The message belongs to an earlier start.

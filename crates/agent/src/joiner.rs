@@ -7,10 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, DeadlineObserver, Departure, DynamicRendezvousHandler, KeyWait, Launch, NATIVE_BACKEND, NativeNode,
-    NativeRendezvousHandler, NodeDesc, RendezvousError,
-    RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle,
-    rendezvous_handler_registry, report_ended, role_infos,
+    AssignedRanks, DeadlineObserver, Departure, DynamicRendezvousHandler, KeyWait, Launch, NATIVE_BACKEND,
+    NativeNode, NativeRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo,
+    RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle, rendezvous_handler_registry,
+    report_ended, role_infos,
 };
 use rallypoint_store::Store;
 
@@ -118,8 +118,10 @@ impl Joiner {
                     pin: self.config.node_rank,
                     topology: self.config.topology.clone(),
                 };
-                let fence = guard::FenceFile::create().map_err(AgentError::system("create the file of the fence"))?;
-                let fence = fence.map(|file| -> DeadlineObserver { Box::new(move |deadline| file.set(deadline)) });
+                let fence =
+                    guard::FenceFile::create().map_err(AgentError::system("create the file of the fence"))?;
+                let fence =
+                    fence.map(|file| -> DeadlineObserver { Box::new(move |deadline| file.set(deadline)) });
                 let observer = Some(self.observer.rendezvous());
                 Arc::new(NativeRendezvousHandler::create(parameters, node, observer, fence)?)
             }

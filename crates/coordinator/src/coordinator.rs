@@ -258,16 +258,20 @@ impl Coordinator {
         let is_ready = |id: &NodeId| voters.contains(id) || self.replica.is_up_to_date(*id);
         let mut changes: Vec<(NodeId, ConfChangeType)> = Vec::new();
         if wanted.keys().all(is_ready) {
-            changes.extend(wanted.keys().filter(|id| !voters.contains(id)).map(|id| (*id, ConfChangeType::AddNode)));
+            changes.extend(
+                wanted.keys().filter(|id| !voters.contains(id)).map(|id| (*id, ConfChangeType::AddNode)),
+            );
             let unwanted = voters.iter().filter(|voter| !wanted.contains_key(voter));
-            changes.extend(unwanted.filter(|voter| **voter != id).map(|id| (*id, ConfChangeType::RemoveNode)));
+            changes
+                .extend(unwanted.filter(|voter| **voter != id).map(|id| (*id, ConfChangeType::RemoveNode)));
         } else {
             let is_new = |id: &&NodeId| !voters.contains(id) && !learners.contains(id);
             changes.extend(wanted.keys().filter(is_new).map(|id| (*id, ConfChangeType::AddLearnerNode)));
         }
         let unwanted = learners.iter().filter(|learner| !wanted.contains_key(learner));
         changes.extend(unwanted.map(|id| (*id, ConfChangeType::RemoveNode)));
-        self.catching_up.retain(|id, _| wanted.contains_key(id));
+        // A replica that has the log falls behind for a moment with each entry, which is no reason to replace it.
+        self.catching_up.retain(|id, _| wanted.contains_key(id) && !is_ready(id));
         for id in wanted.keys().filter(|id| !is_ready(id)) {
             self.catching_up.entry(*id).or_insert(now);
         }
@@ -293,9 +297,10 @@ impl Coordinator {
     fn wanted_replicas(&mut self, now: Duration) -> Option<BTreeMap<NodeId, String>> {
         let leader = self.leader.as_ref()?;
         let id = self.replica.id();
-        let late = self.catching_up.iter().filter(|(id, since)| {
-            now >= **since + CATCH_UP_TIMEOUT && !self.replica.is_up_to_date(**id)
-        });
+        let late = self
+            .catching_up
+            .iter()
+            .filter(|(id, since)| now >= **since + CATCH_UP_TIMEOUT && !self.replica.is_up_to_date(**id));
         let late: Vec<NodeId> = late.map(|(id, _)| *id).collect();
         for id in late {
             self.catching_up.remove(&id);
@@ -324,7 +329,8 @@ impl Coordinator {
         let others = suitable().map(|peer| (peer.node.id, peer.node.address.clone()));
         // A process that is not a node, such as a separate server, is chosen last.
         let (first, last) = if is_node { (Some(own), None) } else { (None, Some(own)) };
-        let ordered = first.into_iter().chain(current.map(|(id, address)| (*id, address.clone()))).chain(others);
+        let ordered =
+            first.into_iter().chain(current.map(|(id, address)| (*id, address.clone()))).chain(others);
         let mut wanted = BTreeMap::new();
         for (id, address) in ordered.chain(last) {
             if wanted.len() < count {

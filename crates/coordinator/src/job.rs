@@ -297,9 +297,11 @@ impl Job {
                 }
                 self.hosts.extend(members.iter().map(|node| node.host.clone()));
                 let master = members.first().map(|node| node.address.clone()).unwrap_or_default();
-                let members = (0..).zip(members).map(|(rank, node)| (node.id, RoundMember { rank, node })).collect();
+                let members =
+                    (0..).zip(members).map(|(rank, node)| (node.id, RoundMember { rank, node })).collect();
                 let is_lost = |how: &&Departure| **how != Departure::Finished;
-                let lost = self.round.iter().flat_map(|round| round.departed.values()).filter(is_lost).count();
+                let lost =
+                    self.round.iter().flat_map(|round| round.departed.values()).filter(is_lost).count();
                 let (lost, departed) = (lost as u32, BTreeMap::new());
                 self.round = Some(Round { number, members, master, lost, end: None, departed });
             }
@@ -328,7 +330,8 @@ impl Job {
     }
 
     fn end_round(&mut self, number: u64, cause: Cause) {
-        let Some(round) = self.round.as_mut().filter(|round| round.number == number && round.end.is_none()) else {
+        let Some(round) = self.round.as_mut().filter(|round| round.number == number && round.end.is_none())
+        else {
             return;
         };
         *self.restarts.entry(cause.kind()).or_default() += 1;

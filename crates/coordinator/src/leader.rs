@@ -209,7 +209,8 @@ impl Leader {
         if hello.group != Some(view.group) {
             if let Some(round) = hello.activity.last_round.filter(|_| is_active(&hello.activity.phase)) {
                 // The node must stop the workers of the other group first. It connects again then.
-                let cause = Cause::NodeLost { node: hello.node, how: Departure::Expired(view.job.settings.lease) };
+                let cause =
+                    Cause::NodeLost { node: hello.node, how: Departure::Expired(view.job.settings.lease) };
                 return self.send(connection, Reply::Ended { round, cause });
             }
             hello.activity.last_round = None;
@@ -290,6 +291,7 @@ impl Leader {
             }
             Request::Drain { within } => {
                 let host = peer.node.host.clone();
+                self.tell_drained(&host);
                 self.proposals.push_back(Decision::Drain { host, within });
             }
             Request::Leave => self.depart(&[(id, Departure::Left)], view),
@@ -371,7 +373,8 @@ impl Leader {
             (_, phase) if !is_member && is_active(&phase) => {
                 let how = round.departed.get(&id).copied();
                 let how = how.unwrap_or(Departure::Expired(view.job.settings.lease));
-                let ended = Reply::Ended { round: last_round.unwrap_or(0), cause: Cause::NodeLost { node, how } };
+                let ended =
+                    Reply::Ended { round: last_round.unwrap_or(0), cause: Cause::NodeLost { node, how } };
                 self.send_to(id, ended);
             }
             _ => {}
@@ -423,6 +426,13 @@ impl Leader {
 
     // ---- operators ----
 
+    /// Tells the nodes of a host that have no workers that they are drained.
+    fn tell_drained(&mut self, host: &str) {
+        let is_idle = |peer: &&Peer| peer.node.host == host && !is_active(&peer.activity.phase);
+        let idle: Vec<NodeId> = self.peers.values().filter(is_idle).map(|peer| peer.node.id).collect();
+        idle.into_iter().for_each(|id| self.send_to(id, Reply::Drained));
+    }
+
     /// Handles a command that changes the job, and returns the text of the reply.
     pub(crate) fn handle_command(&mut self, command: Command) -> String {
         let (decision, text) = match command {
@@ -435,6 +445,7 @@ impl Leader {
                 (Decision::Include { host }, text)
             }
             Command::Drain { host, within } => {
+                self.tell_drained(&host);
                 let when = within.map(|within| format!(" within {} s", within.as_secs())).unwrap_or_default();
                 let text = format!("{host} leaves at the next restart{when}");
                 (Decision::Drain { host, within }, text)

@@ -7,9 +7,7 @@ use crate::client::{self, Client, Event};
 use crate::coordinator::Coordinator;
 use crate::job::Job;
 use crate::leader::{self, Connection};
-use crate::message::{
-    Announcement, Command, GroupId, Hello, NotServed, Purpose, Reply, Request,
-};
+use crate::message::{Announcement, Command, GroupId, Hello, NotServed, Purpose, Reply, Request};
 use crate::node::NodeId;
 use crate::raft_message::RaftMessage;
 use crate::replica::Replica;
@@ -215,14 +213,17 @@ impl Process {
     pub(crate) fn handle_raft(&mut self, group: GroupId, from: &str, message: RaftMessage, now: Duration) {
         let client = self.client.as_ref();
         // Only a member of the group knows its id, so the message comes from one.
-        let is_known = client.is_some_and(|client| client.group() == Some(group)) || self.announced_group() == Some(group);
+        let is_known = client.is_some_and(|client| client.group() == Some(group))
+            || self.announced_group() == Some(group);
         if self.coordinator.is_none() && is_known && message.to == self.id.0 {
             // The leader's snapshot replaces this state.
             let settings = client.map_or_else(|| JobSettings::new(1, 1), |client| client.settings().clone());
             let replica = Replica::join(self.id, Job::new(settings, String::new()), self.seed, now);
             self.coordinator = Some(Coordinator::new(group, &self.address, replica));
         }
-        if let Some(coordinator) = self.coordinator.as_mut().filter(|coordinator| coordinator.group() == group) {
+        if let Some(coordinator) =
+            self.coordinator.as_mut().filter(|coordinator| coordinator.group() == group)
+        {
             coordinator.handle_raft(from, message, now);
         }
         self.collect();
@@ -313,7 +314,10 @@ impl Process {
 
     /// Probes a replica if the connection to it has ended, because it may be the leader, and its process may have ended.
     fn probe_replica(&mut self, address: &str) {
-        let Some(coordinator) = self.coordinator.as_ref().filter(|coordinator| !coordinator.is_leader()) else { return };
+        let Some(coordinator) = self.coordinator.as_ref().filter(|coordinator| !coordinator.is_leader())
+        else {
+            return;
+        };
         let replica = coordinator.job().replicas.iter().find(|(_, other)| *other == address);
         if let Some((node, _)) = replica {
             self.probe(Probe { node: *node, address: address.to_owned(), failed: 0 });
@@ -340,7 +344,9 @@ impl Process {
     /// Returns the address of the leader that serves this node or that has announced itself here.
     fn known_leader(&self) -> Option<String> {
         let served_by = self.client.as_ref().and_then(|client| client.leader());
-        served_by.map(str::to_owned).or_else(|| self.announced.as_ref().map(|(announced, _)| announced.leader.clone()))
+        served_by
+            .map(str::to_owned)
+            .or_else(|| self.announced.as_ref().map(|(announced, _)| announced.leader.clone()))
     }
 
     fn announced_group(&self) -> Option<GroupId> {
@@ -400,7 +406,9 @@ impl Process {
     /// stopped.
     fn force_quorum(&mut self, connection: Connection, now: Duration) {
         let text = match &self.coordinator {
-            None => "this process has no replica of the job; send the command to one of its voters".to_owned(),
+            None => {
+                "this process has no replica of the job; send the command to one of its voters".to_owned()
+            }
             Some(coordinator) if coordinator.replica().quorum_contact().is_some() => {
                 "the job has a leader with a quorum already".to_owned()
             }
@@ -441,7 +449,10 @@ impl Process {
         self.next_announcement = now + ANNOUNCE_INTERVAL;
         let Some(coordinator) = &self.coordinator else { return };
         let replicas: BTreeSet<&String> = coordinator.job().replicas.values().collect();
-        let others = self.endpoints.iter().filter(|endpoint| !replicas.contains(endpoint) && **endpoint != self.address);
+        let others = self
+            .endpoints
+            .iter()
+            .filter(|endpoint| !replicas.contains(endpoint) && **endpoint != self.address);
         let others: Vec<String> = others.cloned().collect();
         let is_announcement = |(_, dial): &(&Link, &Dial)| **dial == Dial::Announcement;
         let old: Vec<Link> = self.dials.iter().filter(is_announcement).map(|(link, _)| *link).collect();
@@ -509,7 +520,9 @@ impl Process {
         }
         while let Some(output) = self.coordinator.as_mut().and_then(Coordinator::poll_output) {
             match output {
-                leader::Output::Send(connection, reply) => self.outputs.push_back(Output::Reply(connection, reply)),
+                leader::Output::Send(connection, reply) => {
+                    self.outputs.push_back(Output::Reply(connection, reply))
+                }
                 leader::Output::Close(connection) => self.outputs.push_back(Output::Close(connection)),
                 leader::Output::Probe(node, address) => self.probe(Probe { node, address, failed: 0 }),
             }

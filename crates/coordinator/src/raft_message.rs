@@ -97,8 +97,8 @@ impl RaftMessage {
             Type::MsgRequestPreVote,
             Type::MsgRequestPreVoteResponse,
         ];
-        let mut message = eraftpb::Message::default();
-        message.msg_type = kind.into_iter().find(|kind| *kind as i32 == self.kind)?;
+        let msg_type = kind.into_iter().find(|kind| *kind as i32 == self.kind)?;
+        let mut message = eraftpb::Message { msg_type, ..Default::default() };
         (message.to, message.from, message.term) = (self.to, self.from, self.term);
         (message.log_term, message.index) = (self.log_term, self.index);
         (message.commit, message.commit_term) = (self.commit, self.commit_term);
@@ -158,8 +158,7 @@ impl From<eraftpb::Snapshot> for RaftSnapshot {
 
 impl From<RaftSnapshot> for eraftpb::Snapshot {
     fn from(from: RaftSnapshot) -> eraftpb::Snapshot {
-        let mut snapshot = eraftpb::Snapshot::default();
-        snapshot.data = from.data.into();
+        let mut snapshot = eraftpb::Snapshot { data: from.data.into(), ..Default::default() };
         let metadata = snapshot.mut_metadata();
         (metadata.index, metadata.term) = (from.index, from.term);
         let state = metadata.mut_conf_state();

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use protobuf::Message as _;
-use raft::prelude::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, EntryType, Message, MessageType, Snapshot};
+use raft::prelude::{
+    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, EntryType, Message, MessageType, Snapshot,
+};
 use raft::storage::MemStorage;
 use raft::{Config, GetEntriesContext, RaftState, RawNode, SnapshotStatus, StateRole, Storage};
 
@@ -343,7 +345,12 @@ impl Replica {
             self.job = job;
         }
         (self.applied, self.applied_at) = (snapshot.get_metadata().index, now);
-        self.raft.store().entries.wl().apply_snapshot(snapshot.clone()).expect("the snapshot is newer than the log");
+        self.raft
+            .store()
+            .entries
+            .wl()
+            .apply_snapshot(snapshot.clone())
+            .expect("the snapshot is newer than the log");
         self.raft.mut_store().snapshot = snapshot;
     }
 

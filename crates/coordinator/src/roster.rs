@@ -164,9 +164,22 @@ impl fmt::Display for Names {
     }
 }
 
+impl WaitReason {
+    /// Returns the time after which this wait ends by itself, if it does.
+    pub fn left(&self) -> Option<Duration> {
+        match self {
+            WaitReason::LastCall { left, .. }
+            | WaitReason::Returning { left, .. }
+            | WaitReason::Excluded { left, .. } => Some(*left),
+            WaitReason::NextRound(left) => *left,
+            _ => None,
+        }
+    }
+}
+
+/// The text has no times, so it changes only when the reason does.
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = |time: &Duration| time.as_secs_f64().ceil();
         match self {
             WaitReason::MoreNodes { joined, usable, min, max } => {
                 let range = if min == max { format!("{min}") } else { format!("{min} to {max}") };
@@ -176,22 +189,19 @@ impl fmt::Display for WaitReason {
                     false => write!(f, ", of which {usable} are in whole units"),
                 }
             }
-            WaitReason::LastCall { joined, max, left } => {
-                write!(f, "{joined} nodes have joined; waiting {} s for up to {max}", seconds(left))
+            WaitReason::LastCall { joined, max, .. } => {
+                write!(f, "{joined} of at most {max} nodes have joined, last call for more")
             }
-            WaitReason::Stopping(members) => write!(f, "waiting until {members} stop the workers of the last round"),
-            WaitReason::Returning { members, left } => {
-                write!(f, "waiting {} s until {members} join again", seconds(left))
+            WaitReason::Stopping(members) => {
+                write!(f, "waiting until the workers of {members} have ended")
             }
-            WaitReason::Spare { max } => write!(f, "this node is a spare: {max} nodes run, which is the maximum"),
-            WaitReason::NextRound(None) => f.write_str("a round runs; this node is in the next one"),
-            WaitReason::NextRound(Some(left)) => {
-                write!(f, "a round runs; it restarts with this node in {} s (scale_up_delay)", seconds(left))
+            WaitReason::Returning { members, .. } => write!(f, "waiting until {members} join again"),
+            WaitReason::Spare { max } => {
+                write!(f, "this node is a spare: {max} nodes run, which is the maximum")
             }
-            WaitReason::Excluded { reason, left } => {
-                write!(f, "this host is excluded for another {} s: {reason}", seconds(left))
-            }
-            WaitReason::Drained => f.write_str("this host is drained"),
+            WaitReason::NextRound(_) => f.write_str("a round runs; this node is in the next one"),
+            WaitReason::Excluded { reason, .. } => write!(f, "this node is excluded: {reason}"),
+            WaitReason::Drained => f.write_str("this node is drained"),
             WaitReason::EarlierProcess(node) => write!(f, "{node} still holds the rank of this node"),
             WaitReason::Outside(reason) => f.write_str(reason),
         }

@@ -7,9 +7,9 @@ use rallypoint_core::hub::{self, ConnectionId, LinkEnd, Peer};
 
 use crate::client::{Client, Event};
 use crate::coordinator::Coordinator;
+use crate::message::GroupId;
 use crate::message::{Open, PROTOCOL_VERSION, Purpose, Refusal, Reply, Request};
 use crate::process::{Founding, Link, Output, Process};
-use crate::message::GroupId;
 
 /// The number of links that each job may use.
 const LINKS_PER_JOB: Link = 1 << 40;
@@ -110,7 +110,12 @@ impl Service {
     }
 
     /// Handles the first message on an accepted connection.
-    fn handle_first(&mut self, connection: ConnectionId, message: &[u8], now: Duration) -> Result<(), String> {
+    fn handle_first(
+        &mut self,
+        connection: ConnectionId,
+        message: &[u8],
+        now: Duration,
+    ) -> Result<(), String> {
         let peer = Peer::Client(connection);
         let version: Version = parse(message)?;
         if version.version != PROTOCOL_VERSION {
@@ -121,7 +126,8 @@ impl Service {
         }
         let Open { run_id, purpose, .. } = parse(message)?;
         if !self.jobs.contains_key(&run_id) {
-            let is_useful = matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_) | Purpose::Replica { .. });
+            let is_useful =
+                matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_) | Purpose::Replica { .. });
             if !self.options.is_server || !is_useful || self.jobs.len() >= MAX_JOBS {
                 let why = crate::message::NotServed::Unknown;
                 self.send(peer, &Reply::Redirect { addresses: Vec::new(), why });

@@ -9,8 +9,8 @@ use rallypoint_coordinator::client::{Client, Event};
 use rallypoint_coordinator::message::Phase;
 use rallypoint_coordinator::node::{Node, NodeId};
 use rallypoint_coordinator::service::{Action, Service, ServiceOptions};
-use rallypoint_core::hub::{ConnectionId, LinkEnd, Peer, Service as _};
 use rallypoint_coordinator::settings::ScaleUp;
+use rallypoint_core::hub::{ConnectionId, LinkEnd, Peer, Service as _};
 
 #[derive(Clone)]
 struct Random(u64);
@@ -228,13 +228,17 @@ impl World {
                 let world = (assignment.master.clone(), assignment.world_size);
                 let known = self.worlds.entry(assignment.round).or_insert_with(|| world.clone()).clone();
                 if known != world {
-                    self.errors.push(format!("round {} has two worlds: {known:?} {world:?}", assignment.round));
+                    self.errors
+                        .push(format!("round {} has two worlds: {known:?} {world:?}", assignment.round));
                 }
                 let other = self.ranks.insert((assignment.round, assignment.rank), host);
                 if other.is_some_and(|other| other != host) || assignment.rank >= assignment.world_size {
                     self.errors.push(format!("round {} rank {} is wrong", assignment.round, assignment.rank));
                 }
-                self.note(format!("h{host} is in round {} as {}/{}", assignment.round, assignment.rank, assignment.world_size));
+                self.note(format!(
+                    "h{host} is in round {} as {}/{}",
+                    assignment.round, assignment.rank, assignment.world_size
+                ));
                 let delay = self.random.ms(0, 20);
                 self.at(delay, Step::Start { host, inc, round: assignment.round });
             }
@@ -253,7 +257,12 @@ impl World {
             }
             Event::Closed(closing) => self.hosts[host].done = Some(closing.to_string()),
             Event::Refused(refusal) => self.hosts[host].done = Some(refusal.to_string()),
-            Event::NotServed { .. } | Event::Served { .. } | Event::Waiting(_) | Event::Warning(_) | Event::Drained => {}
+            Event::NotServed { .. }
+            | Event::Served { .. }
+            | Event::Waiting(_)
+            | Event::Warning(_)
+            | Event::Drained
+            | Event::Left => {}
         }
     }
 
@@ -266,7 +275,8 @@ impl World {
                 self.at(delay, Step::Stopped { host, inc, round });
             }
             Some(_) => {}
-            None => self.at(Duration::from_millis(1), Step::Rejoin { host, inc }),
+            // A start that is pending must not come first.
+            None => self.at(Duration::ZERO, Step::Rejoin { host, inc }),
         }
     }
 
@@ -295,10 +305,16 @@ impl World {
         if is_cut || !self.hosts[target].is_powered {
             self.links[link].is_open = false;
             let delay = Duration::from_secs(5);
-            self.at(delay, Step::Deliver { conn: link, to_b: false, payload: Payload::Closed { refused: false } });
+            self.at(
+                delay,
+                Step::Deliver { conn: link, to_b: false, payload: Payload::Closed { refused: false } },
+            );
         } else if !self.hosts[target].is_running {
             self.links[link].is_open = false;
-            self.at(delay, Step::Deliver { conn: link, to_b: false, payload: Payload::Closed { refused: true } });
+            self.at(
+                delay,
+                Step::Deliver { conn: link, to_b: false, payload: Payload::Closed { refused: true } },
+            );
         } else {
             self.index.insert((target, target_inc, inbound), link);
             self.links[link].last = [self.now + delay; 2];
@@ -340,7 +356,10 @@ impl World {
     fn deliver(&mut self, link: usize, to_b: bool, payload: Payload) {
         let (host, inc, conn) = if to_b { self.links[link].b } else { self.links[link].a };
         let h = &self.hosts[host];
-        if !h.is_powered || self.cut.contains(&(self.links[link].a.0, self.links[link].b.0)) && !matches!(payload, Payload::Closed { .. }) {
+        if !h.is_powered
+            || self.cut.contains(&(self.links[link].a.0, self.links[link].b.0))
+                && !matches!(payload, Payload::Closed { .. })
+        {
             if h.is_powered {
                 self.links[link].held.push((to_b, payload));
             }
@@ -375,7 +394,11 @@ impl World {
             }
             Payload::Message(message) => {
                 if std::env::var("TRACE").is_ok() {
-                    println!("{:.4} h{host} {conn:?} {}", self.now.as_secs_f64(), String::from_utf8_lossy(&message));
+                    println!(
+                        "{:.4} h{host} {conn:?} {}",
+                        self.now.as_secs_f64(),
+                        String::from_utf8_lossy(&message)
+                    );
                 }
                 if let Err(error) = service.handle_message(conn, &message, now) {
                     self.errors.push(format!("h{host}: {error}: {}", String::from_utf8_lossy(&message)));
@@ -404,7 +427,10 @@ impl World {
     }
 
     fn step(&mut self, step: Step) {
-        if let Step::Timer { host, inc } | Step::Start { host, inc, .. } | Step::Stopped { host, inc, .. } | Step::Rejoin { host, inc } = step
+        if let Step::Timer { host, inc }
+        | Step::Start { host, inc, .. }
+        | Step::Stopped { host, inc, .. }
+        | Step::Rejoin { host, inc } = step
         {
             if !self.hosts[host].is_running || self.hosts[host].inc != inc {
                 return;
@@ -424,7 +450,9 @@ impl World {
             Step::Start { host, inc, round } => {
                 let local = self.local(host);
                 // The helper checks the deadline between fork and exec.
-                if self.hosts[host].deadline.is_none_or(|deadline| deadline <= local) || self.hosts[host].stopping {
+                if self.hosts[host].deadline.is_none_or(|deadline| deadline <= local)
+                    || self.hosts[host].stopping
+                {
                     return self.at(Duration::ZERO, Step::Rejoin { host, inc });
                 }
                 let mut is_current = false;
@@ -558,7 +586,8 @@ impl World {
                 }
             }
             Fault::Reset => {
-                let open: Vec<usize> = (0..self.links.len()).filter(|link| self.links[*link].is_open).collect();
+                let open: Vec<usize> =
+                    (0..self.links.len()).filter(|link| self.links[*link].is_open).collect();
                 if open.is_empty() {
                     return;
                 }
@@ -568,7 +597,10 @@ impl World {
                 self.transmit(link, false, Payload::Closed { refused: false });
             }
             Fault::FailWorker(host) => {
-                if self.hosts[host].workers.is_some() && !self.hosts[host].stopping && !self.hosts[host].is_paused {
+                if self.hosts[host].workers.is_some()
+                    && !self.hosts[host].stopping
+                    && !self.hosts[host].is_paused
+                {
                     let now = self.local(host);
                     self.hosts[host].service.with_client("job", now, |p| p.worker_failed(0, "exit code 1"));
                     self.drain(host);
@@ -617,8 +649,13 @@ fn terms(min: u32, max: u32) -> JobSettings {
 }
 
 fn new_service(host: usize, seed: u64, now: Duration) -> Service {
-    let options =
-        ServiceOptions { host: format!("h{host}"), address: address(host), is_founder: host == 0, is_server: false, seed };
+    let options = ServiceOptions {
+        host: format!("h{host}"),
+        address: address(host),
+        is_founder: host == 0,
+        is_server: false,
+        seed,
+    };
     Service::new(options, now)
 }
 
@@ -630,9 +667,25 @@ fn report(world: &World, seed: u64) {
         for (host, h) in world.hosts.iter().enumerate() {
             let c = h.service.coordinator("job").map(|c| {
                 let r = c.replica();
-                format!("{:?} term {} leads {} follows {:?} voters {:?} learners {:?} replicas {:?} ROUND {:?}", c.group(), r.term(), c.is_leader(), r.leader(), r.voters(), r.learners(), c.job().replicas, c.job().round)
+                format!(
+                    "{:?} term {} leads {} follows {:?} voters {:?} learners {:?} replicas {:?} ROUND {:?}",
+                    c.group(),
+                    r.term(),
+                    c.is_leader(),
+                    r.leader(),
+                    r.voters(),
+                    r.learners(),
+                    c.job().replicas,
+                    c.job().round
+                )
             });
-            println!("h{host} {:?} client {:?} group {:?} leader {:?}: {c:?}", h.service.client("job").map(|c| c.node().id), h.service.client("job").map(|c| c.activity().clone()), h.service.client("job").map(|c| c.group()), h.service.client("job").map(|c| c.leader().map(str::to_owned)));
+            println!(
+                "h{host} {:?} client {:?} group {:?} leader {:?}: {c:?}",
+                h.service.client("job").map(|c| c.node().id),
+                h.service.client("job").map(|c| c.activity().clone()),
+                h.service.client("job").map(|c| c.group()),
+                h.service.client("job").map(|c| c.leader().map(str::to_owned))
+            );
         }
         panic!("seed {seed}: {:?}", world.errors);
     }

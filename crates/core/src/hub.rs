@@ -60,7 +60,7 @@ use slab::Slab;
 pub use close_reason::CloseReason;
 pub use jobs::ExpiredJob;
 pub use outbox::MAX_SLICES;
-pub use service::{LinkEnd, LinkId, Peer, SERVICE_CAPABILITY, Service, ServiceAction};
+pub use service::{LinkEnd, LinkId, Peer, SERVICE_CAPABILITY, Service, ServiceAction, has_service};
 pub use stats::ServerStats;
 
 use crate::limits::Limits;

@@ -87,6 +87,8 @@ pub enum Report {
     },
     /// All workers have finished.
     Finished,
+    /// An operator drains the node.
+    Drain,
 }
 
 /// A round that a node has joined.

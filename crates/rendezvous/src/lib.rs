@@ -103,8 +103,12 @@ pub use handler::{RendezvousHandler, RendezvousInfo, Report};
 pub use hosts::MissingHosts;
 pub use job_store::{C10dStoreOptions, create_c10d_store};
 pub use key_wait::KeyWait;
-pub use native::{DeadlineObserver, NATIVE_BACKEND, NATIVE_OPTIONS, NativeFault, NativeNode, NativeRendezvousHandler, create_native_handler};
 pub use machine::{is_loopback, is_remote_address, is_this_machine};
+pub use native::{
+    DeadlineObserver, NATIVE_BACKEND, NATIVE_OPTIONS, NativeFault, NativeNode, NativeRendezvousHandler,
+    OperatorCommand, OperatorError, OperatorReply, Roster, create_native_handler, send_command,
+    start_coordinator_server,
+};
 pub use observer::{Connecting, NativeWaiting, Observer, StaticWaiting, Waiting, describe_node};
 pub use options::{C10D_OPTIONS, RendezvousOption, STATIC_OPTIONS};
 pub use parameters::{
@@ -112,9 +116,9 @@ pub use parameters::{
     unknown_c10d_options,
 };
 pub use port::{ReservedPort, free_port, reserve_port};
-pub use rallypoint_core::rendezvous::{EndCause, 
-    Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State, StateError,
-    WallTime,
+pub use rallypoint_core::rendezvous::{
+    EndCause, Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State,
+    StateError, WallTime,
 };
 pub use ranks::{AssignedRanks, RoleInfo, assign_ranks, role_infos};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};

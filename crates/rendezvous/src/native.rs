@@ -4,11 +4,12 @@
 //! is the agent's side: it asks to join, waits for what the coordinator pushes, and opens the store of the round.
 
 mod node_state;
+mod operator;
 mod round;
 mod settings;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,12 +23,15 @@ use rallypoint_store::{
 };
 
 pub use node_state::NativeFault;
+pub use operator::{OperatorCommand, OperatorError, OperatorReply, Roster, send_command};
 pub use settings::NATIVE_OPTIONS;
 
 use crate::dynamic::system_clock;
 use crate::error::{RendezvousError, Result};
 use crate::handler::{RendezvousHandler, RendezvousInfo, Report};
-use crate::machine::{advertised_host, host_name, is_loopback, is_this_machine, listen_host, outbound_address};
+use crate::machine::{
+    advertised_host, host_name, is_loopback, is_this_machine, listen_host, outbound_address,
+};
 use crate::observer::{NativeWaiting, Observer};
 use crate::parameters::RendezvousParameters;
 use node_state::{Shared, Step};
@@ -125,7 +129,8 @@ impl NativeRendezvousHandler {
         let (server, service, address) = match started {
             Some(((server, service), address)) => (server, service, address),
             None => {
-                let address = parameters.local_addr.clone().unwrap_or_else(|| own_address(&settings.endpoints));
+                let address =
+                    parameters.local_addr.clone().unwrap_or_else(|| own_address(&settings.endpoints));
                 let failed = |source| RendezvousError::Connection { run_id: run_id.clone(), source };
                 let (server, service) = start(&address, 0, false, seed, on_event).map_err(failed)?;
                 (server, service, address)
@@ -151,7 +156,16 @@ impl NativeRendezvousHandler {
             service.add_node(&job, client, endpoints, now);
         });
         let workers_server = Mutex::new(None);
-        Ok(NativeRendezvousHandler { run_id, node, settings, _server: server, service, shared, observer, workers_server })
+        Ok(NativeRendezvousHandler {
+            run_id,
+            node,
+            settings,
+            _server: server,
+            service,
+            shared,
+            observer,
+            workers_server,
+        })
     }
 
     /// Returns this node, as other nodes know it.
@@ -187,9 +201,12 @@ impl NativeRendezvousHandler {
                 }
                 Step::Waiting => {
                     if let Some(observer) = &self.observer {
-                        let state = self.shared.lock().describe_wait();
-                        let waiting = NativeWaiting { state: &state, waited: start.elapsed(), left };
-                        observer.native_waiting(&waiting);
+                        let (state, ends_in) = {
+                            let state = self.shared.lock();
+                            (state.describe_wait(), state.wait_left())
+                        };
+                        let waited = start.elapsed();
+                        observer.native_waiting(&NativeWaiting { state: &state, ends_in, waited, left });
                     }
                     continue;
                 }
@@ -202,6 +219,29 @@ impl NativeRendezvousHandler {
     fn withdraw(&self) {
         self.with_client(|client, now| client.stay_outside("the node has stopped waiting", now));
     }
+}
+
+/// Starts a separate store server with a coordinator, which serves any job. Other processes reach it at the first of its
+/// addresses to listen on.
+///
+/// # Errors
+///
+/// Fails like [`TcpStoreServer::start`].
+pub fn start_coordinator_server(
+    listen: &[Endpoint],
+    options: ServerOptions,
+) -> Result<TcpStoreServer, StoreError> {
+    let host = listen.first().map_or(String::new(), advertised_host);
+    let is_wildcard = host.is_empty() || host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+    let host = if is_wildcard { outbound_address().to_string() } else { host };
+    let seed = RandomState::new().build_hasher().finish();
+    let service = |addresses: &[SocketAddr]| {
+        let port = addresses.first().map_or(0, SocketAddr::port);
+        let address = Endpoint::new(&host, port).to_string();
+        let options = ServiceOptions { host: host_name(), address, is_founder: true, is_server: true, seed };
+        Service::new(options, boot_time())
+    };
+    Ok(TcpStoreServer::start_with(options, service, |_| ())?.0)
 }
 
 /// Starts a server with a coordinator that other nodes reach at `host`.
@@ -257,7 +297,10 @@ impl RendezvousHandler for NativeRendezvousHandler {
             if let Some(info) = self.enter(&assignment)? {
                 return Ok(info);
             }
-            tracing::info!("round {} ended before its workers started; joining the next one", assignment.round);
+            tracing::info!(
+                "round {} ended before its workers started; joining the next one",
+                assignment.round
+            );
         }
     }
 
@@ -314,6 +357,7 @@ impl RendezvousHandler for NativeRendezvousHandler {
                 self.with_client(move |client, _| client.worker_failed(local_rank, &exit));
             }
             Report::Finished => self.with_client(|client, now| client.finish(now)),
+            Report::Drain => self.with_client(|client, _| client.drain(None)),
         }
     }
 }

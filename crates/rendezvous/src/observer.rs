@@ -46,6 +46,8 @@ pub struct StaticWaiting<'a> {
 pub struct NativeWaiting<'a> {
     /// What the node waits for.
     pub state: &'a str,
+    /// The time after which that wait ends by itself, if it does.
+    pub ends_in: Option<Duration>,
     /// The time since the node started to join.
     pub waited: Duration,
     /// The time until the join timeout.

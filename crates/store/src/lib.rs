@@ -100,7 +100,8 @@ pub use rallypoint_core::client::{
     Awaited, Cancellation, ConnectionFault, Exchange, Failure, OnReset, Oversized, Retry,
 };
 pub use server::{
-    Listen, ServerOptions, ServerStats, ServiceHandle, SharedServers, TcpStoreServer, boot_time, raise_file_limit,
+    Listen, ServerOptions, ServerStats, ServiceHandle, SharedServers, TcpStoreServer, boot_time,
+    raise_file_limit,
 };
 pub use store::{DEFAULT_TIMEOUT, Store, arrive_at_barrier};
 pub use tcp::{TcpStore, TcpStoreOptions};

@@ -11,7 +11,10 @@ use std::time::Duration;
 use rallypoint_store::boot_time;
 use rustix::process::{Pid, Signal};
 
-use super::{AGENT_PREFIX, command_line, descendants, directory_path, parse_name, send, sibling_path, temporary_directory};
+use super::{
+    AGENT_PREFIX, command_line, descendants, directory_path, parse_name, send, sibling_path,
+    temporary_directory,
+};
 
 /// The longest interval between two reads of the deadline. The agent creates the file when it gets its first lease.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -83,7 +86,9 @@ impl Fence {
 /// this, because the agent may have been stopped after its own check.
 pub(crate) fn has_passed(agent: Pid) -> bool {
     let line = command_line(agent);
-    let Some((_, suffix)) = line.first().and_then(|name| parse_name(AGENT_PREFIX, name)) else { return false };
+    let Some((_, suffix)) = line.first().and_then(|name| parse_name(AGENT_PREFIX, name)) else {
+        return false;
+    };
     let deadline = Fence::new(&directory_path(&suffix)).deadline();
     deadline.is_some_and(|deadline| deadline <= boot_time())
 }

@@ -120,7 +120,8 @@ impl Leader {
         let Cause::WorkerFailed { node, .. } = cause else { return None };
         let settings = &view.job.settings;
         let is_recent = |time: &&Duration| view.time.saturating_sub(**time) < settings.exclude_window;
-        let earlier = view.job.failures.get(&node.host).map_or(0, |times| times.iter().filter(is_recent).count());
+        let earlier =
+            view.job.failures.get(&node.host).map_or(0, |times| times.iter().filter(is_recent).count());
         let failures = earlier as u32 + 1;
         let others = self.peers.values().filter(|peer| {
             peer.connection.is_some()
@@ -133,7 +134,10 @@ impl Leader {
         is_excluded.then(|| Decision::Exclude {
             host: node.host.clone(),
             time: settings.exclude_time,
-            reason: format!("its workers failed {failures} times within {} s", settings.exclude_window.as_secs()),
+            reason: format!(
+                "its workers failed {failures} times within {} s",
+                settings.exclude_window.as_secs()
+            ),
         })
     }
 
@@ -208,8 +212,10 @@ impl Leader {
         let mut taken = self.taken_pins(view);
         let can_join = |id: &NodeId| {
             let peer = &self.peers[id];
-            let is_free = peer.node.pin.is_none_or(|pin| taken.insert(pin, *id).is_none_or(|other| other == *id));
-            let is_ready = peer.connection.is_some() && peer.expiry > view.now && !is_leaving(&peer.node, view);
+            let is_free =
+                peer.node.pin.is_none_or(|pin| taken.insert(pin, *id).is_none_or(|other| other == *id));
+            let is_ready =
+                peer.connection.is_some() && peer.expiry > view.now && !is_leaving(&peer.node, view);
             (is_free && is_ready).then_some(peer)
         };
         self.queue.values().filter_map(can_join).collect()
@@ -272,7 +278,13 @@ impl Leader {
     }
 
     /// Returns a snapshot of the job.
-    pub(crate) fn roster(&self, term: u64, leader: &str, voters: &BTreeSet<NodeId>, view: View<'_>) -> Roster {
+    pub(crate) fn roster(
+        &self,
+        term: u64,
+        leader: &str,
+        voters: &BTreeSet<NodeId>,
+        view: View<'_>,
+    ) -> Roster {
         let job = view.job;
         let taken = self.taken_pins(view);
         let members = job.round.iter().flat_map(|round| round.members.values());
@@ -317,7 +329,9 @@ impl Leader {
             closed: job.closed.clone(),
             restarts: job.restarts.clone(),
             exclusions: exclusions
-                .map(|(host, exclusion)| (host.clone(), (exclusion.reason.clone(), time_left(exclusion.until))))
+                .map(|(host, exclusion)| {
+                    (host.clone(), (exclusion.reason.clone(), time_left(exclusion.until)))
+                })
                 .collect(),
         }
     }
@@ -332,4 +346,3 @@ fn is_leaving(node: &Node, view: View<'_>) -> bool {
 fn candidate(node: &Node, previous_rank: Option<u32>) -> Candidate<'_> {
     Candidate { previous_rank, pin: node.pin, topology: &node.topology }
 }
-

@@ -38,7 +38,10 @@ impl<L: EffectLog, S: Service> Hub<L, S> {
         for &index in self.watched.iter().rev() {
             let connection = &self.connections[index];
             let age = self.now.saturating_sub(connection.opened);
-            if connection.link.is_none() && !connection.session.is_validated() && age >= self.limits.stale_after {
+            if connection.link.is_none()
+                && !connection.session.is_validated()
+                && age >= self.limits.stale_after
+            {
                 stale.push((age, index));
             }
         }

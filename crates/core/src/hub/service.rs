@@ -283,8 +283,8 @@ impl<L: EffectLog, S: Service> Hub<L, S> {
     }
 }
 
-/// Returns whether the identity of a server says that its hub has a service.
-fn has_service(identity: &[u8]) -> bool {
+/// Returns whether the identity of a server, which clients read under [`SERVER_KEY`], says that its hub has a service.
+pub fn has_service(identity: &[u8]) -> bool {
     let identity = String::from_utf8_lossy(identity);
     let capabilities = identity.split(' ').find_map(|word| word.strip_prefix("capabilities="));
     capabilities.is_some_and(|names| names.split(',').any(|name| name == SERVICE_CAPABILITY))

@@ -28,6 +28,11 @@ macro_rules! operations {
                 match self { $(Op::$name => $text,)* }
             }
 
+            /// Returns whether torch has the operation, too.
+            pub fn is_of_torch(self) -> bool {
+                self != Op::Message
+            }
+
             /// Returns whether the operation is idempotent, so that a client may repeat it after a lost connection.
             pub fn is_repeatable(self) -> bool {
                 match self { $(Op::$name => $repeatable,)* }

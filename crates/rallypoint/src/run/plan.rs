@@ -111,7 +111,9 @@ fn topology(text: &str) -> Result<Vec<(String, String)>, Refusal> {
         Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => {
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         }
-        _ => Err(Refusal::value(format!("--topology {text:?} is not in the form KEY=VALUE,… (rack=r7,switch=s2)"))),
+        _ => Err(Refusal::value(format!(
+            "--topology {text:?} is not in the form KEY=VALUE,… (rack=r7,switch=s2)"
+        ))),
     };
     text.split(',').filter(|pair| !text.is_empty() || !pair.is_empty()).map(parse).collect()
 }

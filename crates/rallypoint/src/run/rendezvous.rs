@@ -92,7 +92,8 @@ impl RendezvousFlags {
     pub(super) fn pin(&self) -> Result<Option<u32>, Refusal> {
         let rank = self.node_rank.as_ref().filter(|_| self.backend_name() == NATIVE_BACKEND);
         let parse = |rank: &FlagValue<i64>| {
-            u32::try_from(rank.value).map_err(|_| Refusal::value(format!("{rank} must be from 0 to 4294967295")))
+            u32::try_from(rank.value)
+                .map_err(|_| Refusal::value(format!("{rank} must be from 0 to 4294967295")))
         };
         rank.map(parse).transpose()
     }

@@ -99,6 +99,11 @@ impl NodeState {
         }
     }
 
+    /// Returns the time after which the wait ends by itself, if it does.
+    pub(super) fn wait_left(&self) -> Option<Duration> {
+        self.waits_for.as_ref().filter(|_| self.leader.is_some())?.left()
+    }
+
     /// Returns whether the round of this node has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.end.is_some() || self.is_fenced
@@ -162,7 +167,13 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(run_id: &str, has_fence: bool, on_deadline: Option<DeadlineObserver>) -> Shared {
-        Shared { run_id: run_id.into(), has_fence, on_deadline, state: Mutex::default(), changed: Condvar::new() }
+        Shared {
+            run_id: run_id.into(),
+            has_fence,
+            on_deadline,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, NodeState> {

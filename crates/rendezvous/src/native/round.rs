@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use rallypoint_coordinator::message::Assignment;
 use rallypoint_core::rendezvous::keys;
-use rallypoint_store::{Cancellation, Endpoint, OnReset, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rallypoint_store::{
+    Cancellation, Endpoint, OnReset, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
+    TcpStoreServer,
+};
 
 use super::NativeRendezvousHandler;
 use super::node_state::RoundCancellation;

@@ -18,20 +18,56 @@ use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
 pub const NATIVE_OPTIONS: [RendezvousOption; 18] = [
     option("join_timeout", "600", "Time that a node waits for a round."),
     option("last_call_timeout", "30", "Time that the first round waits for more nodes once it has enough."),
-    option("lease", "5", "Time without a renewal after which a node counts as lost. Nodes renew five times per lease."),
+    option(
+        "lease",
+        "5",
+        "Time without a renewal after which a node counts as lost. Nodes renew five times per lease.",
+    ),
     option("fence", "on", "`off` lets workers run on when their node can't renew its lease."),
-    option("return_grace", "1", "Time that the members of a round that has ended have to return before others take their places."),
-    option("reconnect_grace", "5", "Time that a node without workers may be disconnected before it is dropped."),
-    option("scale_up", "", "`never` or `now`: whether waiting nodes end the running round, without `scale_up_delay`."),
-    option("scale_up_delay", "10", "Time after which waiting nodes end the running round, so that the next one includes them."),
-    option("node_unit", "1", "The number of nodes of a round is a multiple of this number, and each multiple has nodes of one topology group."),
+    option(
+        "return_grace",
+        "1",
+        "Time that the members of a round that has ended have to return before others take their places.",
+    ),
+    option(
+        "reconnect_grace",
+        "5",
+        "Time that a node without workers may be disconnected before it is dropped.",
+    ),
+    option(
+        "scale_up",
+        "",
+        "`never` or `now`: whether waiting nodes end the running round, without `scale_up_delay`.",
+    ),
+    option(
+        "scale_up_delay",
+        "10",
+        "Time after which waiting nodes end the running round, so that the next one includes them.",
+    ),
+    option(
+        "node_unit",
+        "1",
+        "The number of nodes of a round is a multiple of this number, and each multiple has nodes of one topology group.",
+    ),
     option("voters", "5", "Maximum number of replicas of the coordinator: 1, 3 or 5."),
-    option("job_max_restarts", "", "Restarts of the whole job after failed workers and lost nodes. By default there is no limit."),
-    option("exclude_after", "3", "Failures of a node within `exclude_window` after which the node is excluded. 0 disables this."),
+    option(
+        "job_max_restarts",
+        "",
+        "Restarts of the whole job after failed workers and lost nodes. By default there is no limit.",
+    ),
+    option(
+        "exclude_after",
+        "3",
+        "Failures of a node within `exclude_window` after which the node is excluded. 0 disables this.",
+    ),
     option("exclude_window", "600", "See `exclude_after`."),
     option("exclude_time", "3600", "Time for which a node is excluded after too many failures."),
     option("close_timeout", "30", "Time that closing the rendezvous may take."),
-    option("read_timeout", "60", "Timeout for connecting to the store of a round, and for each operation on it."),
+    option(
+        "read_timeout",
+        "60",
+        "Timeout for connecting to the store of a round, and for each operation on it.",
+    ),
     option("timeout", "", "Accepted and unused."),
     option("rank", "", "Accepted and unused."),
 ];
@@ -52,7 +88,9 @@ impl NativeSettings {
     /// Converts parameters. Fails with one error that lists every problem.
     pub(super) fn parse(parameters: &RendezvousParameters, node: &NativeNode) -> Result<NativeSettings> {
         let mut reader = Reader { parameters, errors: Vec::new() };
-        reader.errors.extend(unknown_options(parameters.config.keys(), &NATIVE_OPTIONS.map(|option| option.name)));
+        reader
+            .errors
+            .extend(unknown_options(parameters.config.keys(), &NATIVE_OPTIONS.map(|option| option.name)));
         reader.errors.extend(parameters.check_names());
         let min = u32::try_from(parameters.min_nodes);
         let (Ok(min), Ok(max)) = (min, u32::try_from(parameters.max_nodes)) else {
@@ -92,10 +130,15 @@ impl NativeSettings {
             job.job_max_restarts = Some(restarts);
         }
         if !min.is_multiple_of(job.node_unit) {
-            reader.error(format!("the minimum of --nnodes ({min}) is not a multiple of node_unit ({})", job.node_unit));
+            reader.error(format!(
+                "the minimum of --nnodes ({min}) is not a multiple of node_unit ({})",
+                job.node_unit
+            ));
         }
         if let Some(pin) = node.pin.filter(|pin| *pin >= max) {
-            reader.error(format!("the rank of this node ({pin}) must be below the maximum of --nnodes ({max})"));
+            reader.error(format!(
+                "the rank of this node ({pin}) must be below the maximum of --nnodes ({max})"
+            ));
         }
         job.topology = node.topology.iter().map(|(name, _)| name.clone()).collect();
         let fence = match reader.text("fence").as_deref() {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    EndCause, NativeNode, NativeRendezvousHandler, RendezvousHandler, RendezvousInfo, RendezvousParameters, Report,
-    free_port, parse_rendezvous_config,
+    EndCause, NativeNode, NativeRendezvousHandler, RendezvousHandler, RendezvousInfo, RendezvousParameters,
+    Report, free_port, parse_rendezvous_config,
 };
 use rallypoint_store::Store;
 
@@ -29,7 +29,8 @@ impl Job {
     }
 
     fn try_node(&self, node: NativeNode) -> Handler {
-        let parameters = RendezvousParameters::new("rallypoint", &self.endpoint, "job", self.min, self.max).unwrap();
+        let parameters =
+            RendezvousParameters::new("rallypoint", &self.endpoint, "job", self.min, self.max).unwrap();
         let parameters = parameters.with_config(parse_rendezvous_config(&self.config).unwrap()).unwrap();
         Arc::new(NativeRendezvousHandler::create(&parameters, node, None, None).unwrap())
     }
@@ -160,7 +161,10 @@ fn nodes_with_other_settings_are_refused_by_name_within_a_second() {
     let other = Job { min: 1, max: 4, endpoint: job.endpoint.clone(), config: String::new() };
     let start = Instant::now();
     let error = other.node().next_rendezvous().unwrap_err().to_string();
-    assert!(error.contains("--nnodes 2") && error.contains("--nnodes 1:4") && error.contains("(pid "), "{error}");
+    assert!(
+        error.contains("--nnodes 2") && error.contains("--nnodes 1:4") && error.contains("(pid "),
+        "{error}"
+    );
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 

@@ -16,8 +16,8 @@ use rallypoint_core::hub::{
 use rallypoint_core::{counted, printable};
 use rustix::io::Errno;
 
-use super::links::{Links, Step};
 use super::boot_time;
+use super::links::{Links, Step};
 
 /// The token of the waker. The tokens of the listeners follow. The token of a connection has the generation of the
 /// connection in its upper half. A generation is never zero, so the tokens of connections are greater than all others.
@@ -310,7 +310,9 @@ impl<S: Service> EventLoop<S> {
     // ---- connections that the service opens ----
 
     fn connect_links(&mut self, now: Duration) {
-        while S::IS_PRESENT && let Some((id, step)) = self.links.take_resolved() {
+        while S::IS_PRESENT
+            && let Some((id, step)) = self.links.take_resolved()
+        {
             self.take_link_step(id, step, now);
         }
     }

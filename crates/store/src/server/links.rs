@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use mio::net::TcpStream;
 use mio::Waker;
+use mio::net::TcpStream;
 use rallypoint_core::hub::ConnectionId;
 use socket2::SockRef;
 
@@ -61,7 +61,8 @@ impl Links {
     /// Starts to resolve the address of a link, on another thread. [`Links::take_resolved`] returns the link afterwards.
     pub(super) fn resolve(&mut self, id: ConnectionId, address: &str) {
         self.connecting.insert(id, Connecting::default());
-        let (endpoint, sender, waker) = (address.parse::<Endpoint>(), self.sender.clone(), Arc::clone(&self.waker));
+        let (endpoint, sender, waker) =
+            (address.parse::<Endpoint>(), self.sender.clone(), Arc::clone(&self.waker));
         let resolve = move || {
             let addresses = endpoint.and_then(|endpoint| endpoint.resolve_within(None)).unwrap_or_default();
             // These calls fail only if the server has stopped.

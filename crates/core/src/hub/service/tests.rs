@@ -100,8 +100,11 @@ fn open_link(hub: &mut TestHub) -> ConnectionId {
 fn a_client_gets_the_replies_of_the_service_between_those_of_the_store() {
     let mut hub = hub();
     let id = open_client(&mut hub);
-    let requests =
-        encoded(&[Request::Ping { nonce: 1 }, Request::Message { message: b"hi"[..].into() }, Request::NumKeys]);
+    let requests = encoded(&[
+        Request::Ping { nonce: 1 },
+        Request::Message { message: b"hi"[..].into() },
+        Request::NumKeys,
+    ]);
     let sent = run(&mut hub, id, &requests);
     assert_eq!(sent, [&1u32.to_le_bytes()[..], &0i64.to_le_bytes(), &value("re: hi")].concat());
     hub.handle_end(id);
@@ -159,7 +162,8 @@ fn a_link_sends_messages_only_after_the_server_has_shown_that_it_has_a_service()
 
 #[test]
 fn a_link_to_a_server_without_a_service_ends() {
-    for identity in ["", "version=1 capabilities=in-order", "version=1 capabilities=messages-of-another-kind"] {
+    for identity in ["", "version=1 capabilities=in-order", "version=1 capabilities=messages-of-another-kind"]
+    {
         let mut hub = hub();
         let id = open_link(&mut hub);
         hub.handle_connected(id, NOW);

@@ -430,7 +430,13 @@ fn a_dropped_node_rejoins_and_reports_the_reason() {
 fn torch_nodes_get_5_s_to_notice_that_their_workers_have_failed() {
     let mixed = |fixture: &mut Fixture| {
         fixture.orders(0);
-        fixture.handle([Event::Joined { restarts: 0, nodes: nodes(2), world_size: 2, lost: 0, are_all_ours: false }]);
+        fixture.handle([Event::Joined {
+            restarts: 0,
+            nodes: nodes(2),
+            world_size: 2,
+            lost: 0,
+            are_all_ours: false,
+        }]);
         fixture.handle_at(60, [Event::Exited(rank(0), BAD), Event::AllProcessesExited])
     };
     let mut fixture = Fixture::new(1, 1);

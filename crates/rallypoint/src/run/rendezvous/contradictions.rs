@@ -9,7 +9,9 @@
 //! - `timeout` or `rank` in the `--rdzv-conf` of such a backend,
 //! - `--master-addr` of a job with one node.
 
-use rallypoint_rendezvous::{ConfigValue, NATIVE_BACKEND, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint};
+use rallypoint_rendezvous::{
+    ConfigValue, NATIVE_BACKEND, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint,
+};
 
 use super::{Kind, RendezvousFlags};
 use crate::flags::FlagValue;
