@@ -151,6 +151,11 @@ impl Replica {
         &self.job
     }
 
+    /// Returns the index of the last applied entry.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
     /// Returns the job's time.
     pub fn job_time(&self, now: Duration) -> Duration {
         self.job.time + now.saturating_sub(self.applied_at)

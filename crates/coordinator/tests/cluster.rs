@@ -621,11 +621,14 @@ impl World {
     }
 
     /// Returns whether a majority of the voters of some group is alive.
+    /// Returns whether a majority of the voters is left, by the latest configuration that a replica has applied.
     fn has_quorum(&self) -> bool {
         let ids: BTreeSet<NodeId> =
             self.hosts.iter().filter_map(|host| Some(host.service.client("job")?.node().id)).collect();
-        self.hosts.iter().filter_map(|host| host.service.coordinator("job")).any(|coordinator| {
-            let voters = coordinator.replica().voters();
+        let replicas = self.hosts.iter().filter_map(|host| host.service.coordinator("job"));
+        let latest = replicas.map(|coordinator| coordinator.replica()).max_by_key(|replica| replica.applied());
+        latest.is_some_and(|replica| {
+            let voters = replica.voters();
             2 * voters.intersection(&ids).count() > voters.len()
         })
     }
