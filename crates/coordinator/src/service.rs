@@ -104,6 +104,11 @@ impl Service {
         self.jobs.get(run_id)?.coordinator.as_ref()
     }
 
+    /// Returns the number of connections of nodes, including the node of this process, to coordinators on this process.
+    pub fn node_connections(&self) -> usize {
+        self.accepted.values().filter(|(_, accepted)| *accepted == Accepted::Node).count()
+    }
+
     /// Returns the client of the node of this process.
     pub fn client(&self, run_id: &str) -> Option<&Client> {
         self.jobs.get(run_id)?.client.as_ref()

@@ -626,7 +626,8 @@ impl World {
         let ids: BTreeSet<NodeId> =
             self.hosts.iter().filter_map(|host| Some(host.service.client("job")?.node().id)).collect();
         let replicas = self.hosts.iter().filter_map(|host| host.service.coordinator("job"));
-        let latest = replicas.map(|coordinator| coordinator.replica()).max_by_key(|replica| replica.applied());
+        let latest =
+            replicas.map(|coordinator| coordinator.replica()).max_by_key(|replica| replica.applied());
         latest.is_some_and(|replica| {
             let voters = replica.voters();
             2 * voters.intersection(&ids).count() > voters.len()

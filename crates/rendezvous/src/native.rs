@@ -10,6 +10,7 @@ mod settings;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,10 @@ use settings::NativeSettings;
 pub const NATIVE_BACKEND: &str = "rallypoint";
 /// Interval at which a waiting node notifies its observer.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a process whose job is closed keeps running until the other nodes have read that from its coordinator.
+const LINGER_GRACE: Duration = Duration::from_millis(1500);
+/// Interval for checking whether they have.
+const LINGER_INTERVAL: Duration = Duration::from_millis(10);
 /// How long leaving may take.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -269,6 +274,21 @@ fn own_address(endpoints: &[Endpoint]) -> String {
     match endpoints.iter().all(|endpoint| is_loopback(&endpoint.host)) {
         true => "127.0.0.1".into(),
         false => outbound_address().to_string(),
+    }
+}
+
+impl Drop for NativeRendezvousHandler {
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while self.shared.lock().closed.is_some() && start.elapsed() < LINGER_GRACE {
+            let (sender, receiver) = channel();
+            // A node that has read that the job is closed closes its connection.
+            self.service.call(move |service, _| _ = sender.send(service.node_connections()));
+            if !matches!(receiver.recv_timeout(LINGER_GRACE), Ok(1..)) {
+                return;
+            }
+            std::thread::sleep(LINGER_INTERVAL);
+        }
     }
 }
 
