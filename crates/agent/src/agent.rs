@@ -347,6 +347,10 @@ impl Agent {
                         RendezvousError::GracefulExit { .. }
                             | RendezvousError::Native { fault: NativeFault::Drained, .. }
                     )
+                ) || matches!(
+                    error,
+                    AgentError::Rendezvous(RendezvousError::Native { fault: NativeFault::Closed(closing), .. })
+                        if closing.has_finished
                 );
                 Event::JoinFailed { is_spare }
             }

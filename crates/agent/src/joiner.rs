@@ -118,8 +118,12 @@ impl Joiner {
                     pin: self.config.node_rank,
                     topology: self.config.topology.clone(),
                 };
-                let fence =
-                    guard::FenceFile::create().map_err(AgentError::system("create the file of the fence"))?;
+                let fence = guard::FenceFile::create().unwrap_or_else(|error| {
+                    tracing::warn!(
+                        "only the agent itself will stop the workers at the end of its lease: {error}"
+                    );
+                    None
+                });
                 let fence =
                     fence.map(|file| -> DeadlineObserver { Box::new(move |deadline| file.set(deadline)) });
                 let observer = Some(self.observer.rendezvous());

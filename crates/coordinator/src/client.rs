@@ -382,6 +382,7 @@ impl Client {
     fn handle_grant(&mut self, number: u64, lease: Duration) {
         let Some(sent) = self.heartbeats.get(&number).copied() else { return };
         self.heartbeats.retain(|other, _| *other > number);
+        let lease = lease.min(self.settings.lease);
         let deadline = (sent + lease * 99 / 100).saturating_sub(FENCE_MARGIN);
         if self.deadline.is_none_or(|earlier| deadline > earlier) {
             self.deadline = Some(deadline);
@@ -451,8 +452,9 @@ impl Client {
 
     fn check_lease(&mut self, now: Duration) {
         let is_over = self.self_fence_time().is_some_and(|time| time <= now);
-        let is_active = matches!(self.activity.phase, Phase::Working | Phase::Finished);
-        if let Some(round) = self.activity.last_round.filter(|_| is_over && is_active && !self.is_fenced) {
+        // A node whose workers have finished has nothing to kill.
+        let is_working = self.activity.phase == Phase::Working;
+        if let Some(round) = self.activity.last_round.filter(|_| is_over && is_working && !self.is_fenced) {
             self.is_fenced = true;
             self.event(Event::LeaseOver { round });
         }
@@ -485,17 +487,27 @@ impl Client {
         }
     }
 
-    /// Returns when [`handle_timeout`](Client::handle_timeout) is due.
-    pub fn next_timeout(&self, now: Duration) -> Option<Duration> {
+    /// Returns when the next attempt is due, if the client needs one.
+    fn attempt_time(&self) -> Duration {
+        let pending = self.attempts.iter().filter(|(link, _)| Some(**link) != self.serving);
+        let newest = pending.map(|(_, attempt)| attempt.since + ATTEMPT_INTERVAL).max();
+        let earliest = if self.queue.is_empty() { self.retry_time } else { Duration::ZERO };
+        newest.map_or(earliest, |newest| newest.max(earliest))
+    }
+
+    /// Returns when [`handle_timeout`](Client::handle_timeout) is due. The result does not depend on the current time, so
+    /// a driver may ask before or after that time.
+    pub fn next_timeout(&self) -> Option<Duration> {
         if self.is_over || self.is_idle() {
             return None;
         }
-        let deadline = self.self_fence_time().filter(|time| *time > now);
+        let is_unfenced = self.activity.phase == Phase::Working && !self.is_fenced;
+        let fence = self.self_fence_time().filter(|_| is_unfenced);
         let next = match self.serving {
-            Some(_) if self.is_silent(now) => self.next_heartbeat.min(now + MIN_RETRY_INTERVAL),
-            Some(_) => self.next_heartbeat.min(self.last_heard + SILENCE_TIMEOUT),
-            None => now + MIN_RETRY_INTERVAL,
+            // A silent leader is replaced by the first one that replies.
+            Some(_) => self.next_heartbeat.min((self.last_heard + SILENCE_TIMEOUT).max(self.attempt_time())),
+            None => self.attempt_time(),
         };
-        Some(deadline.map_or(next, |deadline| next.min(deadline)))
+        Some(fence.map_or(next, |fence| next.min(fence)))
     }
 }

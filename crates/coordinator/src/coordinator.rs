@@ -102,7 +102,8 @@ impl Coordinator {
     /// Returns when [`handle_timeout`](Coordinator::handle_timeout) is due.
     pub fn next_timeout(&self) -> Duration {
         let tick = self.replica.next_timeout();
-        let evaluation = self.leader.as_ref().and_then(Leader::next_evaluation);
+        let leader = self.leader.as_ref().filter(|_| self.replica.is_settled());
+        let evaluation = leader.and_then(Leader::next_evaluation);
         let election = self.ended_leader.map(|(_, time)| time);
         [evaluation, election].into_iter().flatten().fold(tick, Duration::min)
     }
@@ -316,7 +317,8 @@ impl Coordinator {
             let peers = leader.peers.values().filter(|peer| peer.connection.is_some());
             peers.filter(|peer| !self.unsuitable.contains_key(&peer.node.id))
         };
-        let processes = suitable().count() + usize::from(!is_node);
+        let is_suitable = |id: &&NodeId| is_alive(id) && !self.unsuitable.contains_key(id);
+        let processes = leader.peers.keys().filter(is_suitable).count() + usize::from(!is_node);
         let count = match processes {
             0..=2 => 1,
             3..=4 => 3,

@@ -130,10 +130,8 @@ impl Cause {
     pub fn kind(&self) -> RestartKind {
         match self {
             Cause::WorkerFailed { .. } | Cause::Rejoined { .. } => RestartKind::WorkerFailure,
-            Cause::NodeLost { .. }
-            | Cause::Fenced { .. }
-            | Cause::Drained { .. }
-            | Cause::Excluded { .. } => RestartKind::NodeLoss,
+            Cause::NodeLost { .. } | Cause::Fenced { .. } => RestartKind::NodeLoss,
+            Cause::Drained { .. } | Cause::Excluded { .. } => RestartKind::Operator,
             Cause::Growth { .. } => RestartKind::Growth,
         }
     }
@@ -148,6 +146,8 @@ pub enum RestartKind {
     NodeLoss,
     /// Because nodes joined.
     Growth,
+    /// Because a node was drained or excluded.
+    Operator,
 }
 
 /// How a member of a round departed.
@@ -316,7 +316,7 @@ impl Job {
             Decision::Close(closing) => self.closed = Some(closing),
             Decision::Exclude { host, time, reason } => {
                 self.failures.remove(&host);
-                self.exclusions.insert(host, Exclusion { until: now + time, reason });
+                self.exclusions.insert(host, Exclusion { until: now.saturating_add(time), reason });
             }
             Decision::Include { host } => {
                 self.failures.remove(&host);
@@ -324,7 +324,7 @@ impl Job {
                 self.drains.remove(&host);
             }
             Decision::Drain { host, within } => {
-                self.drains.insert(host, within.map(|within| now + within));
+                self.drains.insert(host, within.map(|within| now.saturating_add(within)));
             }
         }
     }
@@ -352,7 +352,8 @@ impl Job {
     pub fn is_budget_used(&self, kind: RestartKind) -> bool {
         let counts = |kind| self.restarts.get(&kind).copied().unwrap_or(0);
         let used = counts(RestartKind::WorkerFailure) + counts(RestartKind::NodeLoss);
-        kind != RestartKind::Growth && self.settings.job_max_restarts.is_some_and(|max| used >= max)
+        let counts_toward_budget = matches!(kind, RestartKind::WorkerFailure | RestartKind::NodeLoss);
+        counts_toward_budget && self.settings.job_max_restarts.is_some_and(|max| used >= max)
     }
 
     /// Returns the number of the next round, or `None` while a round runs.

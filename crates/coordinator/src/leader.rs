@@ -140,22 +140,25 @@ impl Leader {
         let Some(round) = &view.job.round else { return leader };
         // The members get what they have missed when they connect.
         leader.published = Some((round.number, round.end.is_some()));
-        let lease = view.job.settings.lease;
-        for member in round.present() {
-            let peer = Peer {
-                node: member.node.clone(),
-                connection: None,
-                since: view.now,
-                expiry: view.now + lease + lease / 100,
-                last_heartbeat: None,
-                activity: Activity { last_round: Some(round.number), phase: Phase::Working },
-                place: None,
-                notice: None,
-            };
-            leader.peers.insert(member.node.id, peer);
-            leader.probe(&member.node);
-        }
+        round.present().for_each(|member| leader.expect_member(&member.node, round.number, view));
         leader
+    }
+
+    /// Adds a member that may work and is not connected to this leader.
+    fn expect_member(&mut self, node: &Node, round: u64, view: View<'_>) {
+        let lease = view.job.settings.lease;
+        let peer = Peer {
+            node: node.clone(),
+            connection: None,
+            since: view.now,
+            expiry: view.now + lease + lease / 100,
+            last_heartbeat: None,
+            activity: Activity { last_round: Some(round), phase: Phase::Working },
+            place: None,
+            notice: None,
+        };
+        self.peers.insert(node.id, peer);
+        self.probe(node);
     }
 
     /// Returns the connections of all nodes.
@@ -475,7 +478,12 @@ impl Leader {
             let is_member = round.is_some_and(|round| round.present_member(*id).is_some());
             let is_over = match is_member {
                 true => peer.expiry <= view.now,
-                false => peer.connection.is_none() && view.now >= peer.since + settings.reconnect_grace,
+                // A host that has lost power does not close its connections.
+                false => {
+                    let since =
+                        if peer.connection.is_some() { peer.since.max(peer.expiry) } else { peer.since };
+                    view.now >= since + settings.reconnect_grace
+                }
             };
             is_over.then_some((*id, Departure::Expired(settings.lease)))
         };
@@ -515,7 +523,11 @@ impl Leader {
         (self.stopped_since, self.growth_since, self.waits_for) = (None, None, None);
         self.causes.retain(|(number, _)| *number > round.number);
         self.is_changed = true;
-        for id in round.members.keys() {
+        for (id, member) in &round.members {
+            if is_new && !self.peers.contains_key(id) {
+                // The member has left or was lost while the start of the round was being decided.
+                self.expect_member(&member.node, round.number, view);
+            }
             let Some(peer) = self.peers.get_mut(id) else { continue };
             if is_new {
                 // From now on the node may have workers.

@@ -145,8 +145,8 @@ impl Process {
     }
 
     /// Returns when [`handle_timeout`](Process::handle_timeout) is due.
-    pub(crate) fn next_timeout(&self, now: Duration) -> Option<Duration> {
-        let client = self.client.as_ref().and_then(|client| client.next_timeout(now));
+    pub(crate) fn next_timeout(&self) -> Option<Duration> {
+        let client = self.client.as_ref().and_then(Client::next_timeout);
         let coordinator = self.coordinator.as_ref().map(Coordinator::next_timeout);
         let founding = (!self.waiting.is_empty()).then(|| self.founding.started + FOUND_GRACE);
         let probes = self.next_probes.iter().map(|(time, _)| *time);
@@ -275,9 +275,10 @@ impl Process {
                     client.handle_reply(client_link, reply, now);
                 }
             }
-            (Some(Dial::Probe(probe)), Reply::Identity(found)) => {
+            (Some(Dial::Probe(probe)), reply) => {
                 self.disconnect(link);
-                if found != Some(probe.node) {
+                // A process that does not know the job is not the node, either.
+                if reply != Reply::Identity(Some(probe.node)) {
                     self.handle_ended(probe.node, now);
                 }
             }
@@ -409,8 +410,14 @@ impl Process {
             None => {
                 "this process has no replica of the job; send the command to one of its voters".to_owned()
             }
-            Some(coordinator) if coordinator.replica().quorum_contact().is_some() => {
-                "the job has a leader with a quorum already".to_owned()
+            Some(coordinator) if coordinator.replica().applied() == 0 => {
+                "the replica of this process has no log yet; send the command to another voter".to_owned()
+            }
+            Some(coordinator) if !coordinator.replica().voters().contains(&coordinator.replica().id()) => {
+                "the replica of this process does not vote; send the command to a voter".to_owned()
+            }
+            Some(coordinator) if coordinator.replica().leader().is_some() => {
+                "the replica of this process follows a leader; if that is lost, try again in 3 s".to_owned()
             }
             Some(coordinator) => {
                 let job = coordinator.job().clone();

@@ -74,8 +74,6 @@ pub struct Replica {
     checks: VecDeque<(u64, Duration)>,
     next_check: u64,
     quorum_contact: Option<Duration>,
-    /// The number of entries that this leader has proposed and not applied yet.
-    pending: u32,
     outgoing: VecDeque<(String, RaftMessage)>,
     /// The addresses of senders, which this replica may not know from the job yet.
     senders: BTreeMap<NodeId, String>,
@@ -135,7 +133,6 @@ impl Replica {
             checks: VecDeque::new(),
             next_check: 0,
             quorum_contact: None,
-            pending: 0,
             outgoing: VecDeque::new(),
             senders: BTreeMap::new(),
         }
@@ -183,7 +180,7 @@ impl Replica {
 
     /// Returns whether all proposals have been applied.
     pub fn is_settled(&self) -> bool {
-        self.pending == 0 && !self.raft.raft.has_pending_conf()
+        self.raft.raft.raft_log.last_index() == self.applied && !self.raft.raft.has_pending_conf()
     }
 
     /// Returns the voters.
@@ -206,9 +203,8 @@ impl Replica {
     pub fn propose(&mut self, decision: Decision, now: Duration) {
         let entry = Entry { time: self.job_time(now), decision };
         let data = serde_json::to_vec(&entry).expect("an entry can be encoded");
-        if self.raft.propose(Vec::new(), data).is_ok() {
-            self.pending += 1;
-        }
+        // An error means that leadership is being transferred. The next leader decides again.
+        let _ = self.raft.propose(Vec::new(), data);
         self.handle_ready(now);
     }
 
@@ -279,7 +275,7 @@ impl Replica {
             self.next_check += 1;
         } else {
             self.checks.clear();
-            (self.quorum_contact, self.pending) = (None, 0);
+            self.quorum_contact = None;
         }
         self.handle_ready(now);
     }
@@ -368,7 +364,6 @@ impl Replica {
                     if let Ok(entry) = serde_json::from_slice(&entry.data) {
                         self.job.apply(entry);
                         self.applied_at = now;
-                        self.pending = self.pending.saturating_sub(1);
                     }
                 }
                 EntryType::EntryConfChange => {}

@@ -130,6 +130,9 @@ impl Service {
             return Ok(());
         }
         let Open { run_id, purpose, .. } = parse(message)?;
+        if let Purpose::Node(hello) = &purpose {
+            hello.settings.check()?;
+        }
         if !self.jobs.contains_key(&run_id) {
             let is_useful =
                 matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_) | Purpose::Replica { .. });
@@ -250,8 +253,8 @@ impl hub::Service for Service {
         self.actions.pop_front()
     }
 
-    fn next_timeout(&self, now: Duration) -> Option<Duration> {
-        self.jobs.values().filter_map(|job| job.next_timeout(now)).min()
+    fn next_timeout(&self, _: Duration) -> Option<Duration> {
+        self.jobs.values().filter_map(Process::next_timeout).min()
     }
 
     fn handle_timeout(&mut self, now: Duration) {

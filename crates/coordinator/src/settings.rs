@@ -51,6 +51,8 @@ pub enum ScaleUp {
 impl JobSettings {
     /// The shortest lease. A node fences itself 1 % and 250 ms before the end of its lease.
     pub const MIN_LEASE: Duration = Duration::from_secs(1);
+    /// The longest time of any setting: about 100 years.
+    pub const MAX_TIME: Duration = Duration::from_secs(100 * 366 * 86_400);
 
     /// Creates settings with default values for all other fields.
     pub fn new(min_nodes: u32, max_nodes: u32) -> JobSettings {
@@ -70,6 +72,31 @@ impl JobSettings {
             exclude_window: Duration::from_secs(600),
             exclude_time: Duration::from_secs(3600),
         }
+    }
+
+    /// Fails with a description if a setting that comes from a peer is out of range.
+    ///
+    /// # Errors
+    ///
+    /// See above.
+    pub fn check(&self) -> Result<(), String> {
+        let times = [
+            self.lease,
+            self.last_call_timeout,
+            self.return_grace,
+            self.reconnect_grace,
+            self.exclude_window,
+            self.exclude_time,
+        ];
+        let is_valid = times.iter().all(|time| *time <= JobSettings::MAX_TIME)
+            && self.lease >= JobSettings::MIN_LEASE
+            && (1..=self.max_nodes).contains(&self.min_nodes)
+            && (1..=self.max_nodes).contains(&self.node_unit)
+            && match self.scale_up {
+                ScaleUp::Never => true,
+                ScaleUp::After(delay) => delay <= JobSettings::MAX_TIME,
+            };
+        is_valid.then_some(()).ok_or_else(|| "the settings of the job are out of range".to_owned())
     }
 
     /// Returns whether every round has the same number of nodes.

@@ -444,7 +444,10 @@ impl World {
             Step::Timer { host, .. } => {
                 let now = self.local(host);
                 self.hosts[host].timer = Duration::MAX;
-                self.hosts[host].service.handle_timeout(now);
+                // As in the hub.
+                if self.hosts[host].service.next_timeout(now).is_some_and(|time| time <= now) {
+                    self.hosts[host].service.handle_timeout(now);
+                }
                 self.drain(host);
             }
             Step::Start { host, inc, round } => {

@@ -12,7 +12,7 @@ use rallypoint_store::boot_time;
 use rustix::process::{Pid, Signal};
 
 use super::{
-    AGENT_PREFIX, command_line, descendants, directory_path, parse_name, send, sibling_path,
+    AGENT_PREFIX, SEARCH_INTERVAL, command_line, descendants, directory_path, parse_name, send, sibling_path,
     temporary_directory,
 };
 
@@ -64,8 +64,10 @@ impl Fence {
     pub(super) fn check(&mut self, agent: Pid) -> Duration {
         match self.deadline().map(|deadline| deadline.saturating_sub(boot_time())) {
             Some(Duration::ZERO) => {
-                descendants(agent).iter().for_each(|process| send(process, Signal::KILL));
-                MAX_CHECK_INTERVAL
+                let found = descendants(agent);
+                found.iter().for_each(|process| send(process, Signal::KILL));
+                // A process may have started another one during the search.
+                if found.is_empty() { MAX_CHECK_INTERVAL } else { SEARCH_INTERVAL }
             }
             Some(left) => left.min(MAX_CHECK_INTERVAL),
             None => MAX_CHECK_INTERVAL,

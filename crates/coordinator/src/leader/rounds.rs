@@ -212,11 +212,10 @@ impl Leader {
         let mut taken = self.taken_pins(view);
         let can_join = |id: &NodeId| {
             let peer = &self.peers[id];
-            let is_free =
-                peer.node.pin.is_none_or(|pin| taken.insert(pin, *id).is_none_or(|other| other == *id));
             let is_ready =
                 peer.connection.is_some() && peer.expiry > view.now && !is_leaving(&peer.node, view);
-            (is_free && is_ready).then_some(peer)
+            let is_free = |pin| *taken.entry(pin).or_insert(*id) == *id;
+            (is_ready && peer.node.pin.is_none_or(is_free)).then_some(peer)
         };
         self.queue.values().filter_map(can_join).collect()
     }

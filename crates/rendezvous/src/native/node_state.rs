@@ -41,6 +41,9 @@ pub enum NativeFault {
     },
 }
 
+/// A deadline that never passes.
+const NO_DEADLINE: Duration = Duration::from_secs(1 << 40);
+
 /// The next step of a node that joins.
 pub(super) enum Step {
     Started(Assignment),
@@ -221,7 +224,13 @@ impl Shared {
                 state.is_fenced = true;
             }
             Event::Drained => state.is_drained = true,
-            Event::Closed(closing) => state.closed = Some(closing),
+            Event::Closed(closing) => {
+                state.closed = Some(closing);
+                // No other node replaces this one, so its workers may take their time to stop.
+                if let Some(on_deadline) = &self.on_deadline {
+                    on_deadline(NO_DEADLINE);
+                }
+            }
             Event::Refused(refusal) => state.refused = Some(refusal),
             Event::Left => state.has_left = true,
             Event::Warning(text) => return tracing::warn!("{text}"),

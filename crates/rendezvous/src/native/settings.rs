@@ -123,6 +123,9 @@ impl NativeSettings {
         };
         reader.number("node_unit", 1..=max, &mut job.node_unit);
         reader.number("voters", 1..=5, &mut job.max_voters);
+        if job.max_voters.is_multiple_of(2) {
+            reader.error(format!("voters is {}; it must be 1, 3 or 5", job.max_voters));
+        }
         reader.number("exclude_after", 0..=u32::MAX, &mut job.exclude_after);
         if parameters.get("job_max_restarts").is_some() {
             let mut restarts = 0;

@@ -198,7 +198,11 @@ impl<S: Service> EventLoop<S> {
         match socket.read(&mut self.buffer[..len]) {
             Ok(0) => self.hub.handle_end(id),
             // A short read has drained the socket, so later bytes raise a new event.
-            Ok(read) => self.hub.handle_bytes(id, &self.buffer[..read], read < len, now),
+            Ok(read) => {
+                // A service must not take a message for older than it is, even if this loop has stalled.
+                let now = if S::IS_PRESENT { boot_time() } else { now };
+                self.hub.handle_bytes(id, &self.buffer[..read], read < len, now);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.hub.handle_bytes(id, &[], true, now);
             }
