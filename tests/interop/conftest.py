@@ -24,7 +24,7 @@ import socket
 import warnings
 
 # Processes inherit ignored signals. A shell ignores SIGINT in background jobs, and the tests send SIGINT. `nohup` ignores
-# SIGHUP, which torchrun's workers then don't ignore, but ours do.
+# SIGHUP. Torchrun's workers then have its default action, and our workers ignore it (docs/compatibility.md).
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # By default, torch logs a C++ backtrace for each expected error. The variable must be set before torch is imported.

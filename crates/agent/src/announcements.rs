@@ -7,7 +7,7 @@
 //! | `rallypoint.agent/restart` | the failure for which all nodes restart their workers |
 //! | `rallypoint.agent/failure` | the failure that ended the job |
 //! | `rallypoint.agent/alive` | the number of nodes that have reported that they are alive |
-//! | `rallypoint.agent/acknowledged` | the number of other nodes that have read the failure |
+//! | `rallypoint.agent/acknowledged` | the number of nodes that have read the failure of another node |
 //! | `rallypoint.agent/restarts/RANK` | the number of restarts that the node with this group rank has counted |
 
 use std::time::{Duration, Instant};
@@ -161,7 +161,7 @@ pub(crate) fn final_failure(store: &dyn Store) -> Option<Failure> {
     }
 }
 
-/// Waits until `nodes` other nodes have read the failure, or `ACKNOWLEDGE_TIMEOUT` has passed.
+/// Waits until `nodes` nodes have acknowledged the failure of another node, or `ACKNOWLEDGE_TIMEOUT` has passed.
 pub(crate) fn await_acknowledgments(store: &dyn Store, nodes: u64) {
     let start = Instant::now();
     let store = store.with_timeout(Some(CALL_TIMEOUT));

@@ -154,7 +154,7 @@ impl Agent {
             if let (Verdict::Failed | Verdict::FailedElsewhere, Some(announcements_store), true) =
                 (verdict, announcements_store, handler.hosts_store())
             {
-                // The node that announced the failure does not acknowledge it.
+                // Every node acknowledges the failure, except the one that announced it.
                 announcements::await_acknowledgments(&*announcements_store, nodes - 1);
             }
             drop(handler);
