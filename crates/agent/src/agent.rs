@@ -21,7 +21,8 @@ use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reason, Signal, Supervisor};
 use rallypoint_http::HealthServer;
 use rallypoint_rendezvous::{
-    Membership, Observer, RendezvousError, RendezvousHandler, RendezvousInfo, RoundEnd,
+    Membership, NATIVE_BACKEND, NativeFault, Observer, RendezvousError, RendezvousHandler, RendezvousInfo,
+    Report, RoundEnd,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -88,6 +89,8 @@ struct Agent {
     processes: Processes,
     signals: Signals,
     child_ended: UnixStream,
+    /// SIGUSR2, with which an operator drains the node.
+    drain_signal: Option<UnixStream>,
     sender: Sender<Message>,
     receiver: Receiver<Message>,
     joiner: Arc<Joiner>,
@@ -137,6 +140,9 @@ impl Agent {
         let signals = Signals::catch(&config.signals).map_err(AgentError::system("handle signals"))?;
         let child_ended =
             register(signal_hook::consts::SIGCHLD).map_err(AgentError::system("handle SIGCHLD"))?;
+        let is_drainable = config.rendezvous.backend == NATIVE_BACKEND;
+        let drain_signal = is_drainable.then(|| register(signal_hook::consts::SIGUSR2)).transpose();
+        let drain_signal = drain_signal.map_err(AgentError::system("handle SIGUSR2"))?;
         let processes = Processes::new().map_err(AgentError::system("open a socket"))?;
         let events = Events::open(&config, start)?;
         let query_sender = sender.clone();
@@ -159,6 +165,7 @@ impl Agent {
             processes,
             signals,
             child_ended,
+            drain_signal,
             sender,
             receiver,
             joiner: Arc::new(Joiner::new(Arc::clone(&config), Arc::clone(&observer))),
@@ -259,6 +266,7 @@ impl Agent {
         let timeout = timeout.map(|time| time + Duration::from_micros(100));
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let streams = self.signals.streams().chain([&self.child_ended, &self.receiver.wakeup]);
+        let streams = streams.chain(&self.drain_signal);
         let mut watched: Vec<_> =
             streams.map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
         if let Err(error) = poll(&mut watched, timeout.as_ref())
@@ -281,6 +289,13 @@ impl Agent {
                 tracing::warn!("Received {signal} death signal, shutting down workers");
             }
             self.supervisor.handle_event(Event::Signaled(Signal(signal)));
+        }
+        if let Some(drain_signal) = &self.drain_signal
+            && drain(drain_signal) > 0
+            && let Some(handler) = self.handler()
+        {
+            tracing::info!("received SIGUSR2: this node leaves the job at the next restart");
+            handler.report(Report::Drain);
         }
         if self.give_up_deadline.is_some_and(|at| at <= Instant::now()) {
             self.give_up_deadline = None;
@@ -312,12 +327,13 @@ impl Agent {
         let event = match message {
             Message::Joined(Ok(formation)) => {
                 let nodes = formation.round.participants.clone();
+                let (world_size, lost) = (formation.round.world_size, formation.round.lost);
                 let (restarts, are_all_ours) = (formation.restarts, formation.torch_nodes.is_empty());
                 // A node that gives up does not start workers in the round that it has joined.
                 if self.give_up_deadline.is_none() {
                     self.handle_formation(formation);
                 }
-                Event::Joined { restarts, nodes, are_all_ours }
+                Event::Joined { restarts, nodes, world_size, lost, are_all_ours }
             }
             Message::Joined(Err(error)) => {
                 let error = self.error.insert(error);
@@ -325,7 +341,17 @@ impl Agent {
                     tracing::info!("left the rendezvous on a signal");
                 }
                 self.events.record_duration("RENDEZVOUS", self.join_start.elapsed());
-                let is_spare = matches!(error, AgentError::Rendezvous(RendezvousError::GracefulExit { .. }));
+                let is_spare = matches!(
+                    error,
+                    AgentError::Rendezvous(
+                        RendezvousError::GracefulExit { .. }
+                            | RendezvousError::Native { fault: NativeFault::Drained, .. }
+                    )
+                ) || matches!(
+                    error,
+                    AgentError::Rendezvous(RendezvousError::Native { fault: NativeFault::Closed(closing), .. })
+                        if closing.has_finished
+                );
                 Event::JoinFailed { is_spare }
             }
             // The message belongs to an earlier start.
@@ -422,6 +448,10 @@ impl Agent {
     /// Announces a failure to the other nodes in the background.
     fn announce(&mut self, worker: LocalRank, is_final: bool) {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
+        if let (Some(handler), Some(failure), false) = (self.handler(), &failure, is_final) {
+            let exit = format!("exit code {}", failure.exit.as_python());
+            handler.report(Report::WorkerFailed { local_rank: worker.0, exit });
+        }
         if let (Some(round_watch), Some(failure)) = (&self.round_watch, failure) {
             let announcements_store = Arc::clone(&round_watch.announcements_store);
             self.calls.push(std::thread::spawn(move || {
@@ -502,12 +532,30 @@ impl Agent {
             EXIT_BARRIER_TIMEOUT.as_secs()
         );
         let wanted = Arc::new(AtomicBool::new(true));
+        if self.has_coordinator() {
+            // The coordinator closes the job when all nodes have finished.
+            handler.report(Report::Finished);
+            let is_wanted = Arc::clone(&wanted);
+            std::thread::spawn(move || {
+                std::thread::sleep(EXIT_BARRIER_TIMEOUT);
+                if is_wanted.load(Ordering::SeqCst) {
+                    sender.send(Message::Finished(start, RoundEnd::Incomplete));
+                }
+            });
+            self.finishing = Some(wanted);
+            return;
+        }
         let (handler, round, is_wanted) = (Arc::clone(handler), formation.round.clone(), Arc::clone(&wanted));
         std::thread::spawn(move || {
             let end = crate::exit_barrier::finish(&*handler, &round, || is_wanted.load(Ordering::SeqCst));
             sender.send(Message::Finished(start, end));
         });
         self.finishing = Some(wanted);
+    }
+
+    /// Returns whether the rendezvous has a coordinator.
+    pub(super) fn has_coordinator(&self) -> bool {
+        self.config.rendezvous.backend == NATIVE_BACKEND
     }
 
     /// Stops waiting for the other nodes to finish. Returns whether this node was counted as finished.

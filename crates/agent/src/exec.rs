@@ -66,6 +66,9 @@ fn become_worker(agent: Pid, has_own_session: bool, program: &OsStr, args: &[OsS
     if getppid() != Some(agent) {
         return io::Error::other("the agent has exited");
     }
+    if crate::guard::has_passed(agent) {
+        return io::Error::other("the lease of this node is over");
+    }
     Command::new(program).args(args).exec()
 }
 

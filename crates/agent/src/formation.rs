@@ -88,6 +88,7 @@ pub(crate) mod tests {
             bootstrap_store_info: RendezvousStoreInfo { master_addr: "node0".into(), master_port: 29500 },
             use_agent_store: true,
             round: 0,
+            lost: 0,
             participants: (0..3).map(|number| NodeDesc::new(format!("n{number}"), 1, 0)).collect(),
         };
         let ranks = AssignedRanks { first: 4, world_size: 9, role_first: 2, role_world_size: 5 };

@@ -17,6 +17,7 @@
 //! behind, because the kernel can't kill them as well.
 
 mod descendants;
+mod fence;
 mod outer;
 
 use std::ffi::{OsStr, OsString};
@@ -39,6 +40,7 @@ use rustix::process::{
 
 use descendants::{Process, descendants_except};
 pub(crate) use descendants::{descendants, send};
+pub(crate) use fence::{FenceFile, has_passed};
 pub use outer::reaches_agent;
 
 use crate::logs::{random_suffix, remove_unused};
@@ -63,12 +65,15 @@ static TEMPORARY_DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 ///
 /// The agent runs the same program with the same arguments, so it calls this function, too. Call it while the process
 /// has only one thread.
-pub fn start_agent(report: impl Fn(&str)) -> Option<ExitCode> {
+///
+/// `has_fence` says that the agent may have a lease, so that this process kills the workers at the end of the lease.
+pub fn start_agent(has_fence: bool, report: impl Fn(&str)) -> Option<ExitCode> {
     if is_agent() {
         return None;
     }
     let suffix = random_suffix().unwrap_or_default();
-    Some(outer::run(this_program(AGENT_PREFIX, &suffix), &directory_path(&suffix), report))
+    let agent = this_program(AGENT_PREFIX, &suffix);
+    Some(outer::run(agent, &directory_path(&suffix), has_fence, report))
 }
 
 /// Returns whether this process is an agent that [`start_agent`] has started.
@@ -150,6 +155,7 @@ fn remove_files(directory: &Path) {
     remove_unused(directory);
     let _ = std::fs::remove_file(timer_pipe_path(directory));
     let _ = std::fs::remove_file(departure_path(directory));
+    let _ = std::fs::remove_file(fence::fence_path(directory));
 }
 
 fn timer_pipe_path(directory: &Path) -> PathBuf {

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    AssignedRanks, Departure, DynamicRendezvousHandler, KeyWait, Launch, NodeDesc, RendezvousError,
-    RendezvousHandler, RendezvousInfo, RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle,
-    rendezvous_handler_registry, report_ended, role_infos,
+    AssignedRanks, DeadlineObserver, Departure, DynamicRendezvousHandler, KeyWait, Launch, NATIVE_BACKEND,
+    NativeNode, NativeRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo,
+    RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle, rendezvous_handler_registry,
+    report_ended, role_infos,
 };
 use rallypoint_store::Store;
 
@@ -109,6 +110,24 @@ impl Joiner {
             "static" => {
                 let handler = StaticRendezvousHandler::create(parameters)?;
                 Arc::new(handler.with_observer(self.observer.rendezvous()))
+            }
+            NATIVE_BACKEND => {
+                let node = NativeNode {
+                    workers: self.config.nproc_per_node,
+                    command: describe_launch(&self.config).command,
+                    pin: self.config.node_rank,
+                    topology: self.config.topology.clone(),
+                };
+                let fence = guard::FenceFile::create().unwrap_or_else(|error| {
+                    tracing::warn!(
+                        "only the agent itself will stop the workers at the end of its lease: {error}"
+                    );
+                    None
+                });
+                let fence =
+                    fence.map(|file| -> DeadlineObserver { Box::new(move |deadline| file.set(deadline)) });
+                let observer = Some(self.observer.rendezvous());
+                Arc::new(NativeRendezvousHandler::create(parameters, node, observer, fence)?)
             }
             _ => Arc::from(rendezvous_handler_registry().create_handler(parameters)?),
         })

@@ -42,7 +42,7 @@
 //!         return code;
 //!     }
 //!     // The outer process waits for the agent here.
-//!     if let Some(code) = rallypoint_agent::start_agent(|error| eprintln!("{error}")) {
+//!     if let Some(code) = rallypoint_agent::start_agent(false, |error| eprintln!("{error}")) {
 //!         return code;
 //!     }
 //!     let config = config().expect("the parameters are valid");

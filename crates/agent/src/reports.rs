@@ -50,6 +50,7 @@ mod tests {
             bootstrap_store_info: RendezvousStoreInfo { master_addr: "host".into(), master_port: 1 },
             use_agent_store: true,
             round: 0,
+            lost: 0,
             participants: nodes.clone(),
         };
         let cause = LossCause::NoHeartbeat(Duration::from_secs(15));

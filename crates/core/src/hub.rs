@@ -33,7 +33,7 @@
 //!             sent = slices[..count].concat();
 //!             hub.handle_sent(id, sent.len(), true, now);
 //!         }
-//!         Action::Close(_) => unreachable!("the client follows the protocol"),
+//!         Action::Close(_) | Action::Connect(_) => unreachable!("the client follows the protocol"),
 //!     }
 //! }
 //! assert_eq!(sent, b"\x01\0\0\0\0\0\0\x007"); // A 64-bit length, then the value.
@@ -45,13 +45,14 @@ mod deadlines;
 mod guard;
 mod jobs;
 mod outbox;
+mod service;
 mod session;
 mod stats;
 mod uploads;
 mod violations;
 
 use core::net::SocketAddr;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use slab::Slab;
@@ -59,6 +60,7 @@ use slab::Slab;
 pub use close_reason::CloseReason;
 pub use jobs::ExpiredJob;
 pub use outbox::MAX_SLICES;
+pub use service::{LinkEnd, LinkId, Peer, SERVICE_CAPABILITY, Service, ServiceAction, has_service};
 pub use stats::ServerStats;
 
 use crate::limits::Limits;
@@ -122,6 +124,9 @@ pub enum Action {
     Send(ConnectionId),
     /// Close the connection. The hub has already removed it.
     Close(ConnectionId),
+    /// Open a connection to [`Hub::link_address`]. Report the result with [`Hub::handle_connected`] or
+    /// [`Hub::handle_not_connected`].
+    Connect(ConnectionId),
 }
 
 /// An event for the log.
@@ -155,10 +160,20 @@ pub struct HubOptions {
     pub expire_idle_jobs: Option<Duration>,
 }
 
-/// A store server without IO.
-pub struct Hub<L = ()> {
+/// A store server without IO, and the [service](Service) `S` beside the store.
+pub struct Hub<L = (), S = ()>
+where
+    S: Service,
+{
     limits: Limits,
     engine: Engine<L>,
+    service: S,
+    /// The connections that the service has opened.
+    links: BTreeMap<LinkId, usize>,
+    /// Links that the driver has to connect.
+    unconnected: VecDeque<ConnectionId>,
+    /// Events of the service for the program.
+    service_events: VecDeque<S::Event>,
     connections: Slab<Connection>,
     generation: u32,
     /// Connections to read from, and connections with deferred requests to handle.
@@ -192,8 +207,15 @@ pub struct Hub<L = ()> {
 }
 
 impl<L: EffectLog> Hub<L> {
-    /// Creates a server without connections, whose engine records its effects in `log`.
+    /// Creates a server without connections and without a service, whose engine records its effects in `log`.
     pub fn new(options: HubOptions, log: L) -> Hub<L> {
+        Hub::with_service(options, log, ())
+    }
+}
+
+impl<L: EffectLog, S: Service> Hub<L, S> {
+    /// Creates a server without connections. Its engine records its effects in `log`.
+    pub fn with_service(options: HubOptions, log: L, service: S) -> Hub<L, S> {
         let limits = options.limits;
         let engine = EngineOptions {
             limits: limits.clone(),
@@ -203,6 +225,10 @@ impl<L: EffectLog> Hub<L> {
         };
         Hub {
             engine: Engine::new(engine, log),
+            service,
+            links: BTreeMap::new(),
+            unconnected: VecDeque::new(),
+            service_events: VecDeque::new(),
             connections: Slab::new(),
             generation: 0,
             read_queue: VecDeque::new(),
@@ -242,14 +268,19 @@ impl<L: EffectLog> Hub<L> {
             self.stats.refused += 1;
             return None;
         }
-        self.generation = self.generation.wrapping_add(1).max(1);
-        let slot = self.connections.vacant_entry();
-        let id = ConnectionId { index: slot.key() as u32, generation: self.generation };
-        slot.insert(Connection::new(id, peer, now));
-        self.watched.insert(id.index());
+        let id = self.insert_connection(peer);
         // Read immediately, because the handshake has usually arrived by now.
         self.queue_read(id.index());
         Some(id)
+    }
+
+    fn insert_connection(&mut self, peer: SocketAddr) -> ConnectionId {
+        self.generation = self.generation.wrapping_add(1).max(1);
+        let slot = self.connections.vacant_entry();
+        let id = ConnectionId { index: slot.key() as u32, generation: self.generation };
+        slot.insert(Connection::new(id, peer, self.now));
+        self.watched.insert(id.index());
+        id
     }
 
     /// Handles a connection that the driver refused because the process cannot open more files.
@@ -281,8 +312,12 @@ impl<L: EffectLog> Hub<L> {
         // If an event has announced the end of the stream, no further event follows, so the hub must read again to
         // reach the end.
         connection.unread = !is_drained || connection.end_announced;
+        let is_link = S::IS_PRESENT && connection.link.is_some();
         self.batch.1 += bytes.len();
-        self.process_input(id.index(), bytes);
+        match is_link {
+            true => self.handle_link_bytes(id.index(), bytes),
+            false => self.process_input(id.index(), bytes),
+        }
         self.queue_send(id.index());
         self.queue_read_if_unread(id.index());
     }
@@ -346,6 +381,9 @@ impl<L: EffectLog> Hub<L> {
             self.last_sweep = now;
             self.sweep();
         }
+        if self.service.next_timeout(now).is_some_and(|time| time <= now) {
+            self.service.handle_timeout(now);
+        }
     }
 
     // ---- actions ----
@@ -358,6 +396,12 @@ impl<L: EffectLog> Hub<L> {
     #[inline]
     pub fn poll_action(&mut self, now: Duration) -> Option<Action> {
         self.now = now;
+        if S::IS_PRESENT {
+            self.run_service();
+            if let Some(id) = self.unconnected.pop_front() {
+                return Some(Action::Connect(id));
+            }
+        }
         let mut left = self.pass.unwrap_or_else(|| {
             self.read_queue.extend(self.upload_queue.pop_first().map(|(_, index)| index));
             self.read_queue.len()
@@ -406,12 +450,13 @@ impl<L: EffectLog> Hub<L> {
     /// Returns the time after which the driver must call [`Hub::handle_timeout`] and [`Hub::poll_action`], even without
     /// an event. Returns `None` if only an event can change the hub.
     pub fn poll_timeout(&self, now: Duration) -> Option<Duration> {
-        let is_idle = self.watched.is_empty() && self.jobs.as_ref().is_none_or(Jobs::is_empty);
-        match self.read_queue.is_empty() && self.upload_queue.is_empty() {
-            false => Some(Duration::ZERO),
-            true if is_idle => None,
-            true => Some((self.last_sweep + SWEEP_INTERVAL).saturating_sub(now)),
+        if !self.read_queue.is_empty() || !self.upload_queue.is_empty() {
+            return Some(Duration::ZERO);
         }
+        let is_idle = self.watched.is_empty() && self.jobs.as_ref().is_none_or(Jobs::is_empty);
+        let sweep = (!is_idle).then(|| self.last_sweep + SWEEP_INTERVAL);
+        let next = sweep.into_iter().chain(self.service.next_timeout(now)).min();
+        next.map(|time| time.saturating_sub(now))
     }
 
     /// Returns the next event for the log.
@@ -559,6 +604,9 @@ impl<L: EffectLog> Hub<L> {
     fn handle_request(&mut self, index: usize, request: Request<'_>) {
         if let Some(jobs) = &mut self.jobs {
             jobs.handle_request(index, request, self.now);
+        }
+        if let Request::Message { message } = request {
+            return self.handle_message(index, message.bytes());
         }
         match self.engine.handle_request(ClientId::new(index as u32), request) {
             Ok(Outcome::NoReply) => {}
@@ -714,5 +762,6 @@ impl<L: EffectLog> Hub<L> {
         self.engine.handle_disconnect(ClientId::new(index as u32));
         self.wake_clients();
         self.admit_uploads();
+        self.end_messages(index, LinkEnd::Closed);
     }
 }

@@ -30,7 +30,7 @@ const GIB: u64 = 1 << 30;
 const SIZE_UNITS: [(&str, u64); 8] =
     [("", 1), ("KiB", KIB), ("K", KIB), ("k", KIB), ("MiB", MIB), ("M", MIB), ("GiB", GIB), ("G", GIB)];
 /// The units of durations, with their factors in milliseconds. A number without a unit is in seconds.
-const TIME_UNITS: [(&str, u64); 4] = [("ms", 1), ("", 1000), ("s", 1000), ("min", 60_000)];
+const TIME_UNITS: [(&str, u64); 5] = [("ms", 1), ("", 1000), ("s", 1000), ("min", 60_000), ("h", 3_600_000)];
 
 impl Quantity for usize {
     fn parse(text: &str) -> Result<usize, &'static str> {

@@ -38,7 +38,7 @@ mod tests;
 
 pub use decide::{Goal, WITHDRAW_GRACE};
 pub use member::{CALL_TIMEOUT, Member};
-pub use membership::{JoinedRound, LossCause, Lost, Membership};
+pub use membership::{EndCause, JoinedRound, LossCause, Lost, Membership};
 pub use operation::{Cell, End, Fault, Moment, Notice, Operation, Outcome, Phase, Signal};
 pub use outage::Outage;
 pub use pickle::StateError;

@@ -321,7 +321,7 @@ fn a_large_reply_is_sent_before_the_next_request_is_read() {
                 let len = slices[..count].iter().map(|slice| slice.len()).sum();
                 net.hub.handle_sent(id, len, true, net.now);
             }
-            Action::Close(_) => unreachable!("the clients follow the protocol"),
+            Action::Close(_) | Action::Connect(_) => unreachable!("the clients follow the protocol"),
         }
     }
     let [first, second] = clients;

@@ -165,8 +165,14 @@ impl World {
                 let has_lost = self.first < *first;
                 self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && has_lost);
                 self.first = *first;
-                let nodes = (*first..3).map(|number| NodeDesc::new("host", number, 0)).collect();
-                Event::Joined { restarts: self.restarts, nodes, are_all_ours: *are_all_ours }
+                let nodes: Vec<_> = (*first..3).map(|number| NodeDesc::new("host", number, 0)).collect();
+                Event::Joined {
+                    restarts: self.restarts,
+                    world_size: nodes.len() as u64,
+                    lost: 0,
+                    nodes,
+                    are_all_ours: *are_all_ours,
+                }
             }
             RandomEvent::PeersAlive if self.checks_peers => {
                 self.checks_peers = false;

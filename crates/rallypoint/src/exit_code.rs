@@ -62,7 +62,7 @@ pub(crate) const TABLE: &[Row] = &[
     row(0, &["run"], "all workers of this node succeeded, or the job ended while this node was a spare"),
     row(0, &["serve"], "SIGTERM or SIGINT stopped the server"),
     row(0, &["join"], "the command succeeded; without one, the job ended, or a signal came after joining"),
-    row(0, &["store", "bench", "completions"], "success"),
+    row(0, &["store", "exclude", "drain", "force-quorum", "bench", "completions"], "success"),
     row(
         FAILURE,
         &["run"],
@@ -71,11 +71,15 @@ pub(crate) const TABLE: &[Row] = &[
     row(FAILURE, &["serve"], "the server could not listen, or stopped by itself"),
     row(
         FAILURE,
-        &["store", "join", "bench", "completions"],
+        &["store", "join", "exclude", "drain", "force-quorum", "bench", "completions"],
         "another failure; standard error has the reason",
     ),
     row(USAGE, &["run"], "wrong usage, except for errors for which torchrun exits with 1"),
-    row(USAGE, &["serve", "store", "join", "bench", "completions"], "wrong usage"),
+    row(
+        USAGE,
+        &["serve", "store", "join", "exclude", "drain", "force-quorum", "bench", "completions"],
+        "wrong usage",
+    ),
     row(ABSENT, &["store"], "the key is absent, or the queue is empty"),
     row(CLOSED, &["join"], "the rendezvous is closed"),
     row(TIMEOUT, &["store", "bench"], "the timeout expired"),
@@ -85,6 +89,7 @@ pub(crate) const TABLE: &[Row] = &[
         &["store"],
         "the server was not reachable or was lost; the outcome of a write may be unknown",
     ),
+    row(UNREACHABLE, &["exclude", "drain", "force-quorum"], "no node of the job could be reached"),
     row(UNREACHABLE, &["join", "bench"], "the store could not be reached, or the connection was lost"),
     row(OTHER_VALUE, &["store"], "cas: the key has another value"),
     row(

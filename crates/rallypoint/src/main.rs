@@ -6,6 +6,7 @@ mod flags;
 mod join;
 mod live_line;
 mod log;
+mod operator;
 mod output;
 mod port_owner;
 mod progress;
@@ -39,6 +40,9 @@ enum Command {
     Serve(serve::ServeArgs),
     Store(store::StoreArgs),
     Join(join::JoinArgs),
+    Exclude(operator::ExcludeArgs),
+    Drain(operator::DrainArgs),
+    ForceQuorum(operator::ForceQuorumArgs),
     Bench(bench::BenchArgs),
     /// Print a completion script for a shell
     #[command(after_help = exit_code::help_with_examples("completions", COMPLETIONS_EXAMPLE))]
@@ -74,6 +78,9 @@ fn main() -> ExitCode {
     let command = Cli::parse_from(&line).command;
     match command {
         Command::Bench(args) => bench::run(args),
+        Command::Exclude(args) => operator::exclude(args),
+        Command::Drain(args) => operator::drain(args),
+        Command::ForceQuorum(args) => operator::force_quorum(args),
         Command::Join(args) => {
             let log = log::start_background(&args.log);
             let code = join::run(args);
@@ -112,7 +119,10 @@ mod tests {
         let cli = Cli::command();
         let visible = cli.get_subcommands().filter(|command| !command.is_hide_set());
         let names: Vec<_> = visible.map(clap::Command::get_name).collect();
-        assert_eq!(names, ["run", "serve", "store", "join", "bench", "completions"]);
+        assert_eq!(
+            names,
+            ["run", "serve", "store", "join", "exclude", "drain", "force-quorum", "bench", "completions"]
+        );
     }
 
     #[test]

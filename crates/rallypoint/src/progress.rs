@@ -5,7 +5,9 @@ use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rallypoint_rendezvous::{Connecting, NodeDesc, Observer, Reason, StaticWaiting, Waiting, describe_node};
+use rallypoint_rendezvous::{
+    Connecting, NativeWaiting, NodeDesc, Observer, Reason, StaticWaiting, Waiting, describe_node,
+};
 use rallypoint_store::Endpoint;
 
 use crate::live_line;
@@ -82,6 +84,14 @@ impl Observer for Progress {
         let summary = format!("{joined} of {world_size} nodes have joined at {endpoint}");
         let wait_end = format!("; gives up in {} s (timeout)", left.as_secs_f64().ceil());
         self.report("static rendezvous", summary.clone(), format!("{summary}{wait_end}"), &wait_end);
+    }
+
+    fn native_waiting(&self, waiting: &NativeWaiting<'_>) {
+        let wait_end = match waiting.ends_in {
+            Some(left) => format!("; for {} s", left.as_secs_f64().ceil()),
+            None => format!("; gives up in {} s (join_timeout)", waiting.left.as_secs_f64().ceil()),
+        };
+        self.report("rendezvous", waiting.state.into(), format!("{}{wait_end}", waiting.state), &wait_end);
     }
 
     fn waiting(&self, waiting: &Waiting<'_>) {

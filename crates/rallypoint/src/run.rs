@@ -25,6 +25,8 @@ use plan::{Plan, plan};
 
 use tracing::level_filters::LevelFilter;
 
+use rallypoint_rendezvous::NATIVE_BACKEND;
+
 use crate::flags::FlagEnvironment;
 use crate::join::store_hint;
 use crate::port_owner::port_owner_hint;
@@ -85,7 +87,8 @@ pub(crate) fn run(args: RunArgs, name: &'static str, line: &[OsString]) -> ExitC
         Ok(result) => result,
         Err(refusal) => return report_refusal(&refusal, errors),
     };
-    if let Some(code) = rallypoint_agent::start_agent(|text| errors.error(text)) {
+    let has_fence = config.rendezvous.backend == NATIVE_BACKEND;
+    if let Some(code) = rallypoint_agent::start_agent(has_fence, |text| errors.error(text)) {
         return code;
     }
     let log_writer = log::start_agent_log(level, args.log_format == "json");

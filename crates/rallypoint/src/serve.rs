@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rallypoint_core::{Quantity, counted};
 use rallypoint_http::{HealthServer, parse_address};
-use rallypoint_rendezvous::is_loopback;
+use rallypoint_rendezvous::{is_loopback, start_coordinator_server};
 use rallypoint_store::{Endpoint, Failure, Limits, Listen, ServerOptions, StoreError, TcpStoreServer};
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
@@ -125,12 +125,12 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     };
     let is_local_only = args.listen.iter().all(|endpoint| is_loopback(&endpoint.host));
     let ports: Vec<u16> = args.listen.iter().map(|endpoint| endpoint.port).collect();
-    let listen = args.listen.into_iter().map(Listen::Endpoint).collect();
+    let listen = args.listen.iter().cloned().map(Listen::Endpoint).collect();
     let options = ServerOptions::new(listen)
         .limits(limits.clone())
         .is_standalone(true)
         .expire_idle_jobs(args.expire_idle_jobs);
-    let mut server = match TcpStoreServer::start(options) {
+    let mut server = match start_coordinator_server(&args.listen, options) {
         Ok(server) => server,
         Err(error) => {
             output::write_stderr(&format!("rallypoint serve: {error}"));

@@ -30,6 +30,7 @@ use crate::settings::settings;
 use crate::store_info::is_address;
 use bootstrap::{Bootstrap, NewRound};
 use driver::Driver;
+pub(crate) use driver::system_clock;
 use keep_alive::KeepAlive;
 use local_id::next_local_id;
 
@@ -287,6 +288,7 @@ impl DynamicRendezvousHandler {
             bootstrap_store_info,
             use_agent_store,
             round,
+            lost: 0,
             participants,
         }))
     }

@@ -6,6 +6,7 @@ use rallypoint_core::rendezvous::{Reason, StateError, keys};
 use rallypoint_store::{Retry, StoreError};
 
 use crate::hosts::MissingHosts;
+use crate::native::NativeFault;
 
 /// The largest number of missing hosts that an error names.
 const MAX_NAMED_HOSTS: usize = 256;
@@ -146,6 +147,14 @@ pub enum RendezvousError {
         /// The two nodes and the difference.
         conflict: String,
     },
+    /// A node can't join a native rendezvous.
+    #[error("the rendezvous {run_id:?} failed: {fault}")]
+    Native {
+        /// The run id.
+        run_id: String,
+        /// Why the node can't join.
+        fault: NativeFault,
+    },
     /// The parameters are invalid. Contains one message for each problem.
     #[error("{}", .0.join("\n"))]
     Parameters(Vec<String>),
@@ -187,6 +196,7 @@ impl RendezvousError {
             | RendezvousError::NoMaster { .. }
             | RendezvousError::StaticTimeout { .. }
             | RendezvousError::Conflict { .. }
+            | RendezvousError::Native { .. }
             | RendezvousError::Parameters(_)
             | RendezvousError::BackendMismatch { .. }
             | RendezvousError::Backend { .. } => Retry::Never,

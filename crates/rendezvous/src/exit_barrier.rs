@@ -417,6 +417,7 @@ mod tests {
             bootstrap_store_info: RendezvousStoreInfo { master_addr: "host".into(), master_port: 1 },
             use_agent_store: true,
             round: 0,
+            lost: 0,
             participants: Vec::new(),
         };
         let end = ExitBarrier::of(&round).finish(&Handler, Duration::ZERO, false, || true);

@@ -424,6 +424,7 @@ impl RendezvousHandler for StaticRendezvousHandler {
             },
             use_agent_store: true,
             round: 0,
+            lost: 0,
             participants,
         })
     }

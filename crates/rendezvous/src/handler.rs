@@ -68,6 +68,27 @@ pub trait RendezvousHandler: Send + Sync {
     fn hosts_store(&self) -> bool {
         false
     }
+
+    /// Reports what the workers of this node did, to a backend that ends rounds itself. Does not block.
+    fn report(&self, report: Report) {
+        let _ = report;
+    }
+}
+
+/// What the workers of a node did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// A worker has failed, so the round ends.
+    WorkerFailed {
+        /// The local rank of the worker.
+        local_rank: u32,
+        /// How the worker exited, for people to read.
+        exit: String,
+    },
+    /// All workers have finished.
+    Finished,
+    /// An operator drains the node.
+    Drain,
 }
 
 /// A round that a node has joined.
@@ -85,7 +106,9 @@ pub struct RendezvousInfo {
     pub use_agent_store: bool,
     /// The number of the round. Always 0 in a static rendezvous.
     pub round: u64,
-    /// The nodes of the round in the order of their group ranks. Empty in a static rendezvous with nodes of torch's
+    /// The number of nodes of the previous round that were lost, if a coordinator has counted them.
+    pub lost: u64,
+    /// The nodes of the round in the order of their group ranks. Empty in a native rendezvous. Empty in a static rendezvous with nodes of torch's
     /// launcher, which do not publish their addresses.
     pub participants: Vec<NodeDesc>,
 }

@@ -78,6 +78,7 @@ mod hosts;
 mod job_store;
 mod key_wait;
 mod machine;
+mod native;
 mod observer;
 mod options;
 mod parameters;
@@ -98,12 +99,17 @@ pub use exit_barrier::{
     ExitBarrier, RoundEnd, count_as_idle, count_reported_ended, has_reported_ended, report_ended,
 };
 pub use fixed::{StaticRendezvousHandler, create_static_handler};
-pub use handler::{RendezvousHandler, RendezvousInfo};
+pub use handler::{RendezvousHandler, RendezvousInfo, Report};
 pub use hosts::MissingHosts;
 pub use job_store::{C10dStoreOptions, create_c10d_store};
 pub use key_wait::KeyWait;
 pub use machine::{is_loopback, is_remote_address, is_this_machine};
-pub use observer::{Connecting, Observer, StaticWaiting, Waiting, describe_node};
+pub use native::{
+    DeadlineObserver, NATIVE_BACKEND, NATIVE_OPTIONS, NativeFault, NativeNode, NativeRendezvousHandler,
+    OperatorCommand, OperatorError, OperatorReply, Roster, create_native_handler, send_command,
+    start_coordinator_server,
+};
+pub use observer::{Connecting, NativeWaiting, Observer, StaticWaiting, Waiting, describe_node};
 pub use options::{C10D_OPTIONS, RendezvousOption, STATIC_OPTIONS};
 pub use parameters::{
     Config, ConfigValue, RendezvousParameters, parse_rendezvous_config, read_rendezvous_config,
@@ -111,8 +117,8 @@ pub use parameters::{
 };
 pub use port::{ReservedPort, free_port, reserve_port};
 pub use rallypoint_core::rendezvous::{
-    Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State, StateError,
-    WallTime,
+    EndCause, Launch, LossCause, Lost, Membership, NodeDesc, Phase, Reason, Settings, Signal, State,
+    StateError, WallTime,
 };
 pub use ranks::{AssignedRanks, RoleInfo, assign_ranks, role_infos};
 pub use registry::{RendezvousHandlerCreator, RendezvousHandlerRegistry, rendezvous_handler_registry};

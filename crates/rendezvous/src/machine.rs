@@ -16,6 +16,21 @@ pub fn is_loopback(host: &str) -> bool {
         || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
+/// Returns the name or address at which other nodes reach the machine with this endpoint: the one in the endpoint, or
+/// `127.0.0.1` if that is `localhost`.
+pub(crate) fn advertised_host(endpoint: &Endpoint) -> String {
+    if is_loopback(&endpoint.host) && endpoint.host.parse::<IpAddr>().is_err() {
+        "127.0.0.1".into()
+    } else {
+        endpoint.host.clone()
+    }
+}
+
+/// Returns the host name of this machine.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Returns whether one of the addresses of `host` is an address of this machine.
 pub fn is_this_machine(host: &str) -> bool {
     addresses(host).into_iter().any(is_local)

@@ -40,6 +40,20 @@ pub struct StaticWaiting<'a> {
     pub left: Duration,
 }
 
+/// The state of a node that waits in a native rendezvous.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct NativeWaiting<'a> {
+    /// What the node waits for.
+    pub state: &'a str,
+    /// The time after which that wait ends by itself, if it does.
+    pub ends_in: Option<Duration>,
+    /// The time since the node started to join.
+    pub waited: Duration,
+    /// The time until the join timeout.
+    pub left: Duration,
+}
+
 /// The state of a node that has not reached the store of its rendezvous yet.
 ///
 /// The `Display` text names the peer and the reason: `no reply yet from the store at node0:29400: connection refused
@@ -135,6 +149,11 @@ pub trait Observer: Send + Sync {
 
     /// Called each time a node that waits in a static rendezvous has counted the joined nodes.
     fn static_waiting(&self, waiting: &StaticWaiting<'_>) {
+        let _ = waiting;
+    }
+
+    /// Called about once per second while a node waits in a native rendezvous.
+    fn native_waiting(&self, waiting: &NativeWaiting<'_>) {
         let _ = waiting;
     }
 }

@@ -11,7 +11,11 @@ pub struct RendezvousOption {
     pub meaning: &'static str,
 }
 
-const fn option(name: &'static str, default: &'static str, meaning: &'static str) -> RendezvousOption {
+pub(crate) const fn option(
+    name: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+) -> RendezvousOption {
     RendezvousOption { name, default, meaning }
 }
 

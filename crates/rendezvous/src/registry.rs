@@ -7,6 +7,7 @@ use crate::dynamic::create_dynamic_handler;
 use crate::error::{RendezvousError, Result};
 use crate::fixed::create_static_handler;
 use crate::handler::RendezvousHandler;
+use crate::native::{NATIVE_BACKEND, create_native_handler};
 use crate::parameters::{EMPTY_BACKEND, RendezvousParameters};
 
 /// A function that creates a handler of one backend.
@@ -87,6 +88,7 @@ impl Default for RendezvousHandlerRegistry {
         for (name, creator) in [
             ("c10d", Arc::new(create_dynamic_handler) as RendezvousHandlerCreator),
             ("static", Arc::new(create_static_handler) as RendezvousHandlerCreator),
+            (NATIVE_BACKEND, Arc::new(create_native_handler) as RendezvousHandlerCreator),
         ] {
             registry.register(name, creator).expect("the names differ");
         }

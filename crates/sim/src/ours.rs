@@ -110,8 +110,14 @@ impl Ours {
             (End::Reached { state, .. }, Stage::Joining) => {
                 // A real agent recognizes our agents by their keys in the store of the round.
                 let are_all_ours = state.participants.keys().all(|node| node.local_id != TORCH_LOCAL_ID);
-                let nodes = state.participants.keys().cloned().collect();
-                self.supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours });
+                let nodes: Vec<_> = state.participants.keys().cloned().collect();
+                self.supervisor.handle_event(Event::Joined {
+                    restarts: 0,
+                    world_size: nodes.len() as u64,
+                    lost: 0,
+                    nodes,
+                    are_all_ours,
+                });
                 context.stage = Stage::Working { round: state.round };
                 let _ = self.carry_out_orders(context, now);
                 return (idle().0, Some(Report::Joined { state }));

@@ -99,6 +99,9 @@ pub use rallypoint_core::Limits;
 pub use rallypoint_core::client::{
     Awaited, Cancellation, ConnectionFault, Exchange, Failure, OnReset, Oversized, Retry,
 };
-pub use server::{Listen, ServerOptions, ServerStats, SharedServers, TcpStoreServer, raise_file_limit};
+pub use server::{
+    Listen, ServerOptions, ServerStats, ServiceHandle, SharedServers, TcpStoreServer, boot_time,
+    raise_file_limit,
+};
 pub use store::{DEFAULT_TIMEOUT, Store, arrive_at_barrier};
 pub use tcp::{TcpStore, TcpStoreOptions};

@@ -1,6 +1,7 @@
 //! The TCP store server: one thread that moves bytes between sockets and the [hub](rallypoint_core::hub).
 
 mod event_loop;
+mod links;
 mod listen;
 mod resources;
 mod shared;
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 use mio::Waker;
 use rallypoint_core::Limits;
-use rallypoint_core::hub::HubOptions;
+use rallypoint_core::hub::{HubOptions, SERVICE_CAPABILITY, Service};
+use rustix::time::{ClockId, clock_gettime};
 
 pub use listen::Listen;
 pub use rallypoint_core::hub::ServerStats;
@@ -23,7 +25,7 @@ pub use shared::SharedServers;
 use crate::deadline::random;
 use crate::error::{Result, StoreError};
 use crate::setters;
-use event_loop::{Command, EventLoop};
+use event_loop::{Command, EventLoop, ServiceCall, ServiceSetup};
 
 /// Options of a [`TcpStoreServer`].
 #[derive(Debug)]
@@ -74,19 +76,35 @@ impl TcpStoreServer {
     /// [`StoreError::Call`] if a host name does not resolve, and with [`StoreError::Listen`] if an address cannot be
     /// bound or the thread cannot be started.
     pub fn start(options: ServerOptions) -> Result<TcpStoreServer> {
+        Ok(TcpStoreServer::start_with(options, |_| (), |event| match event {})?.0)
+    }
+
+    /// Starts a server with a service beside the store. `service` creates the service from the addresses that the
+    /// server listens on. `on_event` handles the events of the service on the thread of the server, so it must not
+    /// block.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`TcpStoreServer::start`].
+    pub fn start_with<S: Service + Send + 'static>(
+        options: ServerOptions,
+        service: impl FnOnce(&[SocketAddr]) -> S,
+        on_event: impl FnMut(S::Event) + Send + 'static,
+    ) -> Result<(TcpStoreServer, ServiceHandle<S>)> {
         let limits = options.limits.unwrap_or_else(Self::default_limits);
         limits.check().map_err(StoreError::InvalidArgument)?;
         let listeners = listen::open_listeners(options.listen, &limits)?;
         let instance = random_instance();
         let identity = format!(
-            "version={} instance={instance} capabilities=in-order,stored{} value_len={}",
+            "version={} instance={instance} capabilities=in-order,stored{}{} value_len={}",
             env!("CARGO_PKG_VERSION"),
             if options.is_standalone { ",standalone" } else { "" },
+            if S::IS_PRESENT { format!(",{SERVICE_CAPABILITY}") } else { String::new() },
             limits.value_len
         );
         let failed = |error| StoreError::Listen { address: "the opened sockets".into(), error };
         let addresses = listeners.iter().map(|listener| listener.local_addr()).collect::<Result<_, _>>();
-        let addresses = addresses.map_err(failed)?;
+        let addresses: Vec<SocketAddr> = addresses.map_err(failed)?;
         let hub = HubOptions {
             limits,
             seed: random(),
@@ -94,12 +112,16 @@ impl TcpStoreServer {
             expire_idle_jobs: options.expire_idle_jobs,
         };
         let (commands, receiver) = channel();
-        let (event_loop, waker) = EventLoop::new(listeners, hub, receiver).map_err(failed)?;
+        let (calls, call_receiver) = channel();
+        let setup =
+            ServiceSetup { service: service(&addresses), calls: call_receiver, on_event: Box::new(on_event) };
+        let (event_loop, waker) = EventLoop::new(listeners, hub, receiver, setup).map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("rallypoint-store".into())
             .spawn(move || event_loop.run())
             .map_err(failed)?;
-        Ok(TcpStoreServer { addresses, instance, commands, waker: Arc::new(waker), thread: Some(thread) })
+        let handle = ServiceHandle { calls, waker: Arc::clone(&waker) };
+        Ok((TcpStoreServer { addresses, instance, commands, waker, thread: Some(thread) }, handle))
     }
 
     /// Starts a server on a host name or IP address. The empty host means all addresses of this machine.
@@ -175,6 +197,34 @@ impl Drop for TcpStoreServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A handle to the service of a server, for other threads.
+pub struct ServiceHandle<S> {
+    calls: Sender<ServiceCall<S>>,
+    waker: Arc<Waker>,
+}
+
+impl<S> Clone for ServiceHandle<S> {
+    fn clone(&self) -> ServiceHandle<S> {
+        ServiceHandle { calls: self.calls.clone(), waker: Arc::clone(&self.waker) }
+    }
+}
+
+impl<S> ServiceHandle<S> {
+    /// Calls the service on the thread of the server, with the current time. Does nothing if the server has stopped.
+    pub fn call(&self, call: impl FnOnce(&mut S, Duration) + Send + 'static) {
+        if self.calls.send(Box::new(call)).is_ok() {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+/// Returns the time since the machine was started, including the time for which it was suspended. Services compare
+/// times of different processes of a machine.
+pub fn boot_time() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Returns a random name for one run of a server.

@@ -40,6 +40,7 @@ impl Agent {
     pub(super) fn join(&mut self) {
         self.logs.finish(RESTART_OUTPUT_STALL_TIMEOUT, || false);
         if self.stop_finishing()
+            && !self.has_coordinator()
             && let Some(formation) = &self.formation
         {
             crate::exit_barrier::retract(&formation.round);

@@ -8,13 +8,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, set_child_subreaper,
     waitpid,
 };
 
+use super::fence::Fence;
 use super::{descendants, kill_all, leave_rendezvous, remove_files};
 use crate::signal_name::signal_name;
 use crate::signals;
@@ -47,10 +48,10 @@ pub fn reaches_agent(signal: i32) -> bool {
 /// Runs the agent until it exits, cleans up after it, and returns its exit code. If a signal killed the agent, this
 /// process ends with the same signal. `directory` is the agent's directory for temporary files, and `report` shows an
 /// error to the user.
-pub(super) fn run(agent: Command, directory: &Path, report: impl Fn(&str)) -> ExitCode {
+pub(super) fn run(agent: Command, directory: &Path, has_fence: bool, report: impl Fn(&str)) -> ExitCode {
     // A shell that became this process with `exec` may have started children before. They are not part of this job.
     let existing = descendants(getpid());
-    match watch(agent) {
+    match watch(agent, has_fence.then(|| Fence::new(directory))) {
         Ok(status) => {
             if !kill_all(&existing) {
                 report("some processes of the workers could not be killed");
@@ -72,8 +73,8 @@ pub(super) fn run(agent: Command, directory: &Path, report: impl Fn(&str)) -> Ex
     }
 }
 
-/// Starts the agent, forwards signals to it, and returns its exit status.
-fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
+/// Starts the agent, forwards signals to it, kills its workers at the end of its lease, and returns its exit status.
+fn watch(mut agent: Command, mut fence: Option<Fence>) -> std::io::Result<WaitStatus> {
     set_child_subreaper(Some(getpid()))?;
     let mut caught: Vec<(Signal, UnixStream)> = Vec::new();
     for signal in FORWARDED_SIGNALS {
@@ -93,7 +94,9 @@ fn watch(mut agent: Command) -> std::io::Result<WaitStatus> {
             .chain(caught.iter().map(|(_, stream)| stream.as_fd()))
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        match poll(&mut watched, None) {
+        let timeout = fence.as_mut().map(|fence| fence.check(pid));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -79,6 +79,18 @@ pub enum CloseReason {
         /// The number of open connections.
         open: usize,
     },
+    /// A connection that the service opened was not open in time.
+    #[error("no reply from the server after {} ms", age.as_millis())]
+    NoLink {
+        /// The age of the connection.
+        age: Duration,
+    },
+    /// The service refused a message.
+    #[error("invalid message: {reason}")]
+    InvalidMessage {
+        /// The reason.
+        reason: String,
+    },
     /// The process cannot open more files.
     #[error("refused: the process may open no more files: {error}")]
     OutOfFiles {

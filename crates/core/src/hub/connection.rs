@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use std::time::Duration;
 
 use super::outbox::Outbox;
+use super::service::Link;
 use super::session::Session;
 use super::uploads::Upload;
 use super::{CloseReason, ConnectionId, READ_BYTES};
@@ -40,6 +41,10 @@ pub(super) struct Connection {
     pub(super) output_bytes: usize,
     /// The time since which the peer has read none of its unsent replies.
     pub(super) stalled: Option<Duration>,
+    /// Whether the peer has sent a message to the service.
+    pub(super) is_messenger: bool,
+    /// The state of the link, if the service has opened this connection.
+    pub(super) link: Option<Box<Link>>,
 }
 
 /// The progress of an incomplete request.
@@ -77,6 +82,8 @@ impl Connection {
             receiving: None,
             output_bytes: 0,
             stalled: None,
+            is_messenger: false,
+            link: None,
         }
     }
 
@@ -124,8 +131,11 @@ impl Connection {
 
     /// Returns whether a deadline is running: for the handshake, for a request, or for replies.
     pub(super) fn has_deadline(&self) -> bool {
-        let is_busy = !self.session.is_validated() || self.receiving.is_some() || self.stalled.is_some();
-        is_busy && !self.closing
+        let is_opening = match &self.link {
+            Some(link) => !link.is_open,
+            None => !self.session.is_validated(),
+        };
+        (is_opening || self.receiving.is_some() || self.stalled.is_some()) && !self.closing
     }
 
     /// Returns the reason to close the connection if it has missed a deadline. `waiting` is the number of uploads that
@@ -137,8 +147,12 @@ impl Connection {
         limits: &Limits,
     ) -> Option<CloseReason> {
         let age = now.saturating_sub(self.opened);
-        if !self.session.is_validated() && age >= limits.handshake {
-            return Some(CloseReason::NoHandshake { age });
+        match &self.link {
+            Some(link) if link.is_late(age) => return Some(CloseReason::NoLink { age }),
+            None if !self.session.is_validated() && age >= limits.handshake => {
+                return Some(CloseReason::NoHandshake { age });
+            }
+            _ => {}
         }
         self.check_request(waiting, now, limits).or_else(|| self.check_replies(now, limits))
     }

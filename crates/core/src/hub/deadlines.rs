@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{CloseReason, Connection, Event, Hub};
+use super::{CloseReason, Connection, Event, Hub, Service};
 use crate::store::EffectLog;
 
-impl<L: EffectLog> Hub<L> {
+impl<L: EffectLog, S: Service> Hub<L, S> {
     /// Closes connections that missed a deadline, and deletes the keys of idle jobs.
     pub(super) fn sweep(&mut self) {
         let connections = &self.connections;
@@ -38,7 +38,10 @@ impl<L: EffectLog> Hub<L> {
         for &index in self.watched.iter().rev() {
             let connection = &self.connections[index];
             let age = self.now.saturating_sub(connection.opened);
-            if !connection.session.is_validated() && age >= self.limits.stale_after {
+            if connection.link.is_none()
+                && !connection.session.is_validated()
+                && age >= self.limits.stale_after
+            {
                 stale.push((age, index));
             }
         }

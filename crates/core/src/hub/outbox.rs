@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::value::Value;
-use crate::wire::Reply;
+use crate::wire::{Reply, Request};
 
 /// A part of the outbox.
 #[derive(Debug)]
@@ -86,6 +86,13 @@ impl Outbox {
             }
             other => self.encode(&other),
         }
+    }
+
+    /// Appends a request, on a connection to another server.
+    pub(super) fn push_request(&mut self, request: &Request<'_>) {
+        let before = self.tail.len();
+        request.encode(&mut self.tail);
+        self.unsent += self.tail.len() - before;
     }
 
     #[inline]

@@ -42,6 +42,7 @@ impl ServerStats {
     /// Counts a connection that was refused or closed for this reason.
     pub(super) fn count(&mut self, reason: &CloseReason) {
         let counter = match reason {
+            CloseReason::InvalidMessage { .. } => &mut self.protocol_errors,
             CloseReason::Protocol(error) => {
                 self.bad_magic += u64::from(matches!(error, WireError::BadMagic { .. }));
                 &mut self.protocol_errors
@@ -49,6 +50,7 @@ impl ServerStats {
             CloseReason::Refused(_) => &mut self.refusals,
             CloseReason::NoHandshake { .. } => &mut self.no_handshake,
             CloseReason::SlowRequest { .. }
+            | CloseReason::NoLink { .. }
             | CloseReason::StalledUpload { .. }
             | CloseReason::TooMuchInput { .. } => &mut self.slow_input,
             CloseReason::SlowReader { .. } | CloseReason::TooMuchOutput { .. } => &mut self.slow_output,

@@ -49,10 +49,44 @@ pub struct Membership {
     /// Whether the other nodes have removed this one from the round, or have started a later round without it. Always
     /// `false` if the rendezvous is closed.
     pub is_dropped: bool,
+    /// Why a coordinator has ended the round of this node. Only the native rendezvous has a coordinator.
+    pub end: Option<EndCause>,
+    /// Whether a coordinator has closed the rendezvous because all nodes have finished.
+    pub has_finished: bool,
     /// Whether the rendezvous is closed.
     pub is_closed: bool,
     /// The node that closed the rendezvous and the time, for people to read. Torch nodes don't record it.
     pub closed_by: Option<String>,
+}
+
+/// Why a coordinator has ended a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndCause {
+    /// A worker has failed.
+    WorkerFailed,
+    /// A node was lost or has left.
+    NodeLost,
+    /// This node could not renew its lease, so its workers are killed.
+    Fenced,
+    /// Nodes wait to join.
+    Growth,
+    /// A node is drained.
+    Drained,
+    /// A node is excluded.
+    Excluded,
+}
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EndCause::WorkerFailed => "a worker failed",
+            EndCause::NodeLost => "a node was lost",
+            EndCause::Fenced => "this node could not renew its lease",
+            EndCause::Growth => "nodes wait to join",
+            EndCause::Drained => "a node is drained",
+            EndCause::Excluded => "a node is excluded",
+        })
+    }
 }
 
 /// Nodes of a round that have left the rendezvous or died.
@@ -103,6 +137,8 @@ impl Member {
             rejoining,
             waiting: state.wait_list.iter().cloned().collect(),
             spares: state.redundancy_list.iter().cloned().collect(),
+            end: None,
+            has_finished: false,
             is_closed: state.closed,
             closed_by: state.closed_by(),
         }
@@ -117,9 +153,9 @@ impl Membership {
     }
 
     /// Returns the number of nodes that wait for the next round, as torch's handler counts them. Returns at least 1 if
-    /// this node was dropped, because it has to rejoin.
+    /// this node was dropped or a coordinator has ended the round, because this node has to rejoin.
     pub fn num_nodes_waiting(&self) -> u64 {
-        (self.waiting.len() as u64).max(u64::from(self.is_dropped))
+        (self.waiting.len() as u64).max(u64::from(self.is_dropped || self.end.is_some()))
     }
 
     /// Returns whether no node of the round is lost and no node waits for the next one. In a closed rendezvous, lost

@@ -321,8 +321,8 @@ impl<L: EffectLog> Engine<L> {
             Request::QueueLen { key } => Reply::Number(self.queues.len(key) as i64),
             Request::ListKeys => Reply::Keys(self.list_keys()?),
             Request::Barrier { key, world_size } => return self.barrier(client, key, world_size),
-            // The session of the connection has checked VALIDATE.
-            Request::Validate { .. } => return Ok(Outcome::NoReply),
+            // The session of the connection has checked VALIDATE, and the hub handles MESSAGE.
+            Request::Validate { .. } | Request::Message { .. } => return Ok(Outcome::NoReply),
         }))
     }
 

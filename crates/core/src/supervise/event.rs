@@ -53,6 +53,10 @@ pub enum Event {
         restarts: u32,
         /// The nodes of the round, if they are known.
         nodes: Vec<NodeDesc>,
+        /// The number of nodes of the round.
+        world_size: u64,
+        /// The number of nodes of the previous round that were lost, if a coordinator has counted them.
+        lost: u64,
         /// Whether all nodes of the round are known to be nodes of ours. If not, some may be torch nodes.
         are_all_ours: bool,
     },

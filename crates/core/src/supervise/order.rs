@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::event::{Exit, LocalRank, Signal};
 use crate::counted;
+use crate::rendezvous::EndCause;
 
 /// One instruction of the supervisor to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,6 +91,9 @@ pub enum Reason {
     /// Nodes of the round have left it to join the next one.
     #[error("the other nodes rejoin")]
     RoundOver,
+    /// The coordinator has ended the round.
+    #[error("the coordinator ended the round: {0}")]
+    RoundEnded(EndCause),
     /// The other nodes have dropped this one, or the store has lost the round that this node was in. The rendezvous
     /// logs which of the two.
     #[error("the other nodes continue without this one")]

@@ -27,10 +27,13 @@ pub(super) enum Process {
 }
 
 impl Process {
-    /// Requests that this signal is sent to the process. Does nothing if SIGKILL was sent already or the process has
-    /// exited.
+    /// Requests that this signal is sent to the process. Does nothing if SIGKILL was sent or requested already,
+    /// or the process has exited.
     pub(super) fn request_stop(&mut self, signal: Signal) {
-        if matches!(self, Process::Running | Process::SignalPending(_) | Process::Terminating { .. }) {
+        let is_kill_pending = *self == Process::SignalPending(Signal::KILL);
+        if !is_kill_pending
+            && matches!(self, Process::Running | Process::SignalPending(_) | Process::Terminating { .. })
+        {
             *self = Process::SignalPending(signal);
         }
     }

@@ -9,7 +9,7 @@ use super::event::{Event, Exit, LocalRank, Signal};
 use super::order::{OnEnd, Order, Reason, Target, Verdict};
 use super::peers::{Peers, Reports};
 use super::process::Process;
-use crate::rendezvous::{Membership, MonoTime, NodeDesc};
+use crate::rendezvous::{EndCause, Membership, MonoTime, NodeDesc};
 
 /// The rules that a supervisor follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +97,8 @@ pub struct Supervisor {
 struct Round {
     /// The nodes of the round, if they are known.
     nodes: Vec<NodeDesc>,
+    /// The number of nodes.
+    size: u64,
     /// Whether all nodes of the round are known to be nodes of ours.
     are_all_ours: bool,
     /// Whether nodes have left the round or wait for the next one.
@@ -206,8 +208,22 @@ impl Supervisor {
         {
             closed_since.get_or_insert(now);
         }
+        if seen.end == Some(EndCause::Fenced) {
+            // Other nodes may already replace this one, so its processes must not have a grace.
+            let processes = self.workers.iter_mut().chain(&mut self.orphans);
+            processes.for_each(|process| process.request_stop(Signal::KILL));
+        }
         if self.policy.runs_once {
             return self.handle_membership_once(seen, reports, now);
+        }
+        if seen.has_finished {
+            return self.handle_event(Event::Finished { all: true });
+        }
+        if let Some(cause) = seen.end.filter(|_| !seen.is_closed) {
+            return self.reform(match cause {
+                EndCause::WorkerFailed => Reason::PeerRestarts,
+                cause => Reason::RoundEnded(cause),
+            });
         }
         if seen.is_closed {
             return self.handle_closed(reports);
@@ -292,11 +308,11 @@ impl Supervisor {
             (Event::JoinFailed { .. }, Some(signal)) => self.end(Verdict::Signaled(signal), OnEnd::Nothing),
             (Event::JoinFailed { is_spare: true }, None) => self.end(Verdict::Spare, OnEnd::Nothing),
             (Event::JoinFailed { is_spare: false }, None) => self.end(Verdict::Error, OnEnd::Nothing),
-            (Event::Joined { restarts, nodes, are_all_ours }, None) => {
-                let has_lost_peers = self.round.nodes.iter().any(|node| !nodes.contains(node));
+            (Event::Joined { restarts, nodes, world_size, lost, are_all_ours }, None) => {
+                let has_lost_peers = lost > 0 || self.round.nodes.iter().any(|node| !nodes.contains(node));
                 self.restarts = self.restarts.max(restarts);
                 self.excused += u32::from(std::mem::take(&mut self.has_new_restart) && has_lost_peers);
-                self.round = Round { nodes, are_all_ours, ..Round::default() };
+                self.round = Round { nodes, size: world_size, are_all_ours, ..Round::default() };
                 self.workers.fill(Process::Running);
                 self.phase = Phase::Running;
                 self.orders.push_back(Order::Start { restarts: self.restarts });
@@ -369,7 +385,11 @@ impl Supervisor {
             // nodes have to repeat the work.
             Phase::Finishing { .. } if !matches!(reason, Reason::NodesWaiting(_)) => {}
             Phase::Stopping { then: then @ AfterStop::CheckPeers(_), .. } => {
-                if !matches!(reason, Reason::NodesWaiting(_) | Reason::PeerRestarts) {
+                let explains_failure = !matches!(
+                    reason,
+                    Reason::NodesWaiting(_) | Reason::PeerRestarts | Reason::RoundEnded(EndCause::Growth)
+                );
+                if explains_failure {
                     *then = AfterStop::Join(reason);
                 }
                 return;
@@ -390,7 +410,7 @@ impl Supervisor {
             let left = self.policy.max_restarts - used - 1;
             return self.stop(AfterStop::Join(Reason::WorkerFailed { worker, exit, left }));
         }
-        if self.policy.is_elastic && self.round.nodes.len() > 1 {
+        if self.policy.is_elastic && self.round.size > 1 {
             self.orders.push_back(Order::CheckPeers(worker));
             return self.stop(AfterStop::CheckPeers(worker));
         }

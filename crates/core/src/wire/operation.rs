@@ -2,7 +2,7 @@
 //! whether a client may repeat the request.
 //!
 //! To add an operation, add a row to the table and a function to the engine. The decoder, the encoder and the client
-//! follow the table. Torch uses the codes 0 to 18.
+//! follow the table. Torch uses the codes 0 to 18. MESSAGE is ours, and clients send it only to our servers.
 
 use std::fmt;
 
@@ -26,6 +26,11 @@ macro_rules! operations {
             /// Returns the name of the operation for messages, such as `compare_set`.
             pub fn name(self) -> &'static str {
                 match self { $(Op::$name => $text,)* }
+            }
+
+            /// Returns whether torch has the operation, too.
+            pub fn is_of_torch(self) -> bool {
+                self != Op::Message
             }
 
             /// Returns whether the operation is idempotent, so that a client may repeat it after a lost connection.
@@ -129,6 +134,8 @@ operations! {
     17 ListKeys "list_keys" => Some(Keys), REPEATABLE;
     /// Blocks the client until `world_size` clients have arrived at the barrier and are still connected.
     18 Barrier "barrier" { key: &'a [u8], world_size: i64 } => Some(Waited(Op::Barrier)), ONCE;
+    /// Sends a message to the service of the server. The service replies with values, at any time and in any number.
+    64 Message "message" { message: Payload<'a> } => None, ONCE;
 }
 
 impl fmt::Display for Op {

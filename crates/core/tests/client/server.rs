@@ -214,6 +214,8 @@ impl Model {
         let reply = |reply: Reply| Some(encoded(reply));
         match request {
             Request::Validate { .. } => Some(Vec::new()),
+            // An unknown operation.
+            Request::Message { .. } => None,
             Request::Ping { nonce } => reply(Reply::Nonce(nonce)),
             Request::Set { key, value } => {
                 self.values.insert(key.into(), value.bytes().to_vec());

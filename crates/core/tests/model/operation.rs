@@ -141,7 +141,9 @@ impl From<Request<'_>> for Operation {
     fn from(request: Request<'_>) -> Operation {
         let keys = |keys: KeyList<'_>| keys.iter().map(Text::from).collect();
         match request {
-            Request::Validate { .. } => unreachable!("no operation encodes to VALIDATE"),
+            Request::Validate { .. } | Request::Message { .. } => {
+                unreachable!("no operation encodes to VALIDATE or MESSAGE")
+            }
             Request::Set { key, value } => Operation::Set(key.into(), value.bytes().into()),
             Request::CompareSet { key, expected, desired } => {
                 Operation::CompareSet(key.into(), expected.bytes().into(), desired.bytes().into())

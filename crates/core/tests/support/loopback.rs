@@ -139,6 +139,7 @@ impl<L: EffectLog> Loopback<L> {
                 self.received.entry(id).or_default().extend_from_slice(&bytes);
                 self.hub.handle_sent(id, bytes.len(), bytes.len() == offered, self.now);
             }
+            Action::Connect(_) => unreachable!("the hub has no service"),
             Action::Close(id) => {
                 self.peers.remove(&id);
             }

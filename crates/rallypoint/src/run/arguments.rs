@@ -114,6 +114,12 @@ pub(crate) struct RunArgs {
     /// Backend: c10d (elastic) or static (fixed ranks) [default: static; for one node, c10d on a free port]
     #[arg(long, alias = "rdzv_backend", value_name = "NAME", help_heading = "Rendezvous")]
     pub(super) rdzv_backend: Option<String>,
+    /// Groups of this node, from the widest to the narrowest; ranks are contiguous within a group (backend rallypoint)
+    #[arg(long, value_name = "KEY=VALUE,…", help_heading = "Rendezvous")]
+    pub(super) topology: Option<String>,
+    /// Restarts of the whole job after failed workers and lost nodes, on all nodes together (backend rallypoint)
+    #[arg(long, alias = "job_max_restarts", value_name = "N", value_parser = python::int, help_heading = "Rendezvous")]
+    pub(super) job_max_restarts: Option<i64>,
     /// Endpoint of the store; the node with this address hosts it [default port of c10d: 29400]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", help_heading = "Rendezvous")]
     pub(super) rdzv_endpoint: Option<String>,

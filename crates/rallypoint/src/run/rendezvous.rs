@@ -4,7 +4,7 @@
 mod contradictions;
 
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_remote_address, parse_rendezvous_config,
+    NATIVE_BACKEND, RendezvousError, RendezvousParameters, is_remote_address, parse_rendezvous_config,
     rendezvous_handler_registry,
 };
 
@@ -30,6 +30,7 @@ pub(super) struct RendezvousFlags {
     master_addr: Option<FlagValue<String>>,
     master_port: Option<FlagValue<i64>>,
     local_addr: Option<String>,
+    job_max_restarts: Option<i64>,
 }
 
 /// The kind of rendezvous that the flags select.
@@ -68,6 +69,7 @@ impl RendezvousFlags {
             master_addr: environment.flag(&args.master_addr, "--master-addr"),
             master_port: environment.number_value(args.master_port, "--master-port", python::int)?,
             local_addr: environment.text(&args.local_addr, "--local-addr"),
+            job_max_restarts: environment.number(args.job_max_restarts, "--job-max-restarts", python::int)?,
         })
     }
 
@@ -84,6 +86,16 @@ impl RendezvousFlags {
 
     fn backend_name(&self) -> &str {
         self.backend.as_ref().map_or("static", |backend| &backend.value)
+    }
+
+    /// Returns the group rank that this node asks for, if its backend lets nodes ask for one.
+    pub(super) fn pin(&self) -> Result<Option<u32>, Refusal> {
+        let rank = self.node_rank.as_ref().filter(|_| self.backend_name() == NATIVE_BACKEND);
+        let parse = |rank: &FlagValue<i64>| {
+            u32::try_from(rank.value)
+                .map_err(|_| Refusal::value(format!("{rank} must be from 0 to 4294967295")))
+        };
+        rank.map(parse).transpose()
     }
 
     fn rank(&self) -> i64 {
@@ -120,7 +132,11 @@ impl RendezvousFlags {
                     check_local_address("--master-addr", host_of(&endpoint))?;
                 }
             }
-            Kind::Dynamic => {}
+            Kind::Dynamic => {
+                if let Some(restarts) = self.job_max_restarts {
+                    config.insert("job_max_restarts".into(), restarts.into());
+                }
+            }
         }
         if let Some(address) = &self.local_addr {
             check_local_address("--local-addr", address)?;

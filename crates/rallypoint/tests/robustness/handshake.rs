@@ -34,6 +34,7 @@ fn one_request_per_operation() -> Vec<Vec<u8>> {
         Request::QueueLen { key },
         Request::ListKeys,
         Request::Barrier { key, world_size: 1 },
+        Request::Message { message: value },
     ];
     assert_eq!(requests.len(), Op::ALL.len() - 1);
     requests.into_iter().map(message).collect()

@@ -240,6 +240,7 @@ impl Rng {
             Op::QueueLen => Request::QueueLen { key },
             Op::ListKeys => Request::ListKeys,
             Op::Barrier => Request::Barrier { key, world_size: number % 4 },
+            Op::Message => Request::Message { message: value },
         })
     }
 

@@ -13,7 +13,7 @@ use rallypoint_store::{
 
 use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
-use crate::machine::{is_loopback, is_this_machine, listen_host, outbound_address};
+use crate::machine::{advertised_host, is_loopback, is_this_machine, listen_host, outbound_address};
 use crate::observer::{ConnectReporter, Observer};
 use crate::parameters::RendezvousParameters;
 use crate::settings::{StoreType, read_timeout, store_type};
@@ -207,16 +207,6 @@ fn store_limits() -> Limits {
     limits.reply_len = limits.reply_len.min(max_len);
     limits.record_value_len = limits.record_value_len.min(max_len);
     limits
-}
-
-/// Returns the name or address at which other nodes reach the machine of the store: the one in the endpoint, or
-/// `127.0.0.1` if that is `localhost`.
-fn advertised_host(endpoint: &Endpoint) -> String {
-    if is_loopback(&endpoint.host) && endpoint.host.parse::<std::net::IpAddr>().is_err() {
-        "127.0.0.1".into()
-    } else {
-        endpoint.host.clone()
-    }
 }
 
 pub(crate) fn create_file_store(parameters: &RendezvousParameters) -> Result<C10dStore> {

@@ -558,7 +558,7 @@ fn no_error() -> RendezvousError {
 }
 
 /// Returns the time of this machine's clock.
-fn system_clock() -> WallTime {
+pub(crate) fn system_clock() -> WallTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallTime::UNIX_EPOCH.checked_add(since).unwrap_or(WallTime::UNIX_EPOCH)
 }

@@ -4,16 +4,20 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use rallypoint_core::hub::{
-    Action, ConnectionId, Event, Hub, HubOptions, MAX_SLICES, ServerStats, UPLOAD_READ_BYTES,
+    Action, ConnectionId, Event, Hub, HubOptions, MAX_SLICES, ServerStats, Service, UPLOAD_READ_BYTES,
 };
 use rallypoint_core::{counted, printable};
 use rustix::io::Errno;
+
+use super::boot_time;
+use super::links::{Links, Step};
 
 /// The token of the waker. The tokens of the listeners follow. The token of a connection has the generation of the
 /// connection in its upper half. A generation is never zero, so the tokens of connections are greater than all others.
@@ -32,11 +36,25 @@ pub(super) enum Command {
     Stop,
 }
 
+/// A call of another thread to the service. The sender must wake the loop afterwards.
+pub(super) type ServiceCall<S> = Box<dyn FnOnce(&mut S, Duration) + Send>;
+
+/// The service of a server, and its connections to other threads.
+pub(super) struct ServiceSetup<S: Service> {
+    pub(super) service: S,
+    pub(super) calls: Receiver<ServiceCall<S>>,
+    /// Handles the events of the service.
+    pub(super) on_event: Box<dyn FnMut(S::Event) + Send>,
+}
+
 /// The event loop and its resources.
-pub(super) struct EventLoop {
+pub(super) struct EventLoop<S: Service> {
     poll: Poll,
     listeners: Vec<Listener>,
-    hub: Hub,
+    hub: Hub<(), S>,
+    links: Links,
+    service_calls: Receiver<ServiceCall<S>>,
+    on_service_event: Box<dyn FnMut(S::Event) + Send>,
     /// The sockets, by the index of their connection.
     sockets: Vec<Option<TcpStream>>,
     /// The read buffer of all connections.
@@ -49,7 +67,6 @@ pub(super) struct EventLoop {
     accept_blocked_at: Option<Duration>,
     out_of_files: bool,
     commands: Receiver<Command>,
-    started: Instant,
 }
 
 struct Listener {
@@ -58,14 +75,15 @@ struct Listener {
     is_ready: bool,
 }
 
-impl EventLoop {
+impl<S: Service> EventLoop<S> {
     pub(super) fn new(
         listeners: Vec<TcpListener>,
         mut options: HubOptions,
         commands: Receiver<Command>,
-    ) -> io::Result<(EventLoop, Waker)> {
+        setup: ServiceSetup<S>,
+    ) -> io::Result<(EventLoop<S>, Arc<Waker>)> {
         let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKE_TOKEN)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE_TOKEN)?);
         let mut registered = Vec::new();
         for (index, mut socket) in listeners.into_iter().enumerate() {
             poll.registry().register(&mut socket, Token(1 + index), Interest::READABLE)?;
@@ -75,14 +93,16 @@ impl EventLoop {
         let event_loop = EventLoop {
             poll,
             listeners: registered,
-            hub: Hub::new(options, ()),
+            hub: Hub::with_service(options, (), setup.service),
+            links: Links::new(Arc::clone(&waker)),
+            service_calls: setup.calls,
+            on_service_event: setup.on_event,
             sockets: Vec::new(),
             buffer: vec![0; UPLOAD_READ_BYTES].into(),
             spare_file: File::open("/dev/null").ok(),
             accept_blocked_at: None,
             out_of_files: false,
             commands,
-            started: Instant::now(),
         };
         Ok((event_loop, waker))
     }
@@ -99,7 +119,7 @@ impl EventLoop {
                     return;
                 }
             }
-            let now = self.started.elapsed();
+            let now = boot_time();
             let mut has_commands = false;
             for event in &events {
                 match event.token() {
@@ -109,6 +129,10 @@ impl EventLoop {
                     }
                     Token(token) => {
                         let id = ConnectionId::from_bits(token as u64);
+                        if S::IS_PRESENT && self.links.is_connecting(id) {
+                            self.handle_link_event(id, now);
+                            continue;
+                        }
                         if event.is_writable() {
                             self.hub.handle_writable(id);
                         }
@@ -121,12 +145,23 @@ impl EventLoop {
             }
             self.accept(now);
             self.hub.handle_timeout(now);
+            if S::IS_PRESENT && has_commands {
+                self.service_calls.try_iter().for_each(|call| call(self.hub.service(), now));
+            }
+            self.connect_links(now);
             while let Some(action) = self.hub.poll_action(now) {
                 match action {
                     Action::Read { id, len } => self.read(id, len, now),
                     Action::Send(id) => self.send(id, now),
                     Action::Close(id) => self.close(id),
+                    Action::Connect(id) => {
+                        self.links.resolve(id, self.hub.link_address(id).unwrap_or_default());
+                        self.connect_links(now);
+                    }
                 }
+            }
+            while let Some(event) = self.hub.poll_service_event() {
+                (self.on_service_event)(event);
             }
             self.log_events();
             if has_commands && !self.handle_commands() {
@@ -155,7 +190,7 @@ impl EventLoop {
             return Some(Duration::ZERO);
         }
         let retry = self.accept_blocked_at.map(|_| ACCEPT_RETRY_INTERVAL);
-        self.hub.poll_timeout(self.started.elapsed()).into_iter().chain(retry).min()
+        self.hub.poll_timeout(boot_time()).into_iter().chain(retry).min()
     }
 
     fn read(&mut self, id: ConnectionId, len: usize, now: Duration) {
@@ -163,7 +198,11 @@ impl EventLoop {
         match socket.read(&mut self.buffer[..len]) {
             Ok(0) => self.hub.handle_end(id),
             // A short read has drained the socket, so later bytes raise a new event.
-            Ok(read) => self.hub.handle_bytes(id, &self.buffer[..read], read < len, now),
+            Ok(read) => {
+                // A service must not take a message for older than it is, even if this loop has stalled.
+                let now = if S::IS_PRESENT { boot_time() } else { now };
+                self.hub.handle_bytes(id, &self.buffer[..read], read < len, now);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.hub.handle_bytes(id, &[], true, now);
             }
@@ -198,7 +237,10 @@ impl EventLoop {
     }
 
     fn close(&mut self, id: ConnectionId) {
-        self.sockets[id.index()] = None;
+        if let Some(socket) = self.sockets.get_mut(id.index()) {
+            *socket = None;
+        }
+        self.links.remove(id);
         self.out_of_files = false;
         // Closing has released a file descriptor and memory.
         self.accept_blocked_at = None;
@@ -253,8 +295,12 @@ impl EventLoop {
         }
     }
 
-    fn open(&mut self, mut socket: TcpStream, peer: SocketAddr, now: Duration) {
+    fn open(&mut self, socket: TcpStream, peer: SocketAddr, now: Duration) {
         let Some(id) = self.hub.handle_open(peer, now) else { return };
+        self.insert_socket(id, socket, now);
+    }
+
+    fn insert_socket(&mut self, id: ConnectionId, mut socket: TcpStream, now: Duration) {
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut socket, Token(id.to_bits() as usize), interest).is_err() {
             self.hub.handle_failure(id, now);
@@ -263,6 +309,32 @@ impl EventLoop {
             self.sockets.resize_with(id.index() + 1, || None);
         }
         self.sockets[id.index()] = Some(socket);
+    }
+
+    // ---- connections that the service opens ----
+
+    fn connect_links(&mut self, now: Duration) {
+        while S::IS_PRESENT
+            && let Some((id, step)) = self.links.take_resolved()
+        {
+            self.take_link_step(id, step, now);
+        }
+    }
+
+    fn handle_link_event(&mut self, id: ConnectionId, now: Duration) {
+        if let Some(Some(socket)) = self.sockets.get(id.index()) {
+            let step = self.links.handle_event(id, socket);
+            self.take_link_step(id, step, now);
+        }
+    }
+
+    fn take_link_step(&mut self, id: ConnectionId, step: Step, now: Duration) {
+        match step {
+            Step::Wait(None) => {}
+            Step::Wait(Some(socket)) => self.insert_socket(id, socket, now),
+            Step::Connected => self.hub.handle_connected(id, now),
+            Step::Failed { is_refused } => self.hub.handle_not_connected(id, is_refused, now),
+        }
     }
 
     fn log_events(&mut self) {

@@ -31,7 +31,7 @@ fn publish_failure(worker: u32, is_final: bool) -> Order {
 }
 
 fn joined(restarts: u32) -> Event {
-    Event::Joined { restarts, nodes: nodes(1), are_all_ours: true }
+    Event::Joined { restarts, nodes: nodes(1), world_size: 1, lost: 0, are_all_ours: true }
 }
 
 struct Fixture(Supervisor);
@@ -325,7 +325,7 @@ impl Clone for Fixture {
 }
 
 fn with_peers(restarts: u32, nodes: Vec<NodeDesc>) -> Event {
-    Event::Joined { restarts, nodes, are_all_ours: true }
+    Event::Joined { restarts, world_size: nodes.len() as u64, lost: 0, nodes, are_all_ours: true }
 }
 
 /// Returns the supervisor of a node with one worker and one peer, after the worker has failed and no restart is left.
@@ -430,7 +430,13 @@ fn a_dropped_node_rejoins_and_reports_the_reason() {
 fn torch_nodes_get_5_s_to_notice_that_their_workers_have_failed() {
     let mixed = |fixture: &mut Fixture| {
         fixture.orders(0);
-        fixture.handle([Event::Joined { restarts: 0, nodes: nodes(2), are_all_ours: false }]);
+        fixture.handle([Event::Joined {
+            restarts: 0,
+            nodes: nodes(2),
+            world_size: 2,
+            lost: 0,
+            are_all_ours: false,
+        }]);
         fixture.handle_at(60, [Event::Exited(rank(0), BAD), Event::AllProcessesExited])
     };
     let mut fixture = Fixture::new(1, 1);

@@ -40,6 +40,7 @@ fn every_request() -> Vec<Request<'static>> {
         Request::QueueLen { key: b"/q" },
         Request::ListKeys,
         Request::Barrier { key: b"/b", world_size: 4 },
+        Request::Message { message: b"m"[..].into() },
         Request::Barrier { key: b"/b", world_size: -1 },
     ]
 }

@@ -9,7 +9,9 @@
 //! - `timeout` or `rank` in the `--rdzv-conf` of such a backend,
 //! - `--master-addr` of a job with one node.
 
-use rallypoint_rendezvous::{ConfigValue, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint};
+use rallypoint_rendezvous::{
+    ConfigValue, NATIVE_BACKEND, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint,
+};
 
 use super::{Kind, RendezvousFlags};
 use crate::flags::FlagValue;
@@ -116,7 +118,7 @@ impl RendezvousFlags {
 
     fn check_dynamic(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         let backend = self.backend_name();
-        if let Some(rank) = self.nonzero_rank() {
+        if let Some(rank) = self.nonzero_rank().filter(|_| backend != NATIVE_BACKEND) {
             let why = format!("{backend} assigns ranks; --rdzv-backend static uses --node-rank");
             rank.warn(&why, warnings);
         }

@@ -26,8 +26,14 @@ fn running(workers: u32) -> Supervisor {
         is_elastic: true,
         runs_once: true,
     });
-    let nodes = (0..3).map(node).collect();
-    supervisor.handle_event(Event::Joined { restarts: 0, nodes, are_all_ours: true });
+    let nodes: Vec<_> = (0..3).map(node).collect();
+    supervisor.handle_event(Event::Joined {
+        restarts: 0,
+        world_size: nodes.len() as u64,
+        lost: 0,
+        nodes,
+        are_all_ours: true,
+    });
     let orders = orders(&mut supervisor, 0);
     assert_eq!(orders, [Order::Join(Reason::FirstStart), Order::Start { restarts: 0 }]);
     supervisor

@@ -1,0 +1,401 @@
+//! One replica of a job: a Raft node with the log in memory, and the job that follows from the log.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use protobuf::Message as _;
+use raft::prelude::{
+    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, EntryType, Message, MessageType, Snapshot,
+};
+use raft::storage::MemStorage;
+use raft::{Config, GetEntriesContext, RaftState, RawNode, SnapshotStatus, StateRole, Storage};
+
+use crate::job::{Decision, Entry, Job};
+use crate::node::NodeId;
+use crate::raft_message::RaftMessage;
+
+/// The interval of Raft's logical clock, and of the checks for contact to a quorum.
+pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
+/// A replica that has not heard from a leader for this number of ticks starts an election.
+const ELECTION_TICKS: usize = 20;
+/// Each replica waits up to this number of ticks longer, so that two replicas rarely start an election together.
+const ELECTION_SPREAD_TICKS: u64 = 8;
+/// The number of applied entries after which a snapshot replaces the log.
+const SNAPSHOT_INTERVAL: u64 = 64;
+
+/// Raft's log, and a snapshot of the job at its start.
+struct Log {
+    entries: MemStorage,
+    snapshot: Snapshot,
+}
+
+impl Storage for Log {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        self.entries.initial_state()
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        context: GetEntriesContext,
+    ) -> raft::Result<Vec<raft::prelude::Entry>> {
+        self.entries.entries(low, high, max_size, context)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        self.entries.term(index)
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        self.entries.first_index()
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        self.entries.last_index()
+    }
+
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        Ok(self.snapshot.clone())
+    }
+}
+
+/// One replica of a job.
+pub struct Replica {
+    id: NodeId,
+    raft: RawNode<Log>,
+    job: Job,
+    /// When the last entry was applied, by the clock of this process.
+    applied_at: Duration,
+    applied: u64,
+    last_tick: Duration,
+    /// The pending checks for contact to a quorum: the number and the time of each.
+    checks: VecDeque<(u64, Duration)>,
+    next_check: u64,
+    quorum_contact: Option<Duration>,
+    outgoing: VecDeque<(String, RaftMessage)>,
+    /// The addresses of senders, which this replica may not know from the job yet.
+    senders: BTreeMap<NodeId, String>,
+}
+
+impl Replica {
+    /// Founds a group with this process as the only voter.
+    pub fn found(id: NodeId, address: &str, mut job: Job, seed: u64, now: Duration) -> Replica {
+        job.replicas = BTreeMap::from([(id, address.to_owned())]);
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        (metadata.index, metadata.term) = (1, 1);
+        metadata.mut_conf_state().voters = vec![id.0];
+        snapshot.set_data(encode(&job).into());
+        let mut replica = Replica::new(id, Some(snapshot), job, seed, now);
+        replica.raft.campaign().expect("the only voter can always start an election");
+        replica.handle_ready(now);
+        replica.check_quorum(now);
+        replica
+    }
+
+    /// Creates a replica that a leader is about to add to its group. `job` is used until the leader's snapshot arrives.
+    pub fn join(id: NodeId, job: Job, seed: u64, now: Duration) -> Replica {
+        Replica::new(id, None, job, seed, now)
+    }
+
+    fn new(id: NodeId, snapshot: Option<Snapshot>, job: Job, seed: u64, now: Duration) -> Replica {
+        let entries = MemStorage::new();
+        let applied = snapshot.as_ref().map_or(0, |snapshot| snapshot.get_metadata().index);
+        if let Some(snapshot) = &snapshot {
+            entries.wl().apply_snapshot(snapshot.clone()).expect("the log is empty");
+        }
+        // The library draws the election timeout from this range. With one element in it, the timeout follows from the
+        // seed.
+        let min_election_tick = ELECTION_TICKS + (seed % ELECTION_SPREAD_TICKS) as usize;
+        let config = Config {
+            id: id.0,
+            election_tick: ELECTION_TICKS,
+            min_election_tick,
+            max_election_tick: min_election_tick + 1,
+            heartbeat_tick: 1,
+            check_quorum: true,
+            pre_vote: true,
+            max_size_per_msg: 1 << 20,
+            applied,
+            ..Config::default()
+        };
+        let log = Log { entries, snapshot: snapshot.unwrap_or_default() };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        Replica {
+            id,
+            raft: RawNode::new(&config, log, &logger).expect("the configuration is valid"),
+            job,
+            applied_at: now,
+            applied,
+            last_tick: now,
+            checks: VecDeque::new(),
+            next_check: 0,
+            quorum_contact: None,
+            outgoing: VecDeque::new(),
+            senders: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the id of this replica.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Returns the job after the applied entries.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Returns the index of the last applied entry.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Returns the job's time.
+    pub fn job_time(&self, now: Duration) -> Duration {
+        self.job.time + now.saturating_sub(self.applied_at)
+    }
+
+    /// Returns Raft's term.
+    pub fn term(&self) -> u64 {
+        self.raft.raft.term
+    }
+
+    /// Returns whether this replica leads and has applied all entries of earlier leaders.
+    pub fn is_leader(&self) -> bool {
+        self.raft.raft.state == StateRole::Leader && self.raft.raft.apply_to_current_term()
+    }
+
+    /// Returns the leader that this replica follows.
+    pub fn leader(&self) -> Option<NodeId> {
+        Some(self.raft.raft.leader_id).filter(|id| *id != 0).map(NodeId)
+    }
+
+    /// Returns a time at which a quorum still followed this leader.
+    pub fn quorum_contact(&self) -> Option<Duration> {
+        self.quorum_contact.filter(|_| self.is_leader())
+    }
+
+    /// Returns whether all proposals have been applied.
+    pub fn is_settled(&self) -> bool {
+        self.raft.raft.raft_log.last_index() == self.applied && !self.raft.raft.has_pending_conf()
+    }
+
+    /// Returns the voters.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        self.raft.raft.prs().conf().to_conf_state().voters.into_iter().map(NodeId).collect()
+    }
+
+    /// Returns the replicas that get the log but do not vote.
+    pub fn learners(&self) -> BTreeSet<NodeId> {
+        self.raft.raft.prs().conf().to_conf_state().learners.into_iter().map(NodeId).collect()
+    }
+
+    /// Returns whether a replica has all committed entries, as far as this leader knows.
+    pub fn is_up_to_date(&self, id: NodeId) -> bool {
+        let committed = self.raft.raft.raft_log.committed;
+        self.raft.raft.prs().get(id.0).is_some_and(|progress| progress.matched >= committed)
+    }
+
+    /// Proposes a decision. Does nothing if this replica does not lead.
+    pub fn propose(&mut self, decision: Decision, now: Duration) {
+        let entry = Entry { time: self.job_time(now), decision };
+        let data = serde_json::to_vec(&entry).expect("an entry can be encoded");
+        // An error means that leadership is being transferred. The next leader decides again.
+        let _ = self.raft.propose(Vec::new(), data);
+        self.handle_ready(now);
+    }
+
+    /// Proposes a change of Raft's configuration.
+    pub fn propose_configuration(&mut self, changes: &[(NodeId, ConfChangeType)], now: Duration) {
+        let single = |(id, kind): &(NodeId, ConfChangeType)| {
+            let mut change = ConfChangeSingle::default();
+            (change.node_id, change.change_type) = (id.0, *kind);
+            change
+        };
+        let mut change = ConfChangeV2::default();
+        change.set_changes(changes.iter().map(single).collect::<Vec<_>>().into());
+        // An error means that another change is pending. The leader proposes again then.
+        let _ = self.raft.propose_conf_change(Vec::new(), change);
+        self.handle_ready(now);
+    }
+
+    /// Asks another voter to lead.
+    pub fn transfer_leadership(&mut self, to: NodeId, now: Duration) {
+        self.raft.transfer_leader(to.0);
+        self.handle_ready(now);
+    }
+
+    /// Starts an election because the process of the leader has ended. Other voters would ignore an ordinary election,
+    /// because they have heard from the leader recently.
+    pub fn replace_ended_leader(&mut self, leader: NodeId, now: Duration) {
+        // Another voter may have failed to be elected, so that this one has no leader any more.
+        if self.leader().is_none_or(|current| current == leader) && leader != self.id {
+            let mut message = Message::default();
+            message.set_msg_type(MessageType::MsgTimeoutNow);
+            (message.from, message.to, message.term) = (leader.0, self.id.0, self.term());
+            // An error means that this replica can't be elected.
+            let _ = self.raft.step(message);
+            self.handle_ready(now);
+        }
+    }
+
+    /// Handles a message of the replica at address `from`. Ignores messages for other replicas.
+    pub fn handle_message(&mut self, from: &str, message: RaftMessage, now: Duration) {
+        if message.to != self.id.0 || message.from == self.id.0 {
+            return;
+        }
+        self.senders.insert(NodeId(message.from), from.to_owned());
+        let Some(message) = message.into_message() else { return };
+        // An error means that the message is outdated, which is normal.
+        let _ = self.raft.step(message);
+        self.handle_ready(now);
+    }
+
+    /// Advances Raft's clock if a tick is due. Returns whether it was.
+    pub fn handle_timeout(&mut self, now: Duration) -> bool {
+        if now.saturating_sub(self.last_tick) < TICK_INTERVAL {
+            return false;
+        }
+        // After a pause of the process there is only one tick. So the replica reads the messages of its leader before it
+        // starts an election.
+        self.last_tick = now;
+        self.raft.tick();
+        self.check_quorum(now);
+        true
+    }
+
+    /// Starts a check for contact to a quorum, if this replica leads.
+    fn check_quorum(&mut self, now: Duration) {
+        if self.raft.raft.state == StateRole::Leader {
+            self.checks.push_back((self.next_check, now));
+            self.raft.read_index(self.next_check.to_be_bytes().to_vec());
+            self.next_check += 1;
+        } else {
+            self.checks.clear();
+            self.quorum_contact = None;
+        }
+        self.handle_ready(now);
+    }
+
+    /// Returns when [`handle_timeout`](Replica::handle_timeout) is due.
+    pub fn next_timeout(&self) -> Duration {
+        self.last_tick + TICK_INTERVAL
+    }
+
+    /// Returns the next message for another replica, with the address of that replica.
+    pub fn poll_message(&mut self) -> Option<(String, RaftMessage)> {
+        self.outgoing.pop_front()
+    }
+
+    fn handle_ready(&mut self, now: Duration) {
+        while self.raft.has_ready() {
+            let mut ready = self.raft.ready();
+            self.send(ready.take_messages());
+            if !ready.snapshot().is_empty() {
+                self.restore(ready.snapshot().clone(), now);
+            }
+            self.apply(ready.take_committed_entries(), now);
+            ready.take_read_states().iter().for_each(|state| self.confirm_quorum(&state.request_ctx));
+            {
+                let mut entries = self.raft.store().entries.wl();
+                entries.append(ready.entries()).expect("the entries follow the log");
+                if let Some(state) = ready.hs() {
+                    entries.set_hardstate(state.clone());
+                }
+            }
+            self.send(ready.take_persisted_messages());
+            let mut light = self.raft.advance(ready);
+            if let Some(commit) = light.commit_index() {
+                self.raft.store().entries.wl().mut_hard_state().set_commit(commit);
+            }
+            self.send(light.take_messages());
+            self.apply(light.take_committed_entries(), now);
+            self.raft.advance_apply();
+        }
+    }
+
+    fn confirm_quorum(&mut self, context: &[u8]) {
+        let Ok(number) = context.try_into().map(u64::from_be_bytes) else { return };
+        while let Some((check, sent)) = self.checks.front().copied().filter(|(check, _)| *check <= number) {
+            self.checks.pop_front();
+            if check == number {
+                self.quorum_contact = Some(sent);
+            }
+        }
+    }
+
+    fn send(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            let to = NodeId(message.to);
+            if message.msg_type == MessageType::MsgSnapshot {
+                // Raft sends nothing else until it knows what became of the snapshot. If the message is lost, the next
+                // one is rejected, and Raft sends the snapshot again.
+                self.raft.report_snapshot(message.to, SnapshotStatus::Finish);
+            }
+            if let Some(address) = self.job.replicas.get(&to).or_else(|| self.senders.get(&to)) {
+                self.outgoing.push_back((address.clone(), message.into()));
+            }
+        }
+    }
+
+    fn restore(&mut self, snapshot: Snapshot, now: Duration) {
+        if let Ok(job) = serde_json::from_slice(snapshot.get_data()) {
+            self.job = job;
+        }
+        (self.applied, self.applied_at) = (snapshot.get_metadata().index, now);
+        self.raft
+            .store()
+            .entries
+            .wl()
+            .apply_snapshot(snapshot.clone())
+            .expect("the snapshot is newer than the log");
+        self.raft.mut_store().snapshot = snapshot;
+    }
+
+    fn apply(&mut self, entries: Vec<raft::prelude::Entry>, now: Duration) {
+        for entry in entries {
+            self.applied = entry.index;
+            match entry.get_entry_type() {
+                // A new leader starts its term with an empty entry, which can't be decoded.
+                EntryType::EntryNormal => {
+                    if let Ok(entry) = serde_json::from_slice(&entry.data) {
+                        self.job.apply(entry);
+                        self.applied_at = now;
+                    }
+                }
+                EntryType::EntryConfChange => {}
+                EntryType::EntryConfChangeV2 => {
+                    let Ok(change) = ConfChangeV2::parse_from_bytes(&entry.data) else { continue };
+                    let Ok(state) = self.raft.apply_conf_change(&change) else { continue };
+                    self.raft.store().entries.wl().set_conf_state(state.clone());
+                    // A new replica refuses a snapshot whose configuration does not contain it.
+                    self.take_snapshot(state);
+                }
+            }
+        }
+        if self.applied >= self.raft.store().snapshot.get_metadata().index + SNAPSHOT_INTERVAL {
+            let state = self.raft.store().initial_state().expect("the log is in memory").conf_state;
+            self.take_snapshot(state);
+        }
+    }
+
+    /// Replaces the applied part of the log by a snapshot of the job.
+    fn take_snapshot(&mut self, state: ConfState) {
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = self.applied;
+        metadata.term = self.raft.store().term(self.applied).unwrap_or_default();
+        metadata.set_conf_state(state);
+        snapshot.set_data(encode(&self.job).into());
+        self.raft.mut_store().snapshot = snapshot;
+        // The entry of the snapshot stays in the log, because Raft needs its term.
+        let _ = self.raft.store().entries.wl().compact(self.applied);
+    }
+}
+
+fn encode(job: &Job) -> Vec<u8> {
+    serde_json::to_vec(job).expect("a job can be encoded")
+}

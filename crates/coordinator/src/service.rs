@@ -1,0 +1,279 @@
+//! Native rendezvous on one process, without IO: it receives and sends encoded messages for any number of jobs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use rallypoint_core::hub::{self, ConnectionId, LinkEnd, Peer};
+
+use crate::client::{Client, Event};
+use crate::coordinator::Coordinator;
+use crate::message::GroupId;
+use crate::message::{Open, PROTOCOL_VERSION, Purpose, Refusal, Reply, Request};
+use crate::process::{Founding, Link, Output, Process};
+
+/// The number of links that each job may use.
+const LINKS_PER_JOB: Link = 1 << 40;
+/// The maximum number of jobs of a separate server.
+const MAX_JOBS: usize = 10_000;
+
+/// An instruction of the service to its hub.
+pub type Action = hub::ServiceAction<Event>;
+
+/// Options of a [`Service`].
+#[derive(Debug, Clone)]
+pub struct ServiceOptions {
+    /// The host name, for messages to people.
+    pub host: String,
+    /// The address at which other processes reach this one, as `HOST:PORT`.
+    pub address: String,
+    /// Whether this process founds jobs: it is a separate server or the first endpoint.
+    pub is_founder: bool,
+    /// Whether this process serves any job, as a separate server does. Otherwise it serves the job of its node only.
+    pub is_server: bool,
+    /// A random number.
+    pub seed: u64,
+}
+
+/// Native rendezvous on one process.
+pub struct Service {
+    options: ServiceOptions,
+    started: Duration,
+    seed: u64,
+    jobs: BTreeMap<String, Process>,
+    /// The run id and the purpose of each accepted connection.
+    accepted: BTreeMap<ConnectionId, (String, Accepted)>,
+    /// The run ids by the number of their first link.
+    links: BTreeMap<Link, String>,
+    actions: VecDeque<Action>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Accepted {
+    Node,
+    Replica { group: GroupId, from: String },
+    Other,
+}
+
+impl Service {
+    /// Creates a service without jobs.
+    pub fn new(options: ServiceOptions, now: Duration) -> Service {
+        Service {
+            seed: options.seed,
+            options,
+            started: now,
+            jobs: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            links: BTreeMap::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Sets the address at which other processes reach this one.
+    pub fn set_address(&mut self, address: &str) {
+        address.clone_into(&mut self.options.address);
+    }
+
+    /// Makes this process a node of a job.
+    pub fn add_node(&mut self, run_id: &str, client: Client, endpoints: Vec<String>, now: Duration) {
+        let seed = client.node().id.0;
+        let process = self.process(run_id, endpoints, seed, now);
+        process.set_client(client);
+    }
+
+    /// Calls a method of the node's client.
+    pub fn with_client(&mut self, run_id: &str, now: Duration, call: impl FnOnce(&mut Client)) {
+        if let Some(process) = self.jobs.get_mut(run_id) {
+            process.with_client(call);
+        }
+        self.collect(run_id, now);
+    }
+
+    /// Returns the process of a job.
+    fn process(&mut self, run_id: &str, endpoints: Vec<String>, seed: u64, now: Duration) -> &mut Process {
+        let first_link = LINKS_PER_JOB * (self.links.len() as u64 + 1);
+        let founding = Founding { is_founder: self.options.is_founder, started: self.started };
+        let address = &self.options.address;
+        self.jobs.entry(run_id.to_owned()).or_insert_with(|| {
+            self.links.insert(first_link, run_id.to_owned());
+            Process::new(address, endpoints, founding, first_link, seed, now)
+        })
+    }
+
+    /// Returns the coordinator of a job on this process, if it has one.
+    pub fn coordinator(&self, run_id: &str) -> Option<&Coordinator> {
+        self.jobs.get(run_id)?.coordinator.as_ref()
+    }
+
+    /// Returns the number of connections of nodes, including the node of this process, to coordinators on this process.
+    pub fn node_connections(&self) -> usize {
+        self.accepted.values().filter(|(_, accepted)| *accepted == Accepted::Node).count()
+    }
+
+    /// Returns the client of the node of this process.
+    pub fn client(&self, run_id: &str) -> Option<&Client> {
+        self.jobs.get(run_id)?.client.as_ref()
+    }
+
+    /// Handles the first message on an accepted connection.
+    fn handle_first(
+        &mut self,
+        connection: ConnectionId,
+        message: &[u8],
+        now: Duration,
+    ) -> Result<(), String> {
+        let peer = Peer::Client(connection);
+        let version: Version = parse(message)?;
+        if version.version != PROTOCOL_VERSION {
+            let other = self.options.host.clone();
+            let refusal = Refusal::Version { job: PROTOCOL_VERSION, node: version.version, other };
+            self.send(peer, &Reply::Refused(refusal));
+            return Ok(());
+        }
+        let Open { run_id, purpose, .. } = parse(message)?;
+        if let Purpose::Node(hello) = &purpose {
+            hello.settings.check()?;
+        }
+        if !self.jobs.contains_key(&run_id) {
+            let is_useful =
+                matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_) | Purpose::Replica { .. });
+            if !self.options.is_server || !is_useful || self.jobs.len() >= MAX_JOBS {
+                let why = crate::message::NotServed::Unknown;
+                self.send(peer, &Reply::Redirect { addresses: Vec::new(), why });
+                return Ok(());
+            }
+            // The constant of SplitMix64, which visits all 64-bit numbers.
+            self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            self.process(&run_id, Vec::new(), self.seed, now);
+        }
+        let accepted = match &purpose {
+            Purpose::Node(_) => Accepted::Node,
+            Purpose::Replica { group, from } => Accepted::Replica { group: *group, from: from.clone() },
+            _ => Accepted::Other,
+        };
+        self.accepted.insert(connection, (run_id.clone(), accepted));
+        if let Some(job) = self.jobs.get_mut(&run_id) {
+            job.handle_purpose(connection, purpose, now);
+        }
+        self.collect(&run_id, now);
+        Ok(())
+    }
+
+    fn run_id_of(&self, link: Link) -> Option<String> {
+        self.links.get(&(link - link % LINKS_PER_JOB)).cloned()
+    }
+
+    fn send(&mut self, peer: Peer, message: &impl serde::Serialize) {
+        let message = serde_json::to_vec(message).expect("a message can be encoded");
+        self.actions.push_back(Action::Send(peer, message));
+    }
+
+    fn collect(&mut self, run_id: &str, now: Duration) {
+        let _ = now;
+        while let Some(output) = self.jobs.get_mut(run_id).and_then(Process::poll_output) {
+            match output {
+                Output::Connect(link, address, _) => self.actions.push_back(Action::Connect(link, address)),
+                Output::Request(link, request) => self.send(Peer::Link(link), &request),
+                Output::Disconnect(link) => self.actions.push_back(Action::Close(Peer::Link(link))),
+                Output::Reply(connection, reply) => self.send(Peer::Client(connection), &reply),
+                Output::Close(connection) => {
+                    self.accepted.remove(&connection);
+                    self.actions.push_back(Action::Close(Peer::Client(connection)));
+                }
+                Output::Event(event) => self.actions.push_back(Action::Event(event)),
+            }
+        }
+    }
+}
+
+impl hub::Service for Service {
+    type Event = Event;
+
+    fn handle_message(&mut self, peer: Peer, message: &[u8], now: Duration) -> Result<(), String> {
+        let run_id = match peer {
+            Peer::Link(link) => {
+                let Some(run_id) = self.run_id_of(link) else { return Ok(()) };
+                let reply: Reply = parse(message)?;
+                if let Some(job) = self.jobs.get_mut(&run_id) {
+                    job.handle_reply(link, reply, now);
+                }
+                run_id
+            }
+            Peer::Client(connection) => match self.accepted.get(&connection).cloned() {
+                None => return self.handle_first(connection, message, now),
+                Some((run_id, accepted)) => {
+                    let request: Request = parse(message)?;
+                    let Some(job) = self.jobs.get_mut(&run_id) else { return Ok(()) };
+                    match (accepted, request) {
+                        (Accepted::Replica { group, from }, Request::Raft(message)) => {
+                            job.handle_raft(group, &from, *message, now);
+                        }
+                        (Accepted::Node, request) => job.handle_request(connection, request, now),
+                        _ => return Err("the message does not fit the purpose of the connection".into()),
+                    }
+                    run_id
+                }
+            },
+        };
+        self.collect(&run_id, now);
+        Ok(())
+    }
+
+    fn handle_open(&mut self, link: Link, now: Duration) {
+        let Some(run_id) = self.run_id_of(link) else { return };
+        let purpose = self.jobs.get_mut(&run_id).and_then(|job| job.handle_open(link, now));
+        if let Some(purpose) = purpose {
+            let host = self.options.host.clone();
+            let open = Open { version: PROTOCOL_VERSION, host, run_id: run_id.clone(), purpose };
+            self.send(Peer::Link(link), &open);
+        }
+        self.collect(&run_id, now);
+    }
+
+    fn handle_close(&mut self, peer: Peer, end: LinkEnd, now: Duration) {
+        let run_id = match peer {
+            Peer::Client(connection) => {
+                let Some((run_id, _)) = self.accepted.remove(&connection) else { return };
+                if let Some(job) = self.jobs.get_mut(&run_id) {
+                    job.handle_close(connection, now);
+                }
+                run_id
+            }
+            Peer::Link(link) => {
+                let Some(run_id) = self.run_id_of(link) else { return };
+                if let Some(job) = self.jobs.get_mut(&run_id) {
+                    job.handle_disconnect(link, end == LinkEnd::Refused, now);
+                }
+                run_id
+            }
+        };
+        self.collect(&run_id, now);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn next_timeout(&self, _: Duration) -> Option<Duration> {
+        self.jobs.values().filter_map(Process::next_timeout).min()
+    }
+
+    fn handle_timeout(&mut self, now: Duration) {
+        let run_ids: Vec<String> = self.jobs.keys().cloned().collect();
+        for run_id in run_ids {
+            if let Some(job) = self.jobs.get_mut(&run_id) {
+                job.handle_timeout(now);
+            }
+            self.collect(&run_id, now);
+        }
+    }
+}
+
+/// The version of a message, which every version can read.
+#[derive(serde::Deserialize)]
+struct Version {
+    version: u32,
+}
+
+fn parse<'a, T: serde::Deserialize<'a>>(message: &'a [u8]) -> Result<T, String> {
+    serde_json::from_slice(message).map_err(|error| error.to_string())
+}

@@ -1,0 +1,103 @@
+//! The store of a round, and the address of the workers' store. The node with group rank 0 serves both.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use rallypoint_coordinator::message::Assignment;
+use rallypoint_core::rendezvous::keys;
+use rallypoint_store::{
+    Cancellation, Endpoint, OnReset, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions,
+    TcpStoreServer,
+};
+
+use super::NativeRendezvousHandler;
+use super::node_state::RoundCancellation;
+use crate::dynamic::DynamicRendezvousHandler;
+use crate::error::{RendezvousError, Result};
+use crate::handler::RendezvousInfo;
+use crate::key_wait::KeyWait;
+use crate::machine::{is_this_machine, listen_host};
+use crate::store_info::RendezvousStoreInfo;
+
+/// Interval for checking whether the round has ended.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+impl NativeRendezvousHandler {
+    /// Enters a round that has started: opens its store, and publishes or reads the address of the workers' store.
+    /// Returns `None` if the round ends first.
+    pub(super) fn enter(&self, assignment: &Assignment) -> Result<Option<RendezvousInfo>> {
+        match self.open(assignment) {
+            Ok(info) => Ok(Some(info)),
+            Err(_) if self.has_ended() => Ok(None),
+            Err(source) => Err(RendezvousError::Connection { run_id: self.run_id.clone(), source }),
+        }
+    }
+
+    /// Returns whether the round of this node has ended.
+    fn has_ended(&self) -> bool {
+        self.shared.lock().has_ended()
+    }
+
+    fn open(&self, assignment: &Assignment) -> Result<RendezvousInfo, StoreError> {
+        let endpoint: Endpoint = assignment.master.parse()?;
+        let cancellation: Arc<dyn Cancellation> =
+            Arc::new(RoundCancellation { shared: Arc::clone(&self.shared), round: assignment.round });
+        let options = TcpStoreOptions::new(endpoint.clone())
+            .timeout(self.settings.read_timeout)
+            .on_reset(OnReset::Fail)
+            .cancellation(cancellation);
+        let store = TcpStore::open(options)?;
+        let prefix = keys::round_prefix(&self.run_id, assignment.round);
+        if assignment.rank == 0 {
+            self.delete_earlier_rounds(&store, assignment.round)?;
+        }
+        let store = Arc::new(PrefixStore::new(prefix, Arc::new(store)));
+        let use_agent_store = DynamicRendezvousHandler::use_agent_store();
+        let bootstrap_store_info = match assignment.rank {
+            0 => {
+                let port = use_agent_store.then(|| self.serve_workers(&endpoint.host)).transpose()?;
+                RendezvousStoreInfo::build(0, &*store, &endpoint.host, port)?
+            }
+            _ => read_store_info(&*store)?,
+        };
+        Ok(RendezvousInfo {
+            store,
+            rank: u64::from(assignment.rank),
+            world_size: u64::from(assignment.world_size),
+            bootstrap_store_info,
+            use_agent_store,
+            round: assignment.round,
+            lost: u64::from(assignment.lost),
+            participants: Vec::new(),
+        })
+    }
+
+    /// Starts the server of the workers' store, and returns its port. Each round has a new server, so workers never
+    /// find keys of an earlier round.
+    fn serve_workers(&self, address: &str) -> Result<u16, StoreError> {
+        let host = if is_this_machine(address) { listen_host(address) } else { String::new() };
+        let server = TcpStoreServer::bind(&host, 0)?;
+        let port = server.port();
+        *self.workers_server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(port)
+    }
+
+    /// Deletes the keys of earlier rounds, in which this node also had group rank 0.
+    fn delete_earlier_rounds(&self, store: &TcpStore, current: u64) -> Result<(), StoreError> {
+        let is_old = |key: &&String| keys::round_of(&self.run_id, key).is_some_and(|round| round < current);
+        store.list_keys()?.iter().filter(is_old).try_for_each(|key| store.delete_key(key).map(drop))
+    }
+}
+
+/// Waits for the node with group rank 0 to publish the address of the workers' store. A canceled call ends the wait.
+fn read_store_info(store: &dyn Store) -> Result<RendezvousStoreInfo, StoreError> {
+    let keys = [RendezvousStoreInfo::MASTER_ADDR_KEY, RendezvousStoreInfo::MASTER_PORT_KEY];
+    let (start, timeout) = (Instant::now(), store.timeout().unwrap_or(Duration::MAX));
+    let mut wait = KeyWait::new(store, &keys, CHECK_INTERVAL);
+    while !wait.poll(timeout.saturating_sub(start.elapsed()))? {
+        if start.elapsed() >= timeout {
+            break;
+        }
+    }
+    RendezvousStoreInfo::read(store, timeout.saturating_sub(start.elapsed()).max(CHECK_INTERVAL))
+}
