@@ -35,8 +35,6 @@ const SELF_FENCE_MARGIN: Duration = Duration::from_millis(250);
 pub enum Output {
     /// Open a connection.
     Connect(Link, String),
-    /// Send the first message on a connection.
-    Hello(Link, Box<Hello>),
     /// Send a message.
     Send(Link, Request),
     /// Close a connection.
@@ -128,8 +126,9 @@ pub struct Client {
     deadline: Option<Duration>,
     /// Whether the lease ended while the node worked in its last round.
     is_fenced: bool,
-    /// The request to close the job, if the node has made one.
-    closing: Option<Request>,
+    /// The requests that no leader is known to have handled, each with the number of the next heartbeat at that time.
+    requests: Vec<(u64, Request)>,
+    is_leaving: bool,
     is_over: bool,
     outputs: VecDeque<Output>,
 }
@@ -157,7 +156,8 @@ impl Client {
             next_number: 0,
             deadline: None,
             is_fenced: false,
-            closing: None,
+            requests: Vec::new(),
+            is_leaving: false,
             is_over: false,
             outputs: VecDeque::new(),
         }
@@ -221,30 +221,41 @@ impl Client {
     /// Reports that a worker has failed, so that the round ends.
     pub fn worker_failed(&mut self, local_rank: u32, exit: &str) {
         if let Some(round) = self.activity.last_round.filter(|_| self.activity.phase == Phase::Working) {
-            self.send(Request::WorkerFailed { round, local_rank, exit: exit.into() });
+            self.request(Request::WorkerFailed { round, local_rank, exit: exit.into() });
         }
     }
 
     /// Asks to drain the node.
     pub fn drain(&mut self, within: Option<Duration>) {
-        self.send(Request::Drain { within });
+        self.request(Request::Drain { within });
     }
 
     /// Leaves the job. The node must have no workers.
+    ///
+    /// The leader replies after another node has taken over what this process does for the group. If no leader serves the
+    /// node, it has left at once, and the coordinator drops it.
     pub fn leave(&mut self) {
-        self.send(Request::Leave);
-        self.is_over = true;
         if self.serving.is_none() {
-            // The coordinator drops a node that does not come back.
-            self.event(Event::Left);
+            return self.end(Event::Left);
         }
+        self.is_leaving = true;
+        if self.activity.phase != Phase::Finished {
+            self.activity.phase = Phase::Outside("the node leaves".into());
+        }
+        self.request(Request::Leave);
     }
 
-    /// Closes the job. If no leader serves the node, the next one that does closes the job.
+    /// Closes the job.
     pub fn close(&mut self, time: &str, reason: &str) {
-        let request = Request::Close { time: time.into(), reason: reason.into() };
-        self.send(request.clone());
-        self.closing = Some(request);
+        self.request(Request::Close { time: time.into(), reason: reason.into() });
+    }
+
+    /// Sends a request, and sends it again to the next leader if this one is lost before it has handled the request.
+    fn request(&mut self, request: Request) {
+        if !self.requests.iter().any(|(_, other)| *other == request) {
+            self.requests.push((self.next_number, request.clone()));
+            self.send(request);
+        }
     }
 
     fn set_phase(&mut self, phase: Phase, now: Duration) {
@@ -267,24 +278,23 @@ impl Client {
 
     // ---- connections ----
 
-    /// Handles a connection that was opened.
-    pub fn handle_open(&mut self, link: Link, now: Duration) {
-        let Some(attempt) = self.attempts.get_mut(&link) else { return };
+    /// Handles a connection that was opened. Returns its first message.
+    pub fn handle_open(&mut self, link: Link, now: Duration) -> Option<Hello> {
+        let attempt = self.attempts.get_mut(&link)?;
         (attempt.since, attempt.said) = (now, Some(self.activity.clone()));
-        let hello = Hello {
+        Some(Hello {
             node: self.node.clone(),
             settings: self.settings.clone(),
             group: self.group,
             activity: self.activity.clone(),
-        };
-        self.outputs.push_back(Output::Hello(link, Box::new(hello)));
+        })
     }
 
     /// Handles a connection that was closed or could not be opened.
     pub fn handle_close(&mut self, link: Link, now: Duration) {
-        if self.is_over && self.serving == Some(link) {
+        if self.is_leaving && self.serving == Some(link) {
             // The coordinator closes the connection of a node that has left.
-            self.event(Event::Left);
+            return self.end(Event::Left);
         }
         self.forget(link, now);
         self.handle_timeout(now);
@@ -318,6 +328,13 @@ impl Client {
         }
         match reply {
             Reply::Welcome { group, settings, voters } => {
+                let is_active = matches!(self.activity.phase, Phase::Working | Phase::Finished);
+                let is_other = self.group.is_some_and(|own| own != group);
+                if settings.check().is_err() || is_active && is_other {
+                    // The node has started workers for its own group since it said hello, so it says hello again.
+                    self.close_link(link, now);
+                    return self.handle_timeout(now);
+                }
                 if self.group.replace(group) != Some(group) {
                     // Another group counts rounds and leases of its own.
                     (self.activity.last_round, self.deadline) = (None, None);
@@ -329,8 +346,10 @@ impl Client {
                 if has_changed {
                     self.send(Request::Report(self.activity.clone()));
                 }
-                if let Some(closing) = self.closing.clone() {
-                    self.send(closing);
+                let next_number = self.next_number;
+                for (number, request) in std::mem::take(&mut self.requests) {
+                    self.send(request.clone());
+                    self.requests.push((number.max(next_number), request));
                 }
                 self.event(Event::Served { leader });
             }
@@ -362,6 +381,9 @@ impl Client {
     fn end(&mut self, event: Event) {
         self.is_over = true;
         self.close_all();
+        if self.is_leaving && event != Event::Left {
+            self.event(Event::Left);
+        }
         self.event(event);
     }
 
@@ -382,6 +404,9 @@ impl Client {
     fn handle_grant(&mut self, number: u64, lease: Duration) {
         let Some(sent) = self.heartbeats.get(&number).copied() else { return };
         self.heartbeats.retain(|other, _| *other > number);
+        // The leader has handled the requests before this heartbeat. A node leaves, or closes the job, only once.
+        let is_final = |request: &Request| matches!(request, Request::Leave | Request::Close { .. });
+        self.requests.retain(|(next, request)| *next > number || is_final(request));
         let lease = lease.min(self.settings.lease);
         let deadline = (sent + lease * 99 / 100).saturating_sub(FENCE_MARGIN);
         if self.deadline.is_none_or(|earlier| deadline > earlier) {
@@ -390,18 +415,22 @@ impl Client {
         }
     }
 
-    /// Handles the start of a round. The node starts workers only if it still waits for a round and has a lease. In any
-    /// case it reports that it knows the round.
+    /// Handles the start of a round. The node starts workers only if it still waits for a round and has a lease.
+    /// Otherwise it reports that it has none.
     fn handle_start(&mut self, assignment: Assignment, now: Duration) {
         if self.activity.last_round.is_some_and(|last| last >= assignment.round) {
             return;
         }
         self.activity.last_round = Some(assignment.round);
         let has_lease = self.self_fence_time().is_some_and(|time| time > now);
-        if matches!(self.activity.phase, Phase::Joining { .. }) && has_lease {
-            self.activity.phase = Phase::Working;
-            self.is_fenced = false;
-            self.event(Event::Started(assignment));
+        match (&self.activity.phase, has_lease) {
+            (Phase::Joining { .. }, true) => {
+                self.activity.phase = Phase::Working;
+                self.is_fenced = false;
+                self.event(Event::Started(assignment));
+            }
+            (Phase::Joining { .. }, false) => self.activity.phase = Phase::Joining { is_fenced: true },
+            _ => {}
         }
         self.send(Request::Report(self.activity.clone()));
     }
@@ -427,6 +456,8 @@ impl Client {
         if self.serving.is_some() && now >= self.next_heartbeat {
             let number = self.next_number;
             self.next_number += 1;
+            // A reply to an older heartbeat would not extend the lease.
+            self.heartbeats.retain(|_, sent| *sent + self.settings.lease > now);
             self.heartbeats.insert(number, now);
             self.next_heartbeat = now + self.settings.heartbeat_interval();
             self.send(Request::Heartbeat { number });

@@ -1,23 +1,17 @@
 //! The coordinator of one job on one process: a replica and, while it leads, the nodes that it serves.
 
+mod replicas;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use raft::prelude::ConfChangeType;
-
-use crate::job::{Decision, Job};
+use crate::job::Job;
 use crate::leader::{Connection, Leader, Output, View};
-use crate::message::{Announcement, Command, GroupId, Hello, NotServed, Reply, Request};
+use crate::message::{Announcement, Command, GroupId, Hello, Reply, Request};
 use crate::node::NodeId;
 use crate::raft_message::RaftMessage;
 use crate::replica::Replica;
 
-/// How long a replica may be without a connection to the leader before another node takes its place.
-const REPLICA_GRACE: Duration = Duration::from_secs(1);
-/// How long a new replica may take to get the log before another node is tried.
-const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a node that did not get the log in time is no candidate for a replica.
-const UNSUITABLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// If the process of the leader has ended, the voters start elections at this interval, so that they don't compete.
 const ELECTION_STAGGER: Duration = Duration::from_millis(150);
 
@@ -25,6 +19,8 @@ const ELECTION_STAGGER: Duration = Duration::from_millis(150);
 pub struct Coordinator {
     group: GroupId,
     address: String,
+    /// Whether this process is a node of the job, rather than a separate server.
+    is_node: bool,
     replica: Replica,
     leader: Option<Leader>,
     /// Nodes whose processes have ended, according to a probe.
@@ -35,21 +31,25 @@ pub struct Coordinator {
     catching_up: BTreeMap<NodeId, Duration>,
     /// The nodes that did not get the log in time, and when that was.
     unsuitable: BTreeMap<NodeId, Duration>,
+    /// The replicas that others are about to replace.
+    unwanted: BTreeSet<NodeId>,
     outputs: VecDeque<Output>,
 }
 
 impl Coordinator {
     /// Creates a coordinator with a replica.
-    pub fn new(group: GroupId, address: &str, replica: Replica) -> Coordinator {
+    pub fn new(group: GroupId, address: &str, is_node: bool, replica: Replica) -> Coordinator {
         Coordinator {
             group,
             address: address.to_owned(),
+            is_node,
             replica,
             leader: None,
             ended: BTreeSet::new(),
             ended_leader: None,
             catching_up: BTreeMap::new(),
             unsuitable: BTreeMap::new(),
+            unwanted: BTreeSet::new(),
             outputs: VecDeque::new(),
         }
     }
@@ -72,6 +72,13 @@ impl Coordinator {
     /// Returns whether this coordinator leads the job.
     pub fn is_leader(&self) -> bool {
         self.leader.is_some()
+    }
+
+    /// Returns whether this group has neither a node nor another voter, and has decided nothing.
+    pub(crate) fn is_unused(&self) -> bool {
+        let has_peers = self.leader.as_ref().is_none_or(|leader| !leader.peers.is_empty());
+        let job = self.job();
+        !has_peers && job.round.is_none() && job.closed.is_none() && self.replica.voters().len() == 1
     }
 
     /// Returns the connections of the nodes that this leader serves.
@@ -115,6 +122,7 @@ impl Coordinator {
             time: self.replica.job_time(now),
             now,
             quorum_contact: self.replica.quorum_contact(),
+            unwanted: &self.unwanted,
         }
     }
 
@@ -123,7 +131,7 @@ impl Coordinator {
         let Some(mut leader) = self.leader.take() else { return };
         call(&mut leader, self.view(now));
         self.leader = Some(leader);
-        self.collect(now);
+        self.collect();
     }
 
     // ---- events ----
@@ -132,7 +140,7 @@ impl Coordinator {
     pub fn handle_hello(&mut self, connection: Connection, hello: Hello, now: Duration) {
         match self.leader {
             Some(_) => self.with_leader(now, |leader, view| leader.handle_hello(connection, hello, view)),
-            None => self.redirect(connection),
+            None => self.outputs.push_back(Output::Redirect(connection)),
         }
     }
 
@@ -178,7 +186,7 @@ impl Coordinator {
     /// Handles a command of an operator.
     pub fn handle_command(&mut self, connection: Connection, command: Command, now: Duration) {
         if self.leader.is_none() {
-            return self.redirect(connection);
+            return self.outputs.push_back(Output::Redirect(connection));
         }
         let (term, voters) = (self.replica.term(), self.replica.voters());
         let address = self.address.clone();
@@ -186,24 +194,17 @@ impl Coordinator {
         self.with_leader(now, |leader, view| {
             reply = Some(match command {
                 Command::Roster => Reply::Roster(Box::new(leader.roster(term, &address, &voters, view))),
-                Command::ForceQuorum => Reply::Done("the job has a leader with a quorum already".into()),
                 command => Reply::Done(leader.handle_command(command)),
             });
         });
         self.outputs.extend(reply.map(|reply| Output::Send(connection, reply)));
     }
 
-    fn redirect(&mut self, connection: Connection) {
+    /// Returns the addresses at which another replica may lead, and whether this replica follows a leader.
+    pub(crate) fn other_replicas(&self) -> (Option<String>, Vec<String>) {
         let replicas = &self.job().replicas;
         let leader = self.replica.leader().and_then(|leader| replicas.get(&leader)).cloned();
-        let (addresses, why) = match leader.filter(|leader| *leader != self.address) {
-            Some(leader) => (vec![leader], NotServed::NotLeader),
-            None => {
-                let voters: Vec<String> = replicas.values().cloned().collect();
-                (voters.clone(), NotServed::NoQuorum { voters })
-            }
-        };
-        self.outputs.push_back(Output::Send(connection, Reply::Redirect { addresses, why }));
+        (leader.filter(|leader| *leader != self.address), replicas.values().cloned().collect())
     }
 
     // ---- decisions ----
@@ -213,16 +214,14 @@ impl Coordinator {
         match (self.replica.is_leader(), self.leader.take()) {
             (true, None) => self.leader = Some(Leader::new(self.view(now))),
             (false, Some(leader)) => {
-                for connection in leader.into_connections() {
-                    self.redirect(connection);
-                }
+                self.outputs.extend(leader.into_connections().map(Output::Redirect));
                 self.catching_up.clear();
             }
             (_, leader) => self.leader = leader,
         }
         let ended = std::mem::take(&mut self.ended);
         self.with_leader(now, |leader, view| {
-            leader.handle_ended(&ended, view);
+            leader.handle_ended(&ended);
             leader.publish(view);
         });
         let is_due = self.leader.as_ref().is_some_and(|leader| leader.is_evaluation_due(now));
@@ -234,111 +233,11 @@ impl Coordinator {
                 self.with_leader(now, Leader::publish);
             }
         }
-        self.collect(now);
+        self.collect();
     }
 
-    /// Proposes the decisions of the leader, and collects its outputs.
-    fn collect(&mut self, now: Duration) {
+    fn collect(&mut self) {
         let Some(leader) = &mut self.leader else { return };
         self.outputs.extend(std::iter::from_fn(|| leader.poll_output()));
-        while let Some(decision) = leader.poll_proposal() {
-            self.replica.propose(decision, now);
-        }
-    }
-
-    // ---- replicas ----
-
-    /// Proposes a change of the replicas if the current ones do not fit the connected nodes. Returns whether it has
-    /// proposed something.
-    ///
-    /// A new replica gets the log before it may vote. So a node that the leader can't reach never blocks the group.
-    fn change_replicas(&mut self, now: Duration) -> bool {
-        let Some(wanted) = self.wanted_replicas(now) else { return false };
-        let (voters, learners) = (self.replica.voters(), self.replica.learners());
-        let id = self.replica.id();
-        let is_ready = |id: &NodeId| voters.contains(id) || self.replica.is_up_to_date(*id);
-        let mut changes: Vec<(NodeId, ConfChangeType)> = Vec::new();
-        if wanted.keys().all(is_ready) {
-            changes.extend(
-                wanted.keys().filter(|id| !voters.contains(id)).map(|id| (*id, ConfChangeType::AddNode)),
-            );
-            let unwanted = voters.iter().filter(|voter| !wanted.contains_key(voter));
-            changes
-                .extend(unwanted.filter(|voter| **voter != id).map(|id| (*id, ConfChangeType::RemoveNode)));
-        } else {
-            let is_new = |id: &&NodeId| !voters.contains(id) && !learners.contains(id);
-            changes.extend(wanted.keys().filter(is_new).map(|id| (*id, ConfChangeType::AddLearnerNode)));
-        }
-        let unwanted = learners.iter().filter(|learner| !wanted.contains_key(learner));
-        changes.extend(unwanted.map(|id| (*id, ConfChangeType::RemoveNode)));
-        // A replica that has the log falls behind for a moment with each entry, which is no reason to replace it.
-        self.catching_up.retain(|id, _| wanted.contains_key(id) && !is_ready(id));
-        for id in wanted.keys().filter(|id| !is_ready(id)) {
-            self.catching_up.entry(*id).or_insert(now);
-        }
-        let mut addresses = self.job().replicas.clone();
-        addresses.retain(|id, _| voters.contains(id) || learners.contains(id) || wanted.contains_key(id));
-        addresses.extend(wanted.clone());
-        if addresses != self.job().replicas {
-            self.replica.propose(Decision::Replicas(addresses), now);
-            return true;
-        }
-        if !changes.is_empty() {
-            self.replica.propose_configuration(&changes, now);
-            return true;
-        }
-        // A leader that is not a node of the job makes way for one that is.
-        if let Some(other) = wanted.keys().find(|_| !wanted.contains_key(&id)) {
-            self.replica.transfer_leadership(*other, now);
-        }
-        false
-    }
-
-    /// Returns the replicas that should vote: one with up to two processes, three with up to four, else five.
-    fn wanted_replicas(&mut self, now: Duration) -> Option<BTreeMap<NodeId, String>> {
-        let leader = self.leader.as_ref()?;
-        let id = self.replica.id();
-        let late = self
-            .catching_up
-            .iter()
-            .filter(|(id, since)| now >= **since + CATCH_UP_TIMEOUT && !self.replica.is_up_to_date(**id));
-        let late: Vec<NodeId> = late.map(|(id, _)| *id).collect();
-        for id in late {
-            self.catching_up.remove(&id);
-            self.unsuitable.insert(id, now);
-        }
-        self.unsuitable.retain(|_, since| now < *since + UNSUITABLE_TIMEOUT);
-        let is_node = leader.peers.contains_key(&id);
-        let is_alive = |id: &NodeId| {
-            let peer = leader.peers.get(id);
-            peer.is_some_and(|peer| peer.connection.is_some() || now < peer.since + REPLICA_GRACE)
-        };
-        let suitable = || {
-            let peers = leader.peers.values().filter(|peer| peer.connection.is_some());
-            peers.filter(|peer| !self.unsuitable.contains_key(&peer.node.id))
-        };
-        let is_suitable = |id: &&NodeId| is_alive(id) && !self.unsuitable.contains_key(id);
-        let processes = leader.peers.keys().filter(is_suitable).count() + usize::from(!is_node);
-        let count = match processes {
-            0..=2 => 1,
-            3..=4 => 3,
-            _ => 5,
-        };
-        let count = count.min(self.job().settings.max_voters.max(1) as usize);
-        let own = (id, self.address.clone());
-        let current = self.job().replicas.iter().filter(|(id, _)| is_alive(id));
-        let current = current.filter(|(id, _)| !self.unsuitable.contains_key(id));
-        let others = suitable().map(|peer| (peer.node.id, peer.node.address.clone()));
-        // A process that is not a node, such as a separate server, is chosen last.
-        let (first, last) = if is_node { (Some(own), None) } else { (None, Some(own)) };
-        let ordered =
-            first.into_iter().chain(current.map(|(id, address)| (*id, address.clone()))).chain(others);
-        let mut wanted = BTreeMap::new();
-        for (id, address) in ordered.chain(last) {
-            if wanted.len() < count {
-                wanted.entry(id).or_insert(address);
-            }
-        }
-        Some(wanted)
     }
 }

@@ -168,6 +168,13 @@ pub enum Departure {
     Expired(Duration),
 }
 
+impl Departure {
+    /// Returns whether the node was lost, rather than left or finished.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Departure::Killed | Departure::Expired(_))
+    }
+}
+
 /// Who closed a job, when and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closing {
@@ -205,7 +212,16 @@ pub struct Round {
     /// Why the round ended, if it has.
     pub end: Option<Cause>,
     /// The members that have departed.
-    pub departed: BTreeMap<NodeId, Departure>,
+    pub departed: BTreeMap<NodeId, Departed>,
+}
+
+/// The end of a membership in a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departed {
+    /// How the member departed.
+    pub how: Departure,
+    /// When that was decided, in the job's time.
+    pub time: Duration,
 }
 
 /// A member of a round.
@@ -257,7 +273,7 @@ pub struct Job {
     pub hosts: BTreeSet<String>,
     /// The excluded hosts. An exclusion that is over is kept until its host is excluded again or included.
     pub exclusions: BTreeMap<String, Exclusion>,
-    /// When workers of a host have failed.
+    /// When workers of a host failed, and when agents of the host were killed.
     pub failures: BTreeMap<String, Vec<Duration>>,
     /// The hosts to drain, with the job's time at which the round ends for that.
     pub drains: BTreeMap<String, Option<Duration>>,
@@ -299,19 +315,15 @@ impl Job {
                 let master = members.first().map(|node| node.address.clone()).unwrap_or_default();
                 let members =
                     (0..).zip(members).map(|(rank, node)| (node.id, RoundMember { rank, node })).collect();
-                let is_lost = |how: &&Departure| **how != Departure::Finished;
+                let is_lost = |departed: &&Departed| departed.how != Departure::Finished;
                 let lost =
                     self.round.iter().flat_map(|round| round.departed.values()).filter(is_lost).count();
                 let (lost, departed) = (lost as u32, BTreeMap::new());
                 self.round = Some(Round { number, members, master, lost, end: None, departed });
             }
             Decision::End { round, cause } => self.end_round(round, cause),
-            Decision::Depart { round: number, members } => {
-                if let Some(round) = self.round.as_mut().filter(|round| round.number == number) {
-                    for (id, how) in members {
-                        round.departed.entry(id).or_insert(how);
-                    }
-                }
+            Decision::Depart { round, members } => {
+                members.into_iter().for_each(|(id, how)| self.depart(round, id, how));
             }
             Decision::Close(closing) => self.closed = Some(closing),
             Decision::Exclude { host, time, reason } => {
@@ -334,13 +346,51 @@ impl Job {
         else {
             return;
         };
-        *self.restarts.entry(cause.kind()).or_default() += 1;
-        if let Cause::WorkerFailed { node, .. } = &cause {
-            let failures = self.failures.entry(node.host.clone()).or_default();
-            failures.retain(|time| self.time - *time < self.settings.exclude_window);
-            failures.push(self.time);
-        }
+        let failed = match &cause {
+            Cause::WorkerFailed { node, .. } => Some(node.host.clone()),
+            _ => None,
+        };
+        let kind = cause.kind();
         round.end = Some(cause);
+        self.count_restart(kind, 1);
+        failed.into_iter().for_each(|host| self.count_failure(host));
+    }
+
+    /// Records the departure of a member.
+    ///
+    /// Workers often fail because another node was lost. So if the round ended after the failure of a worker, and a
+    /// member turns out to be lost, the loss counts instead of the failure.
+    fn depart(&mut self, number: u64, id: NodeId, how: Departure) {
+        let time = self.time;
+        let Some(round) = self.round.as_mut().filter(|round| round.number == number) else { return };
+        let Some(node) = round.present_member(id).map(|member| member.node.clone()) else { return };
+        round.departed.insert(id, Departed { how, time });
+        let is_failure = round.end.as_ref().is_some_and(|end| end.kind() == RestartKind::WorkerFailure);
+        if how.is_loss() && is_failure {
+            let failure = round.end.replace(Cause::NodeLost { node: node.clone(), how });
+            self.count_restart(RestartKind::WorkerFailure, -1);
+            self.count_restart(RestartKind::NodeLoss, 1);
+            if let Some(Cause::WorkerFailed { node, .. }) = failure
+                && let Some(failures) = self.failures.get_mut(&node.host)
+            {
+                failures.pop();
+            }
+        }
+        if how == Departure::Killed {
+            self.count_failure(node.host);
+        }
+    }
+
+    fn count_restart(&mut self, kind: RestartKind, change: i32) {
+        let count = self.restarts.entry(kind).or_default();
+        *count = count.saturating_add_signed(change);
+    }
+
+    fn count_failure(&mut self, host: String) {
+        let (now, window) = (self.time, self.settings.exclude_window);
+        let failures = self.failures.entry(host).or_default();
+        failures.retain(|time| now.saturating_sub(*time) < window);
+        failures.push(now);
     }
 
     /// Returns the exclusion of a host at this time, in the job's time.
@@ -351,7 +401,7 @@ impl Job {
     /// Returns whether no restart of this kind is left.
     pub fn is_budget_used(&self, kind: RestartKind) -> bool {
         let counts = |kind| self.restarts.get(&kind).copied().unwrap_or(0);
-        let used = counts(RestartKind::WorkerFailure) + counts(RestartKind::NodeLoss);
+        let used = counts(RestartKind::WorkerFailure).saturating_add(counts(RestartKind::NodeLoss));
         let counts_toward_budget = matches!(kind, RestartKind::WorkerFailure | RestartKind::NodeLoss);
         counts_toward_budget && self.settings.job_max_restarts.is_some_and(|max| used >= max)
     }
@@ -360,7 +410,7 @@ impl Job {
     pub fn next_round(&self) -> Option<u64> {
         match &self.round {
             None => Some(0),
-            Some(round) => round.end.as_ref().map(|_| round.number + 1),
+            Some(round) => round.end.as_ref().map(|_| round.number.saturating_add(1)),
         }
     }
 }

@@ -3,29 +3,26 @@
 //! Only decisions are replicated. A new leader learns everything else from the nodes, which connect to it and say what
 //! they do.
 
+mod leases;
+mod roster;
 mod rounds;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::job::{Cause, Closing, Decision, Departure, Job};
-use crate::message::{
-    Activity, Assignment, Command, GroupId, Hello, NotServed, Phase, Refusal, Reply, Request,
-};
+use crate::message::{Activity, Assignment, Command, GroupId, Hello, Phase, Refusal, Reply, Request};
 use crate::node::{Node, NodeId};
-use crate::roster::WaitReason;
+use crate::roster::{Names, WaitReason};
 
 /// The id of a connection.
 pub type Connection = rallypoint_core::hub::ConnectionId;
 
-/// A leader whose checks of leases are further apart than this was suspended.
-const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a leader that was suspended reads before it judges leases again.
-const RESUME_GRACE: Duration = Duration::from_secs(1);
-/// The interval at which waiting nodes are told what they wait for, if it has changed.
-const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two evaluations of the job, per node. An evaluation visits all nodes.
 const EVALUATION_INTERVAL_PER_NODE: Duration = Duration::from_micros(1);
+/// The maximum number of decisions that nodes and operators have asked for and that were not taken yet.
+const MAX_REQUESTS: usize = 1000;
 
 /// An instruction of the coordinator to its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +31,8 @@ pub enum Output {
     Send(Connection, Reply),
     /// Close a connection.
     Close(Connection),
+    /// Tell a node on a connection where the leader is.
+    Redirect(Connection),
     /// Find out whether the agent with this id still runs at this address.
     Probe(NodeId, String),
 }
@@ -49,6 +48,8 @@ pub(crate) struct View<'a> {
     pub(crate) now: Duration,
     /// A time of this process at which a quorum still followed this leader.
     pub(crate) quorum_contact: Option<Duration>,
+    /// The replicas that others are about to replace.
+    pub(crate) unwanted: &'a BTreeSet<NodeId>,
 }
 
 /// What a leader knows about the nodes of its job.
@@ -68,9 +69,12 @@ pub(crate) struct Leader {
     published: Option<(u64, bool)>,
     /// The replicas that the nodes know.
     published_replicas: BTreeMap<NodeId, String>,
-    /// Requests to end a round.
-    causes: Vec<(u64, Cause)>,
-    closing: Option<Closing>,
+    /// The drained hosts whose nodes know that.
+    published_drains: BTreeSet<String>,
+    /// Why a node has asked to end the running round.
+    cause: Option<Cause>,
+    /// The decisions that nodes and operators have asked for.
+    requests: VecDeque<Decision>,
     /// When all members of the last round had stopped their workers.
     stopped_since: Option<Duration>,
     /// When enough nodes for the first round had joined.
@@ -79,8 +83,9 @@ pub(crate) struct Leader {
     growth_since: Option<Duration>,
     /// What the next round waits for.
     waits_for: Option<WaitReason>,
-    last_notice: Duration,
-    proposals: VecDeque<Decision>,
+    /// The nodes that the next round lacks.
+    missing: Names,
+    last_notice: Option<Duration>,
     outputs: VecDeque<Output>,
 }
 
@@ -99,9 +104,25 @@ pub(crate) struct Peer {
     /// The place in the queue, if the node waits for the next round.
     place: Option<u64>,
     notice: Option<WaitReason>,
+    /// How the node departed. The leader ignores it from then on, and forgets it after its departure is applied.
+    pub(crate) departure: Option<Departure>,
 }
 
 impl Peer {
+    fn new(node: Node, activity: Activity, now: Duration) -> Peer {
+        Peer {
+            node,
+            connection: None,
+            since: now,
+            expiry: now,
+            last_heartbeat: None,
+            activity,
+            place: None,
+            notice: None,
+            departure: None,
+        }
+    }
+
     /// Returns whether the node has no workers of this round, and starts none.
     fn has_stopped(&self, round: u64) -> bool {
         self.activity.last_round.is_some_and(|last| last >= round) && self.activity.phase != Phase::Working
@@ -127,47 +148,33 @@ impl Leader {
             is_changed: true,
             published: None,
             published_replicas: view.job.replicas.clone(),
-            causes: Vec::new(),
-            closing: None,
+            published_drains: view.job.drains.keys().cloned().collect(),
+            cause: None,
+            requests: VecDeque::new(),
             stopped_since: None,
             minimum_since: None,
             growth_since: None,
             waits_for: None,
-            last_notice: view.now.saturating_sub(NOTICE_INTERVAL),
-            proposals: VecDeque::new(),
+            missing: Names::default(),
+            last_notice: None,
             outputs: VecDeque::new(),
         };
         let Some(round) = &view.job.round else { return leader };
         // The members get what they have missed when they connect.
         leader.published = Some((round.number, round.end.is_some()));
-        round.present().for_each(|member| leader.expect_member(&member.node, round.number, view));
-        leader
-    }
-
-    /// Adds a member that may work and is not connected to this leader.
-    fn expect_member(&mut self, node: &Node, round: u64, view: View<'_>) {
         let lease = view.job.settings.lease;
-        let peer = Peer {
-            node: node.clone(),
-            connection: None,
-            since: view.now,
-            expiry: view.now + lease + lease / 100,
-            last_heartbeat: None,
-            activity: Activity { last_round: Some(round), phase: Phase::Working },
-            place: None,
-            notice: None,
-        };
-        self.peers.insert(node.id, peer);
-        self.probe(node);
+        for member in round.present() {
+            let activity = Activity { last_round: Some(round.number), phase: Phase::Working };
+            let peer = Peer::new(member.node.clone(), activity, view.now);
+            leader.peers.insert(member.node.id, Peer { expiry: view.now + lease + lease / 100, ..peer });
+            leader.probe(&member.node);
+        }
+        leader
     }
 
     /// Returns the connections of all nodes.
     pub(crate) fn into_connections(self) -> impl Iterator<Item = Connection> {
         self.connections.into_keys()
-    }
-
-    pub(crate) fn poll_proposal(&mut self) -> Option<Decision> {
-        self.proposals.pop_front()
     }
 
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
@@ -218,8 +225,13 @@ impl Leader {
             }
             hello.activity.last_round = None;
         }
-        if let Some(refusal) = self.refusal(&hello, view.job) {
+        if let Some(refusal) = refusal(&hello, view.job) {
             return self.send(connection, Reply::Refused(refusal));
+        }
+        let id = hello.node.id;
+        if self.peers.get(&id).is_some_and(|peer| peer.departure.is_some()) {
+            // Once its departure is applied, the node may come back as a new one.
+            return self.outputs.push_back(Output::Close(connection));
         }
         self.is_changed = true;
         self.send(
@@ -233,41 +245,17 @@ impl Leader {
         if let Some(warning) = self.difference(&hello.node) {
             self.send(connection, Reply::Warning(warning));
         }
-        let id = hello.node.id;
         self.connections.insert(connection, id);
-        let peer = self.peers.entry(id).or_insert_with(|| Peer {
-            node: hello.node.clone(),
-            connection: None,
-            since: view.now,
-            expiry: view.now,
-            last_heartbeat: None,
-            activity: hello.activity.clone(),
-            place: None,
-            notice: None,
-        });
+        let peer = self
+            .peers
+            .entry(id)
+            .or_insert_with(|| Peer::new(hello.node.clone(), hello.activity.clone(), view.now));
         if let Some(earlier) = peer.connection.replace(connection) {
             self.connections.remove(&earlier);
             self.outputs.push_back(Output::Close(earlier));
         }
         (peer.node, peer.since, peer.notice) = (hello.node, view.now, None);
         self.handle_activity(id, hello.activity, view);
-    }
-
-    /// Returns why a node can't be in the job.
-    fn refusal(&self, hello: &Hello, job: &Job) -> Option<Refusal> {
-        if let Some(mismatch) = job.settings.mismatch(&hello.settings) {
-            return Some(Refusal::Settings { mismatch, other: job.founder.clone() });
-        }
-        let rank = hello.node.pin?;
-        let max = job.settings.max_nodes;
-        if rank >= max {
-            return Some(Refusal::PinTooLarge { rank, max });
-        }
-        // An earlier process on the same host is on its way out, and the node waits for its end.
-        let other = self.peers.values().find(|peer| {
-            peer.node.pin == Some(rank) && peer.node.host != hello.node.host && peer.connection.is_some()
-        })?;
-        Some(Refusal::Pinned { rank, other: other.node.to_string() })
     }
 
     /// Returns a warning if the node runs something else than another node.
@@ -285,50 +273,45 @@ impl Leader {
     /// Handles a request of a node.
     pub(crate) fn handle_request(&mut self, connection: Connection, request: Request, view: View<'_>) {
         let Some(id) = self.connections.get(&connection).copied() else { return };
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get(&id).filter(|peer| peer.departure.is_none()) else { return };
         match request {
             Request::Heartbeat { number } => return self.handle_heartbeat(connection, id, number, view),
             Request::Report(activity) => self.handle_activity(id, activity, view),
             Request::WorkerFailed { round, local_rank, exit } => {
-                self.causes.push((round, Cause::WorkerFailed { node: peer.node.clone(), local_rank, exit }));
+                let cause = Cause::WorkerFailed { node: peer.node.clone(), local_rank, exit };
+                self.request_end(round, cause, view);
             }
             Request::Drain { within } => {
                 let host = peer.node.host.clone();
-                self.tell_drained(&host);
-                self.proposals.push_back(Decision::Drain { host, within });
+                self.request(Decision::Drain { host, within });
             }
-            Request::Leave => self.depart(&[(id, Departure::Left)], view),
+            Request::Leave => self.depart(id, Departure::Left),
             Request::Close { time, reason } => {
                 let author = peer.node.to_string();
-                self.closing = Some(Closing { author, time, reason, has_finished: false });
+                self.request(Decision::Close(Closing { author, time, reason, has_finished: false }));
             }
             Request::Raft(_) => return,
         }
         self.is_changed = true;
     }
 
-    /// Renews a lease. A lease never outlasts the last contact to a quorum by more than its length, and a node whose
-    /// workers do not belong to the running round gets none.
-    fn handle_heartbeat(&mut self, connection: Connection, id: NodeId, number: u64, view: View<'_>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.last_heartbeat = Some(view.now);
-        let round = view.job.round.as_ref();
-        let is_member = round.is_some_and(|round| {
-            round.present_member(id).is_some() && peer.activity.last_round == Some(round.number)
-        });
-        if matches!(peer.activity.phase, Phase::Working | Phase::Finished) && !is_member {
-            return;
+    /// Asks for a decision, unless too many others are pending. Returns whether it did.
+    fn request(&mut self, decision: Decision) -> bool {
+        let has_room = self.requests.len() < MAX_REQUESTS;
+        if has_room && !self.requests.contains(&decision) {
+            self.requests.push_back(decision);
         }
-        let expiry = view.quorum_contact.map_or(Duration::ZERO, |contact| contact + view.job.settings.lease);
-        if expiry <= view.now {
-            let voters: Vec<String> = view.job.replicas.values().cloned().collect();
-            let why = NotServed::NoQuorum { voters: voters.clone() };
-            return self.send(connection, Reply::Redirect { addresses: voters, why });
+        self.is_changed = true;
+        has_room
+    }
+
+    /// Asks to end a round. The first cause counts.
+    fn request_end(&mut self, number: u64, cause: Cause, view: View<'_>) {
+        let is_running =
+            view.job.round.as_ref().is_some_and(|round| round.number == number && round.end.is_none());
+        if is_running {
+            self.cause.get_or_insert(cause);
         }
-        // The first lease makes a node a candidate.
-        self.is_changed |= peer.expiry <= view.now;
-        peer.expiry = peer.expiry.max(expiry);
-        self.send(connection, Reply::Granted { number, lease: expiry - view.now });
     }
 
     fn handle_activity(&mut self, id: NodeId, activity: Activity, view: View<'_>) {
@@ -359,10 +342,10 @@ impl Leader {
             // The round can't go on without the workers of a member.
             (None, Phase::Joining { is_fenced }) if is_member && is_known => {
                 let cause = if is_fenced { Cause::Fenced { node } } else { Cause::Rejoined { node } };
-                self.causes.push((round.number, cause));
+                self.request_end(round.number, cause, view);
             }
             (None, Phase::Outside(_)) if is_member && is_known => {
-                self.causes.push((round.number, Cause::NodeLost { node, how: Departure::Left }));
+                self.request_end(round.number, Cause::NodeLost { node, how: Departure::Left }, view);
             }
             (None, _) if is_member && !is_known => {
                 let assignment = assignment(id, view);
@@ -374,7 +357,7 @@ impl Leader {
             }
             // The node has workers, but the other members have continued without it.
             (_, phase) if !is_member && is_active(&phase) => {
-                let how = round.departed.get(&id).copied();
+                let how = round.departed.get(&id).map(|departed| departed.how);
                 let how = how.unwrap_or(Departure::Expired(view.job.settings.lease));
                 let ended =
                     Reply::Ended { round: last_round.unwrap_or(0), cause: Cause::NodeLost { node, how } };
@@ -392,49 +375,66 @@ impl Leader {
         if peer.connection == Some(connection) {
             (peer.connection, peer.since) = (None, view.now);
             let node = peer.node.clone();
-            self.probe(&node);
+            // Other nodes have no workers, so they may be missing for a while.
+            if view.job.round.as_ref().is_some_and(|round| round.present_member(node.id).is_some()) {
+                self.probe(&node);
+            }
             self.is_changed = true;
         }
     }
 
-    /// Handles the result of a probe: the process of the node has ended.
-    pub(crate) fn handle_ended(&mut self, ended: &BTreeSet<NodeId>, view: View<'_>) {
-        let is_gone = |id: &&NodeId| self.peers.get(id).is_some_and(|peer| peer.connection.is_none());
-        let gone: Vec<_> = ended.iter().filter(is_gone).map(|id| (*id, Departure::Killed)).collect();
-        self.depart(&gone, view);
+    /// Handles the results of probes: the processes of these nodes have ended.
+    pub(crate) fn handle_ended(&mut self, ended: &BTreeSet<NodeId>) {
+        for id in ended {
+            if self.peers.get(id).is_some_and(|peer| peer.connection.is_none()) {
+                self.depart(*id, Departure::Killed);
+            }
+        }
     }
 
-    /// Forgets nodes. Proposes the departure of those that are members.
-    fn depart(&mut self, nodes: &[(NodeId, Departure)], view: View<'_>) {
+    /// Ignores a node from now on, because it has departed.
+    fn depart(&mut self, id: NodeId, how: Departure) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.departure.is_none()) else { return };
+        peer.departure = Some(how);
+        if let Some(place) = peer.place.take() {
+            self.queue.remove(&place);
+        }
+        self.is_changed = true;
+    }
+
+    /// Forgets the nodes that have departed. Members are forgotten after their departure is applied, so this returns the
+    /// decision about those for which it is not.
+    fn forget_departed(&mut self, view: View<'_>) -> Option<Decision> {
+        let round = view.job.round.as_ref();
         let mut members = Vec::new();
-        for (id, how) in nodes {
-            let Some(peer) = self.peers.remove(id) else { continue };
-            self.is_changed = true;
-            if let Some(place) = peer.place {
-                self.queue.remove(&place);
-            }
-            if let Some(connection) = peer.connection {
-                self.connections.remove(&connection);
-                self.outputs.push_back(Output::Close(connection));
-            }
-            if view.job.round.as_ref().is_some_and(|round| round.present_member(*id).is_some()) {
+        let mut others = Vec::new();
+        for (id, peer) in &self.peers {
+            let Some(how) = peer.departure else { continue };
+            // A process that leaves ends when its connection is closed, so its replica is replaced before.
+            let is_needed = how == Departure::Left && peer.connection.is_some() && view.unwanted.contains(id);
+            if round.is_some_and(|round| round.present_member(*id).is_some()) {
                 let has_finished = peer.activity.phase == Phase::Finished;
-                members.push((*id, if has_finished { Departure::Finished } else { *how }));
+                members.push((*id, if has_finished { Departure::Finished } else { how }));
+            } else if !is_needed {
+                others.push(*id);
             }
         }
-        if let Some(round) = view.job.round.as_ref().filter(|_| !members.is_empty()) {
-            self.proposals.push_back(Decision::Depart { round: round.number, members });
+        others.into_iter().for_each(|id| self.forget(id));
+        round.filter(|_| !members.is_empty()).map(|round| Decision::Depart { round: round.number, members })
+    }
+
+    fn forget(&mut self, id: NodeId) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        if let Some(place) = peer.place {
+            self.queue.remove(&place);
+        }
+        if let Some(connection) = peer.connection {
+            self.connections.remove(&connection);
+            self.outputs.push_back(Output::Close(connection));
         }
     }
 
     // ---- operators ----
-
-    /// Tells the nodes of a host that have no workers that they are drained.
-    fn tell_drained(&mut self, host: &str) {
-        let is_idle = |peer: &&Peer| peer.node.host == host && !is_active(&peer.activity.phase);
-        let idle: Vec<NodeId> = self.peers.values().filter(is_idle).map(|peer| peer.node.id).collect();
-        idle.into_iter().for_each(|id| self.send_to(id, Reply::Drained));
-    }
 
     /// Handles a command that changes the job, and returns the text of the reply.
     pub(crate) fn handle_command(&mut self, command: Command) -> String {
@@ -448,51 +448,17 @@ impl Leader {
                 (Decision::Include { host }, text)
             }
             Command::Drain { host, within } => {
-                self.tell_drained(&host);
                 let when = within.map(|within| format!(" within {} s", within.as_secs())).unwrap_or_default();
                 let text = format!("{host} leaves at the next restart{when}");
                 (Decision::Drain { host, within }, text)
             }
-            Command::ForceQuorum | Command::Roster => unreachable!("these commands don't change the job"),
+            Command::ForceQuorum => return "the job has a leader with a quorum already".into(),
+            Command::Roster => return "the roster is a reply of its own".into(),
         };
-        self.proposals.push_back(decision);
-        self.is_changed = true;
-        text
-    }
-
-    // ---- leases ----
-
-    /// Declares members lost whose leases are over, and forgets other nodes that have no connection.
-    pub(crate) fn check_leases(&mut self, view: View<'_>) {
-        // A leader that was suspended must read what has arrived before it judges any lease.
-        if view.now.saturating_sub(self.last_check) > MAX_CHECK_INTERVAL {
-            self.judge_after = view.now + RESUME_GRACE;
+        match self.request(decision) {
+            true => text,
+            false => "the coordinator has too many pending requests; try again later".into(),
         }
-        self.last_check = view.now;
-        if view.now < self.judge_after || view.quorum_contact.is_none() {
-            return;
-        }
-        let settings = &view.job.settings;
-        let round = view.job.round.as_ref();
-        let is_over = |(id, peer): (&NodeId, &Peer)| {
-            let is_member = round.is_some_and(|round| round.present_member(*id).is_some());
-            let is_over = match is_member {
-                true => peer.expiry <= view.now,
-                // A host that has lost power does not close its connections.
-                false => {
-                    let since =
-                        if peer.connection.is_some() { peer.since.max(peer.expiry) } else { peer.since };
-                    view.now >= since + settings.reconnect_grace
-                }
-            };
-            is_over.then_some((*id, Departure::Expired(settings.lease)))
-        };
-        let over: Vec<_> = self.peers.iter().filter_map(is_over).collect();
-        if !over.is_empty() {
-            self.depart(&over, view);
-        }
-        // Some decisions become due as time passes.
-        self.is_changed = true;
     }
 
     // ---- publishing ----
@@ -513,6 +479,10 @@ impl Leader {
                 self.send(connection, Reply::Replicas(addresses.clone()));
             }
         }
+        if !view.job.drains.keys().eq(&self.published_drains) {
+            self.published_drains = view.job.drains.keys().cloned().collect();
+            self.publish_drains();
+        }
         let Some(round) = &view.job.round else { return };
         let state = (round.number, round.end.is_some());
         if self.published == Some(state) {
@@ -521,13 +491,8 @@ impl Leader {
         let is_new = self.published.is_none_or(|(number, _)| number < round.number);
         self.published = Some(state);
         (self.stopped_since, self.growth_since, self.waits_for) = (None, None, None);
-        self.causes.retain(|(number, _)| *number > round.number);
-        self.is_changed = true;
-        for (id, member) in &round.members {
-            if is_new && !self.peers.contains_key(id) {
-                // The member has left or was lost while the start of the round was being decided.
-                self.expect_member(&member.node, round.number, view);
-            }
+        (self.cause, self.is_changed) = (None, true);
+        for id in round.members.keys() {
             let Some(peer) = self.peers.get_mut(id) else { continue };
             if is_new {
                 // From now on the node may have workers.
@@ -544,6 +509,25 @@ impl Leader {
             self.send_to(*id, reply);
         }
     }
+
+    /// Tells the drained nodes that have no workers. Others are told when their workers have ended.
+    fn publish_drains(&mut self) {
+        let is_idle = |peer: &&Peer| {
+            self.published_drains.contains(&peer.node.host) && !is_active(&peer.activity.phase)
+        };
+        let idle: Vec<NodeId> = self.peers.values().filter(is_idle).map(|peer| peer.node.id).collect();
+        idle.into_iter().for_each(|id| self.send_to(id, Reply::Drained));
+    }
+}
+
+/// Returns why a node can't be in the job.
+fn refusal(hello: &Hello, job: &Job) -> Option<Refusal> {
+    if let Some(mismatch) = job.settings.mismatch(&hello.settings) {
+        let (node, other) = (hello.node.to_string(), job.founder.clone());
+        return Some(Refusal::Settings { mismatch, node, other });
+    }
+    let (rank, max) = (hello.node.pin?, job.settings.max_nodes);
+    (rank >= max).then_some(Refusal::PinTooLarge { rank, max })
 }
 
 /// Returns whether a node in this phase has workers or waits for the workers of other nodes.

@@ -81,7 +81,7 @@ pub struct Activity {
 pub enum Phase {
     /// The node has no workers and waits for the next round.
     Joining {
-        /// Whether the node has killed the workers of its last round because its lease was over.
+        /// Whether the lease of the node was over in its last round, so that it killed its workers or started none.
         is_fenced: bool,
     },
     /// The node runs the workers of its last round, or starts or stops them.
@@ -268,35 +268,43 @@ pub enum NotServed {
 pub enum Refusal {
     /// The node has another version of the messages.
     #[error(
-        "{other} has version {job} of the coordinator's protocol, and this node has version {node}\nhint: run the \
+        "{host} has version {version} of the coordinator's protocol, and {other} has version {job}\nhint: run the \
          same version of rallypoint on all nodes"
     )]
     Version {
+        /// The host of the node.
+        host: String,
+        /// The version of the node.
+        version: u32,
+        /// A host of the job.
+        other: String,
         /// The version of the job.
         job: u32,
-        /// The version of the node.
-        node: u32,
-        /// A node of the job.
-        other: String,
     },
     /// The node has other settings.
-    #[error("{mismatch} ({other})")]
+    #[error(
+        "{node} can't be in the job that {other} has founded: {mismatch}\nhint: give all nodes the same options"
+    )]
     Settings {
         /// The difference.
         mismatch: Mismatch,
+        /// The node.
+        node: String,
         /// The node that set the settings of the job.
         other: String,
     },
     /// Another node has pinned the same rank.
-    #[error("rank {rank} is pinned by {other}\nhint: give each node a different --node-rank")]
+    #[error("{node} and {other} both pin rank {rank}\nhint: give each node a different --node-rank")]
     Pinned {
         /// The rank.
         rank: u32,
+        /// The node.
+        node: String,
         /// The other node.
         other: String,
     },
     /// The pinned rank is beyond the largest world.
-    #[error("rank {rank} is pinned, but a round has at most {max} nodes")]
+    #[error("rank {rank} is pinned, but a round has at most {max} nodes\nhint: ranks start at 0")]
     PinTooLarge {
         /// The rank.
         rank: u32,

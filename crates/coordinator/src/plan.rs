@@ -63,22 +63,28 @@ fn select(candidates: &[Candidate<'_>], settings: &JobSettings) -> Vec<usize> {
 
 /// Assigns ranks to the selected candidates, and returns them ordered by rank.
 ///
-/// Pinned ranks come first. Without a topology, candidates then keep the rank of the round before. With one, the ranks
-/// of each group are contiguous.
+/// Pinned ranks come first. The ranks of each topology group are contiguous among the others, and within the ranks of
+/// its group, a candidate keeps the rank of the round before. Without a topology, all candidates are one group.
 fn assign(candidates: &[Candidate<'_>], mut selected: Vec<usize>) -> Vec<usize> {
     let mut free: BTreeSet<u32> = (0..selected.len() as u32).collect();
     let mut ranks: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut take = |rank: Option<u32>, index: usize| match rank.filter(|rank| free.remove(rank)) {
-        Some(rank) => ranks.insert(rank, index).is_none(),
-        None => false,
-    };
-    selected.retain(|index| !take(candidates[*index].pin, *index));
-    if selected.iter().all(|index| candidates[*index].topology.is_empty()) {
-        selected.retain(|index| !take(candidates[*index].previous_rank, *index));
-    } else {
-        sort_by_group(candidates, &mut selected);
+    selected.retain(|index| match candidates[*index].pin.filter(|pin| free.remove(pin)) {
+        Some(pin) => ranks.insert(pin, *index).is_some(),
+        None => true,
+    });
+    sort_by_group(candidates, &mut selected);
+    let mut free = free.into_iter();
+    for group in selected.chunk_by(|one, other| candidates[*one].topology == candidates[*other].topology) {
+        let mut block: BTreeSet<u32> = free.by_ref().take(group.len()).collect();
+        let mut moved = Vec::new();
+        for index in group {
+            match candidates[*index].previous_rank.filter(|rank| block.remove(rank)) {
+                Some(rank) => _ = ranks.insert(rank, *index),
+                None => moved.push(*index),
+            }
+        }
+        ranks.extend(block.into_iter().zip(moved));
     }
-    ranks.extend(free.into_iter().zip(selected));
     ranks.into_values().collect()
 }
 

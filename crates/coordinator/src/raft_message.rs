@@ -1,13 +1,16 @@
 //! The messages of Raft, in a form that serde encodes.
 //!
 //! The Raft library encodes its messages with protobuf. Its decoder recurses without a limit, so a peer could end the
-//! process with a small message. The only protobuf bytes left here are changes of the configuration, which are short.
+//! process with a small message.
 
+use protobuf::Message as _;
 use raft::eraftpb;
 use serde::{Deserialize, Serialize};
 
-/// The maximum length of the data of an entry that changes the configuration. The data lists at most ten replicas.
-const MAX_CONFIGURATION_BYTES: usize = 1024;
+use crate::job::Job;
+
+/// The largest term and index that is accepted. Larger ones could overflow.
+const MAX_NUMBER: u64 = 1 << 62;
 
 /// A message of Raft.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,8 +46,21 @@ struct RaftEntry {
 enum EntryData {
     /// JSON.
     Normal(String),
-    /// Protobuf.
-    Configuration(Vec<u8>),
+    /// Changes of replicas. Without any, the group leaves the joint configuration.
+    Configuration(Vec<ReplicaChange>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct ReplicaChange {
+    replica: u64,
+    kind: ChangeKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum ChangeKind {
+    AddVoter,
+    AddLearner,
+    Remove,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +114,10 @@ impl RaftMessage {
             Type::MsgRequestPreVoteResponse,
         ];
         let msg_type = kind.into_iter().find(|kind| *kind as i32 == self.kind)?;
+        let numbers = [self.term, self.log_term, self.index, self.commit, self.commit_term, self.reject_hint];
+        if numbers.into_iter().any(|number| number > MAX_NUMBER) {
+            return None;
+        }
         let mut message = eraftpb::Message { msg_type, ..Default::default() };
         (message.to, message.from, message.term) = (self.to, self.from, self.term);
         (message.log_term, message.index) = (self.log_term, self.index);
@@ -107,7 +127,7 @@ impl RaftMessage {
         let entries: Option<Vec<_>> = self.entries.into_iter().map(RaftEntry::into_entry).collect();
         message.set_entries(entries?.into());
         if let Some(snapshot) = self.snapshot {
-            message.set_snapshot(snapshot.into());
+            message.set_snapshot(snapshot.into_snapshot()?);
         }
         Some(message)
     }
@@ -117,7 +137,7 @@ impl From<eraftpb::Entry> for RaftEntry {
     fn from(entry: eraftpb::Entry) -> RaftEntry {
         let data = match entry.entry_type {
             eraftpb::EntryType::EntryNormal => EntryData::Normal(text(&entry.data)),
-            _ => EntryData::Configuration(entry.data.to_vec()),
+            _ => EntryData::Configuration(changes(&entry.data)),
         };
         RaftEntry { term: entry.term, index: entry.index, data }
     }
@@ -129,14 +149,40 @@ impl RaftEntry {
         (entry.term, entry.index) = (self.term, self.index);
         match self.data {
             EntryData::Normal(data) => entry.data = data.into(),
-            EntryData::Configuration(data) if data.len() <= MAX_CONFIGURATION_BYTES => {
+            EntryData::Configuration(changes) => {
+                let mut change = eraftpb::ConfChangeV2::default();
+                change.set_changes(changes.into_iter().map(ReplicaChange::into_single).collect());
                 entry.entry_type = eraftpb::EntryType::EntryConfChangeV2;
-                entry.data = data.into();
+                entry.data = change.write_to_bytes().ok()?.into();
             }
-            EntryData::Configuration(_) => return None,
         }
-        Some(entry)
+        (entry.term <= MAX_NUMBER && entry.index <= MAX_NUMBER).then_some(entry)
     }
+}
+
+impl ReplicaChange {
+    fn into_single(self) -> eraftpb::ConfChangeSingle {
+        let change_type = match self.kind {
+            ChangeKind::AddVoter => eraftpb::ConfChangeType::AddNode,
+            ChangeKind::AddLearner => eraftpb::ConfChangeType::AddLearnerNode,
+            ChangeKind::Remove => eraftpb::ConfChangeType::RemoveNode,
+        };
+        eraftpb::ConfChangeSingle { node_id: self.replica, change_type, ..Default::default() }
+    }
+}
+
+/// Returns the changes in data that this process has encoded.
+fn changes(data: &[u8]) -> Vec<ReplicaChange> {
+    let change = eraftpb::ConfChangeV2::parse_from_bytes(data).unwrap_or_default();
+    let replica_change = |single: &eraftpb::ConfChangeSingle| ReplicaChange {
+        replica: single.node_id,
+        kind: match single.change_type {
+            eraftpb::ConfChangeType::AddNode => ChangeKind::AddVoter,
+            eraftpb::ConfChangeType::AddLearnerNode => ChangeKind::AddLearner,
+            eraftpb::ConfChangeType::RemoveNode => ChangeKind::Remove,
+        },
+    };
+    change.changes.iter().map(replica_change).collect()
 }
 
 impl From<eraftpb::Snapshot> for RaftSnapshot {
@@ -156,16 +202,19 @@ impl From<eraftpb::Snapshot> for RaftSnapshot {
     }
 }
 
-impl From<RaftSnapshot> for eraftpb::Snapshot {
-    fn from(from: RaftSnapshot) -> eraftpb::Snapshot {
-        let mut snapshot = eraftpb::Snapshot { data: from.data.into(), ..Default::default() };
+impl RaftSnapshot {
+    /// Converts the snapshot, or returns `None` if it has no valid job.
+    fn into_snapshot(self) -> Option<eraftpb::Snapshot> {
+        let job: Job = serde_json::from_str(&self.data).ok()?;
+        job.settings.check().ok()?;
+        let mut snapshot = eraftpb::Snapshot { data: self.data.into(), ..Default::default() };
         let metadata = snapshot.mut_metadata();
-        (metadata.index, metadata.term) = (from.index, from.term);
+        (metadata.index, metadata.term) = (self.index, self.term);
         let state = metadata.mut_conf_state();
-        (state.voters, state.learners) = (from.voters, from.learners);
-        (state.voters_outgoing, state.learners_next) = (from.voters_outgoing, from.learners_next);
-        state.auto_leave = from.auto_leave;
-        snapshot
+        (state.voters, state.learners) = (self.voters, self.learners);
+        (state.voters_outgoing, state.learners_next) = (self.voters_outgoing, self.learners_next);
+        state.auto_leave = self.auto_leave;
+        (self.index <= MAX_NUMBER && self.term <= MAX_NUMBER).then_some(snapshot)
     }
 }
 

@@ -1,5 +1,7 @@
 //! One replica of a job: a Raft node with the log in memory, and the job that follows from the log.
 
+mod validity;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ const ELECTION_TICKS: usize = 20;
 const ELECTION_SPREAD_TICKS: u64 = 8;
 /// The number of applied entries after which a snapshot replaces the log.
 const SNAPSHOT_INTERVAL: u64 = 64;
+/// The maximum number of replicas of a group. A group with five voters has up to ten during a change.
+const MAX_REPLICAS: usize = 32;
 
 /// Raft's log, and a snapshot of the job at its start.
 struct Log {
@@ -75,8 +79,8 @@ pub struct Replica {
     next_check: u64,
     quorum_contact: Option<Duration>,
     outgoing: VecDeque<(String, RaftMessage)>,
-    /// The addresses of senders, which this replica may not know from the job yet.
-    senders: BTreeMap<NodeId, String>,
+    /// The sender of the last message. This replica may not know its address from the job yet.
+    sender: Option<(NodeId, String)>,
 }
 
 impl Replica {
@@ -134,7 +138,7 @@ impl Replica {
             next_check: 0,
             quorum_contact: None,
             outgoing: VecDeque::new(),
-            senders: BTreeMap::new(),
+            sender: None,
         }
     }
 
@@ -155,7 +159,7 @@ impl Replica {
 
     /// Returns the job's time.
     pub fn job_time(&self, now: Duration) -> Duration {
-        self.job.time + now.saturating_sub(self.applied_at)
+        self.job.time.saturating_add(now.saturating_sub(self.applied_at))
     }
 
     /// Returns Raft's term.
@@ -163,9 +167,14 @@ impl Replica {
         self.raft.raft.term
     }
 
-    /// Returns whether this replica leads and has applied all entries of earlier leaders.
+    /// Returns whether this replica leads and has applied all entries of earlier leaders. One of them may have removed
+    /// this replica, which then only hands over.
     pub fn is_leader(&self) -> bool {
-        self.raft.raft.state == StateRole::Leader && self.raft.raft.apply_to_current_term()
+        self.leads() && self.raft.raft.promotable() && self.raft.raft.apply_to_current_term()
+    }
+
+    fn leads(&self) -> bool {
+        self.raft.raft.state == StateRole::Leader
     }
 
     /// Returns the leader that this replica follows.
@@ -178,9 +187,12 @@ impl Replica {
         self.quorum_contact.filter(|_| self.is_leader())
     }
 
-    /// Returns whether all proposals have been applied.
+    /// Returns whether all proposals have been applied, and a new one would be accepted.
     pub fn is_settled(&self) -> bool {
-        self.raft.raft.raft_log.last_index() == self.applied && !self.raft.raft.has_pending_conf()
+        let raft = &self.raft.raft;
+        raft.raft_log.last_index() == self.applied
+            && !raft.has_pending_conf()
+            && raft.lead_transferee.is_none()
     }
 
     /// Returns the voters.
@@ -222,10 +234,21 @@ impl Replica {
         self.handle_ready(now);
     }
 
-    /// Asks another voter to lead.
-    pub fn transfer_leadership(&mut self, to: NodeId, now: Duration) {
-        self.raft.transfer_leader(to.0);
-        self.handle_ready(now);
+    /// Lets one of these voters lead from now on. Returns whether one of them can.
+    pub fn hand_over(&mut self, is_suitable: impl Fn(NodeId) -> bool, now: Duration) -> bool {
+        let (raft, own) = (&self.raft.raft, self.id.0);
+        let voters = raft.prs().iter().filter(|(id, progress)| {
+            **id != own
+                && progress.recent_active
+                && raft.prs().conf().to_conf_state().voters.contains(id)
+                && is_suitable(NodeId(**id))
+        });
+        let successor = voters.max_by_key(|(id, progress)| (progress.matched, **id)).map(|(id, _)| *id);
+        if let Some(successor) = successor {
+            self.raft.transfer_leader(successor);
+            self.handle_ready(now);
+        }
+        successor.is_some()
     }
 
     /// Starts an election because the process of the leader has ended. Other voters would ignore an ordinary election,
@@ -247,8 +270,12 @@ impl Replica {
         if message.to != self.id.0 || message.from == self.id.0 {
             return;
         }
-        self.senders.insert(NodeId(message.from), from.to_owned());
-        let Some(message) = message.into_message() else { return };
+        let sender = NodeId(message.from);
+        let Some(message) = message.into_message().filter(|message| validity::is_valid(message, &self.raft))
+        else {
+            return;
+        };
+        self.sender = Some((sender, from.to_owned()));
         // An error means that the message is outdated, which is normal.
         let _ = self.raft.step(message);
         self.handle_ready(now);
@@ -264,12 +291,16 @@ impl Replica {
         self.last_tick = now;
         self.raft.tick();
         self.check_quorum(now);
+        if self.leads() && !self.raft.raft.promotable() {
+            // An entry of an earlier leader has removed this replica. The others follow it, so they elect no successor.
+            self.hand_over(|_| true, now);
+        }
         true
     }
 
     /// Starts a check for contact to a quorum, if this replica leads.
     fn check_quorum(&mut self, now: Duration) {
-        if self.raft.raft.state == StateRole::Leader {
+        if self.leads() {
             self.checks.push_back((self.next_check, now));
             self.raft.read_index(self.next_check.to_be_bytes().to_vec());
             self.next_check += 1;
@@ -335,7 +366,9 @@ impl Replica {
                 // one is rejected, and Raft sends the snapshot again.
                 self.raft.report_snapshot(message.to, SnapshotStatus::Finish);
             }
-            if let Some(address) = self.job.replicas.get(&to).or_else(|| self.senders.get(&to)) {
+            let sender = self.sender.as_ref().filter(|(sender, _)| *sender == to);
+            let address = self.job.replicas.get(&to).or_else(|| sender.map(|(_, address)| address));
+            if let Some(address) = address {
                 self.outgoing.push_back((address.clone(), message.into()));
             }
         }
@@ -369,6 +402,9 @@ impl Replica {
                 EntryType::EntryConfChange => {}
                 EntryType::EntryConfChangeV2 => {
                     let Ok(change) = ConfChangeV2::parse_from_bytes(&entry.data) else { continue };
+                    if self.raft.raft.prs().iter().count() + change.changes.len() > MAX_REPLICAS {
+                        continue;
+                    }
                     let Ok(state) = self.raft.apply_conf_change(&change) else { continue };
                     self.raft.store().entries.wl().set_conf_state(state.clone());
                     // A new replica refuses a snapshot whose configuration does not contain it.

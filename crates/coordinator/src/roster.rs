@@ -38,6 +38,8 @@ pub struct Roster {
     pub closed: Option<Closing>,
     /// The number of restarts of each kind.
     pub restarts: BTreeMap<RestartKind, u32>,
+    /// The ranks that no node has pinned, if all nodes pin their ranks.
+    pub missing_ranks: Vec<u32>,
     /// The excluded hosts: the reason, and how long the exclusion lasts.
     pub exclusions: BTreeMap<String, (String, Duration)>,
 }
@@ -64,7 +66,7 @@ pub struct RosterNode {
     pub phase: Option<Phase>,
     /// How the node departed from the round, if it has.
     pub departure: Option<Departure>,
-    /// How long the node has been connected, or not connected.
+    /// How long the node has been connected, or not connected, or since when it has departed.
     pub since: Duration,
     /// Whether the node is connected.
     pub is_connected: bool,
@@ -89,6 +91,8 @@ pub enum WaitReason {
         min: u32,
         /// The maximum number of nodes.
         max: u32,
+        /// The expected nodes that have not joined, and why not.
+        missing: Names,
     },
     /// Enough nodes have joined, and the first round waits for more.
     LastCall {
@@ -132,9 +136,9 @@ pub enum WaitReason {
 }
 
 /// The names of some nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
-    /// The names of up to [`MAX_NAMES`] nodes.
+    /// The names of up to [`MAX_NAMES`] nodes. A name may be followed by what keeps the node from joining.
     pub names: Vec<String>,
     /// The number of nodes.
     pub total: u32,
@@ -143,11 +147,17 @@ pub struct Names {
 impl Names {
     /// Names nodes.
     pub fn new<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Names {
-        let mut names = Names { names: Vec::new(), total: 0 };
-        for node in nodes {
+        nodes.into_iter().map(Node::to_string).collect()
+    }
+}
+
+impl FromIterator<String> for Names {
+    fn from_iter<I: IntoIterator<Item = String>>(nodes: I) -> Names {
+        let mut names = Names::default();
+        for name in nodes {
             names.total += 1;
             if names.names.len() < MAX_NAMES {
-                names.names.push(node.to_string());
+                names.names.push(name);
             }
         }
         names
@@ -157,7 +167,7 @@ impl Names {
 impl fmt::Display for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.names.join(", "))?;
-        match self.total as usize - self.names.len() {
+        match (self.total as usize).saturating_sub(self.names.len()) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }
@@ -181,12 +191,15 @@ impl WaitReason {
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WaitReason::MoreNodes { joined, usable, min, max } => {
+            WaitReason::MoreNodes { joined, usable, min, max, missing } => {
                 let range = if min == max { format!("{min}") } else { format!("{min} to {max}") };
                 write!(f, "{joined} of {range} nodes have joined")?;
-                match usable == joined {
-                    true => Ok(()),
-                    false => write!(f, ", of which {usable} are in whole units"),
+                if usable != joined {
+                    write!(f, ", of which {usable} are in whole units")?;
+                }
+                match missing.total {
+                    0 => Ok(()),
+                    _ => write!(f, ": {missing}"),
                 }
             }
             WaitReason::LastCall { joined, max, .. } => {

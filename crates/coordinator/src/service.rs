@@ -7,12 +7,9 @@ use rallypoint_core::hub::{self, ConnectionId, LinkEnd, Peer};
 
 use crate::client::{Client, Event};
 use crate::coordinator::Coordinator;
-use crate::message::GroupId;
-use crate::message::{Open, PROTOCOL_VERSION, Purpose, Refusal, Reply, Request};
-use crate::process::{Founding, Link, Output, Process};
+use crate::message::{GroupId, NotServed, Open, PROTOCOL_VERSION, Purpose, Refusal, Reply, Request};
+use crate::process::{LINKS_PER_PROCESS, Link, Output, Process};
 
-/// The number of links that each job may use.
-const LINKS_PER_JOB: Link = 1 << 40;
 /// The maximum number of jobs of a separate server.
 const MAX_JOBS: usize = 10_000;
 
@@ -37,13 +34,13 @@ pub struct ServiceOptions {
 /// Native rendezvous on one process.
 pub struct Service {
     options: ServiceOptions,
-    started: Duration,
     seed: u64,
     jobs: BTreeMap<String, Process>,
     /// The run id and the purpose of each accepted connection.
     accepted: BTreeMap<ConnectionId, (String, Accepted)>,
     /// The run ids by the number of their first link.
     links: BTreeMap<Link, String>,
+    next_first_link: Link,
     actions: VecDeque<Action>,
 }
 
@@ -56,11 +53,11 @@ enum Accepted {
 
 impl Service {
     /// Creates a service without jobs.
-    pub fn new(options: ServiceOptions, now: Duration) -> Service {
+    pub fn new(options: ServiceOptions) -> Service {
         Service {
             seed: options.seed,
             options,
-            started: now,
+            next_first_link: 0,
             jobs: BTreeMap::new(),
             accepted: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -83,20 +80,34 @@ impl Service {
     /// Calls a method of the node's client.
     pub fn with_client(&mut self, run_id: &str, now: Duration, call: impl FnOnce(&mut Client)) {
         if let Some(process) = self.jobs.get_mut(run_id) {
-            process.with_client(call);
+            process.with_client(now, call);
         }
-        self.collect(run_id, now);
+        self.collect(run_id);
     }
 
     /// Returns the process of a job.
     fn process(&mut self, run_id: &str, endpoints: Vec<String>, seed: u64, now: Duration) -> &mut Process {
-        let first_link = LINKS_PER_JOB * (self.links.len() as u64 + 1);
-        let founding = Founding { is_founder: self.options.is_founder, started: self.started };
-        let address = &self.options.address;
+        let (address, is_founder) = (&self.options.address, self.options.is_founder);
         self.jobs.entry(run_id.to_owned()).or_insert_with(|| {
+            let first_link = self.next_first_link;
+            self.next_first_link += LINKS_PER_PROCESS;
             self.links.insert(first_link, run_id.to_owned());
-            Process::new(address, endpoints, founding, first_link, seed, now)
+            Process::new(address, endpoints, is_founder, first_link, seed, now)
         })
+    }
+
+    /// Forgets the jobs that a separate server does not need any more.
+    fn forget_jobs(&mut self, now: Duration) {
+        if self.options.is_server {
+            let links = &mut self.links;
+            self.jobs.retain(|_, job| {
+                let is_kept = !job.is_forgettable(now);
+                if !is_kept {
+                    links.remove(&job.first_link());
+                }
+                is_kept
+            });
+        }
     }
 
     /// Returns the coordinator of a job on this process, if it has one.
@@ -122,10 +133,10 @@ impl Service {
         now: Duration,
     ) -> Result<(), String> {
         let peer = Peer::Client(connection);
-        let version: Version = parse(message)?;
-        if version.version != PROTOCOL_VERSION {
+        let Version { version, host } = parse(message)?;
+        if version != PROTOCOL_VERSION {
             let other = self.options.host.clone();
-            let refusal = Refusal::Version { job: PROTOCOL_VERSION, node: version.version, other };
+            let refusal = Refusal::Version { host, version, other, job: PROTOCOL_VERSION };
             self.send(peer, &Reply::Refused(refusal));
             return Ok(());
         }
@@ -134,11 +145,10 @@ impl Service {
             hello.settings.check()?;
         }
         if !self.jobs.contains_key(&run_id) {
-            let is_useful =
-                matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_) | Purpose::Replica { .. });
+            self.forget_jobs(now);
+            let is_useful = matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_));
             if !self.options.is_server || !is_useful || self.jobs.len() >= MAX_JOBS {
-                let why = crate::message::NotServed::Unknown;
-                self.send(peer, &Reply::Redirect { addresses: Vec::new(), why });
+                self.send(peer, &Reply::Redirect { addresses: Vec::new(), why: NotServed::Unknown });
                 return Ok(());
             }
             // The constant of SplitMix64, which visits all 64-bit numbers.
@@ -154,12 +164,12 @@ impl Service {
         if let Some(job) = self.jobs.get_mut(&run_id) {
             job.handle_purpose(connection, purpose, now);
         }
-        self.collect(&run_id, now);
+        self.collect(&run_id);
         Ok(())
     }
 
     fn run_id_of(&self, link: Link) -> Option<String> {
-        self.links.get(&(link - link % LINKS_PER_JOB)).cloned()
+        self.links.get(&(link - link % LINKS_PER_PROCESS)).cloned()
     }
 
     fn send(&mut self, peer: Peer, message: &impl serde::Serialize) {
@@ -167,11 +177,10 @@ impl Service {
         self.actions.push_back(Action::Send(peer, message));
     }
 
-    fn collect(&mut self, run_id: &str, now: Duration) {
-        let _ = now;
+    fn collect(&mut self, run_id: &str) {
         while let Some(output) = self.jobs.get_mut(run_id).and_then(Process::poll_output) {
             match output {
-                Output::Connect(link, address, _) => self.actions.push_back(Action::Connect(link, address)),
+                Output::Connect(link, address) => self.actions.push_back(Action::Connect(link, address)),
                 Output::Request(link, request) => self.send(Peer::Link(link), &request),
                 Output::Disconnect(link) => self.actions.push_back(Action::Close(Peer::Link(link))),
                 Output::Reply(connection, reply) => self.send(Peer::Client(connection), &reply),
@@ -214,7 +223,7 @@ impl hub::Service for Service {
                 }
             },
         };
-        self.collect(&run_id, now);
+        self.collect(&run_id);
         Ok(())
     }
 
@@ -226,7 +235,7 @@ impl hub::Service for Service {
             let open = Open { version: PROTOCOL_VERSION, host, run_id: run_id.clone(), purpose };
             self.send(Peer::Link(link), &open);
         }
-        self.collect(&run_id, now);
+        self.collect(&run_id);
     }
 
     fn handle_close(&mut self, peer: Peer, end: LinkEnd, now: Duration) {
@@ -246,7 +255,7 @@ impl hub::Service for Service {
                 run_id
             }
         };
-        self.collect(&run_id, now);
+        self.collect(&run_id);
     }
 
     fn poll_action(&mut self) -> Option<Action> {
@@ -258,20 +267,25 @@ impl hub::Service for Service {
     }
 
     fn handle_timeout(&mut self, now: Duration) {
-        let run_ids: Vec<String> = self.jobs.keys().cloned().collect();
-        for run_id in run_ids {
+        let is_due = |job: &Process| job.next_timeout().is_some_and(|time| time <= now);
+        let due = self.jobs.iter().filter(|(_, job)| is_due(job));
+        let due: Vec<String> = due.map(|(run_id, _)| run_id.clone()).collect();
+        for run_id in due {
             if let Some(job) = self.jobs.get_mut(&run_id) {
                 job.handle_timeout(now);
             }
-            self.collect(&run_id, now);
+            self.collect(&run_id);
         }
+        self.forget_jobs(now);
     }
 }
 
-/// The version of a message, which every version can read.
+/// The part of the first message that every version can read.
 #[derive(serde::Deserialize)]
 struct Version {
     version: u32,
+    #[serde(default)]
+    host: String,
 }
 
 fn parse<'a, T: serde::Deserialize<'a>>(message: &'a [u8]) -> Result<T, String> {

@@ -131,7 +131,7 @@ impl World {
         for host in 0..hosts {
             let rate = 1.0 + (world.random.below(1001) as f64 - 500.0) / 100_000.0;
             let offset = world.random.ms(0, 100_000);
-            let service = new_service(host, 1, Duration::ZERO);
+            let service = new_service(host, 1);
             world.hosts.push(Host {
                 service,
                 inc: 0,
@@ -175,7 +175,7 @@ impl World {
         let seed = self.random.next();
         let local = self.local(host);
         let endpoints: Vec<String> = (0..self.hosts.len().min(3)).map(address).collect();
-        let mut service = new_service(host, seed, local);
+        let mut service = new_service(host, seed);
         let node = Node {
             id: NodeId(seed.max(1)),
             host: format!("h{host}"),
@@ -655,7 +655,7 @@ fn terms(min: u32, max: u32) -> JobSettings {
     }
 }
 
-fn new_service(host: usize, seed: u64, now: Duration) -> Service {
+fn new_service(host: usize, seed: u64) -> Service {
     let options = ServiceOptions {
         host: format!("h{host}"),
         address: address(host),
@@ -663,7 +663,7 @@ fn new_service(host: usize, seed: u64, now: Duration) -> Service {
         is_server: false,
         seed,
     };
-    Service::new(options, now)
+    Service::new(options)
 }
 
 fn report(world: &World, seed: u64) {

@@ -19,9 +19,7 @@ use rallypoint_coordinator::message::Assignment;
 use rallypoint_coordinator::node::{Node, NodeId};
 use rallypoint_coordinator::service::{Service, ServiceOptions};
 use rallypoint_core::rendezvous::{Membership, NodeDesc};
-use rallypoint_store::{
-    Endpoint, Listen, ServerOptions, ServiceHandle, StoreError, TcpStoreServer, boot_time,
-};
+use rallypoint_store::{Endpoint, Listen, ServerOptions, ServiceHandle, StoreError, TcpStoreServer};
 
 pub use node_state::NativeFault;
 pub use operator::{OperatorCommand, OperatorError, OperatorReply, Roster, send_command};
@@ -62,7 +60,7 @@ pub struct NativeNode {
     pub topology: Vec<(String, String)>,
 }
 
-/// Gets the time, since the machine was started, at which the workers of a node must be dead. [`boot_time`] returns the
+/// Gets the time, since the machine was started, at which the workers of a node must be dead. [`boot_time`](rallypoint_store::boot_time) returns the
 /// current time.
 pub type DeadlineObserver = Box<dyn Fn(Duration) + Send + Sync>;
 
@@ -244,7 +242,7 @@ pub fn start_coordinator_server(
         let port = addresses.first().map_or(0, SocketAddr::port);
         let address = Endpoint::new(&host, port).to_string();
         let options = ServiceOptions { host: host_name(), address, is_founder: true, is_server: true, seed };
-        Service::new(options, boot_time())
+        Service::new(options)
     };
     Ok(TcpStoreServer::start_with(options, service, |_| ())?.0)
 }
@@ -263,7 +261,7 @@ fn start(
         let port = addresses.first().map_or(port, SocketAddr::port);
         let address = Endpoint::new(host, port).to_string();
         let options = ServiceOptions { host: host_name(), address, is_founder, is_server: false, seed };
-        Service::new(options, boot_time())
+        Service::new(options)
     };
     TcpStoreServer::start_with(options, service, on_event)
 }

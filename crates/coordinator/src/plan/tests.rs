@@ -74,5 +74,20 @@ fn the_world_is_a_multiple_of_the_unit_and_units_are_within_a_group() {
 fn a_unit_with_survivors_is_selected_before_a_unit_of_new_nodes() {
     let [a, b, _] = groups();
     let candidates = [in_group(&b, None), in_group(&b, None), in_group(&a, None), in_group(&a, Some(1))];
-    assert_eq!(plan(&candidates, &settings(2, 2, 2)), Ok(vec![3, 2]));
+    assert_eq!(plan(&candidates, &settings(2, 2, 2)), Ok(vec![2, 3]));
+}
+
+#[test]
+fn a_spare_takes_the_rank_of_the_lost_node_of_its_group() {
+    let [a, b, _] = groups();
+    let survivors = [in_group(&a, Some(1)), in_group(&b, Some(2)), in_group(&b, Some(3))];
+    let candidates = [survivors.as_slice(), &[in_group(&a, None)]].concat();
+    assert_eq!(plan(&candidates, &settings(4, 4, 1)), Ok(vec![3, 0, 1, 2]));
+}
+
+#[test]
+fn whole_groups_are_selected_if_the_unit_is_the_size_of_a_group() {
+    let [a, b, c] = groups();
+    let nodes = [&a, &b, &c, &a, &b].map(|group| in_group(group, None));
+    assert_eq!(plan(&nodes, &settings(2, 6, 2)), Ok(vec![0, 3, 1, 4]));
 }
