@@ -31,11 +31,11 @@ class Start:
 
 
 class Agent:
-    """One node: `rallypoint run` on a host, with one worker."""
+    """One node on a host, with one worker. `command` starts its launcher."""
 
-    def __init__(self, host, arguments):
+    def __init__(self, host, command, environment):
         self.host = host
-        self.process = host.start([binary(), "run", *arguments])
+        self.process = host.start(command, environment)
 
     def starts(self):
         """Returns all starts of the node's worker so far."""
@@ -50,7 +50,10 @@ class Agent:
         return found
 
     def agent_pids(self):
-        """Returns the process ids of the node's processes other than the worker, from the outer process to the agent."""
+        """Returns the process ids of the node's processes other than the worker, from the outer process to the agent.
+
+        Torchrun has only one such process.
+        """
         parent_of = parents()
         pids = [parent_of[self.worker_pid()]]
         while pids[0] != self.process.pid():
@@ -82,11 +85,20 @@ class Server:
 
 
 class Job:
-    """A job: agents with the same arguments."""
+    """A job: agents with the same arguments.
 
-    def __init__(self, lab, *options, nnodes, endpoint=None):
+    `launcher` is the command that starts an agent, by default `rallypoint run`. `backend` is the backend of the
+    rendezvous.
+    """
+
+    environment = None
+    """Variables for the agents, in addition to those of this process."""
+
+    def __init__(self, lab, *options, nnodes, endpoint=None, backend="c10d", launcher=None):
         self._lab = lab
         self._endpoint = endpoint or f"{lab.hosts[0].address}:{PORT}"
+        self._launcher = launcher or [binary(), "run"]
+        self._backend = backend
         self._options = [*options, "--nnodes", str(nnodes)]
         self._directory = tempfile.TemporaryDirectory(prefix="rallypoint-lab-")
         self._fifo = pathlib.Path(self._directory.name) / "finish"
@@ -95,11 +107,15 @@ class Job:
 
     def start(self, host, *options):
         """Starts an agent on a host. `options` override those of the job."""
-        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", RUN_ID]
-        command = ["--log-dir", "/dev/null", "--no-python", "/bin/sh", str(WORKER), str(self._fifo)]
-        agent = Agent(host, [*rendezvous, *self._options, *options, *command])
+        rendezvous = ["--rdzv-backend", self._backend, "--rdzv-endpoint", self._endpoint, "--rdzv-id", RUN_ID]
+        command = [*self._launcher, *rendezvous, *self._options, *options, *self._worker()]
+        agent = Agent(host, command, self.environment)
         self.agents.append(agent)
         return agent
+
+    def _worker(self):
+        """Returns the last arguments of an agent, which start the worker."""
+        return ["--log-dir", "/dev/null", "--no-python", "/bin/sh", str(WORKER), str(self._fifo)]
 
     def state(self):
         """Returns the pickled state of the rendezvous, or empty bytes if there is none."""

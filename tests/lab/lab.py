@@ -111,6 +111,14 @@ class Lab:
         """Sets the quality of the links between any two hosts, in each direction (see `switch.Link`)."""
         self._command(hosts=[host.number for host in self.hosts], out=dataclasses.asdict(Link(**quality)))
 
+    def split(self, hosts):
+        """Drops all frames between these hosts and the others until the `with` block of the result ends."""
+        numbers = [host.number for host in hosts]
+        self._command(hosts=numbers, side=-1)
+        cleanup = contextlib.ExitStack()
+        cleanup.callback(self._command, hosts=numbers, side=0)
+        return cleanup
+
     def counters(self):
         """Returns the numbers of forwarded, lost, cut and late frames, and the maximum lateness in seconds."""
         return self._command()
@@ -198,13 +206,19 @@ class Host:
 
     def cut(self):
         """Drops all frames from and to this host until `heal` is called or the `with` block of the result ends."""
-        self._lab._command(hosts=[self.number], cut=True)
+        self._lab._command(hosts=[self.number], side=self.number)
         cleanup = contextlib.ExitStack()
         cleanup.callback(self.heal)
         return cleanup
 
     def heal(self):
-        self._lab._command(hosts=[self.number], cut=False)
+        self._lab._command(hosts=[self.number], side=0)
+
+    def power_off(self):
+        """Ends the host for good, without another frame from it."""
+        self.cut()
+        # The first process of the host exits, and the kernel kills all others.
+        self._socket.close()
 
 
 class Process:

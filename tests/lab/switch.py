@@ -6,10 +6,10 @@ The first TAP belongs to host 1, the second to host 2, and so on. The last byte 
 host (`mac`), so the switch need not learn addresses. One thread reads frames, keeps them in a heap ordered by due time,
 and writes them when they are due. The switch exits when the other end of the control socket is closed.
 
-The control socket carries one JSON object per datagram: `{"hosts": [1, 2], "out": {...}, "in": {...}, "cut": true}`
-changes the links of these hosts. `out` and `in` have the fields of `Link`, which get their defaults if absent. If
-`out`, `in` or `cut` itself is absent, that setting stays unchanged. `{}` changes nothing. The reply has the counters
-since the start.
+The control socket carries one JSON object per datagram: `{"hosts": [1, 2], "out": {...}, "in": {...}, "side": 1}`
+changes the links of these hosts. `out` and `in` have the fields of `Link`, which get their defaults if absent. Frames
+are forwarded only between hosts of the same side, and all hosts start on side 0. If `out`, `in` or `side` itself is
+absent, that setting stays unchanged. `{}` changes nothing. The reply has the counters since the start.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class Port:
         self.tap = tap
         self.outgoing = Link()
         self.incoming = Link()
-        self.cut = False
+        self.side = 0
 
 
 class Switch:
@@ -104,7 +104,7 @@ class Switch:
         command = json.loads(data)
         for number in command.get("hosts", []):
             port = self._ports[number]
-            port.cut = command.get("cut", port.cut)
+            port.side = command.get("side", port.side)
             if "out" in command:
                 port.outgoing = Link(**command["out"])
             if "in" in command:
@@ -140,8 +140,8 @@ class Switch:
         heapq.heappush(self._due, (time.monotonic() + sum(transits), self._sequence, source, target, frame))
 
     def _count_if_cut(self, source, target):
-        """Returns whether the link of either host is cut, and counts the frame if so."""
-        cut = self._ports[source].cut or self._ports[target].cut
+        """Returns whether the hosts are on different sides, and counts the frame if so."""
+        cut = self._ports[source].side != self._ports[target].side
         self._counters["cut"] += cut
         return cut
 

@@ -137,6 +137,49 @@ def test_a_cut_host_reaches_no_other_host_until_it_is_healed(pair):
     assert len(pings(pair, count=20)) == 20
 
 
+def test_the_hosts_of_each_side_of_a_split_reach_only_each_other():
+    with Lab(hosts=4) as lab:
+        first, second, third, fourth = lab.hosts
+        for host in (first, third):
+            start_server(host, ECHO)
+
+        def reaches(source, target):
+            return source.run(python(PING, target.address, 5, 0.005, 0.1)).stdout.count("\n") == 5
+
+        with lab.split([first, second]):
+            assert reaches(second, first) and reaches(fourth, third)
+            assert not reaches(fourth, first) and not reaches(second, third)
+        assert reaches(fourth, first) and reaches(second, third)
+
+
+def test_a_host_without_power_sends_no_more_frames_and_its_processes_end(pair):
+    source = """
+import socket
+listener = socket.create_server(("", 9))
+print("ready", flush=True)
+connection, _ = listener.accept()
+print("accepted", flush=True)
+connection.recv(1)
+"""
+    start_server(pair.hosts[0], source)
+    client = f"""
+import socket
+connection = socket.create_connection(({pair.hosts[0].address!r}, 9))
+connection.settimeout(1)
+try:
+    print("received", connection.recv(1), flush=True)
+except TimeoutError:
+    print("silent", flush=True)
+"""
+    process = pair.hosts[1].start(python(client))
+    [server] = pair.hosts[0].processes
+    wait_until("the connection", lambda: "accepted" in server.text())
+    pair.hosts[0].power_off()
+    assert server.exit_code() != 0
+    process.exit_code()
+    assert "silent" in process.text(), process.text()
+
+
 def test_hosts_that_use_arp_reach_each_other_and_get_no_route_to_a_cut_host():
     with Lab(hosts=2, neighbors="arp") as lab:
         assert len(pings(lab, count=20)) == 20
