@@ -5,10 +5,19 @@ import textwrap
 import results
 import svg
 from targets import (
+    AGENTS,
+    DETECTION,
     IDLE_CONNECTIONS,
+    LEASE,
+    LOST_AGENTS,
+    MAX_BYTES_GROWTH,
+    MAX_COORDINATOR_MIB,
+    MAX_HEARTBEAT_CPU,
     MAX_IDLE_KIB,
     MAX_IMPORT_SECONDS,
+    MAX_JOIN_SECONDS,
     MAX_REST_MIB,
+    MAX_RESUME_SECONDS,
     MAX_SET_BY_ADD,
     MAX_WAKE_SECONDS,
     MAX_WRITES_PER_NODE,
@@ -164,6 +173,58 @@ def rendezvous(data: dict) -> str:
     return "\n\n".join(["## Rendezvous", image, fill(text), table(head, lines), *missed(reached)])
 
 
+def coordinator(data: dict) -> str:
+    rows, reached = [], {}
+    for row in data["sizes"]:
+        per_agent = (row["sent"][0] + row["received"][0]) / row["agents"]
+        rows.append(
+            [
+                *(f"{row['agents']:,}", format_spread(row["joined"], format_seconds), f"{per_agent:,.0f} bytes"),
+                *(format_spread(row["peak_mib"], "{:.0f} MiB".format), format_spread(row["cpu"], "{:.1%}".format)),
+                *(format_spread(row[name], format_seconds) for name in ("resumed", "re_formed")),
+            ]
+        )
+    first, last = data["sizes"][0], data["sizes"][-1]
+    growth = (last["sent"][0] + last["received"][0]) / last["agents"] / (first["sent"][0] + first["received"][0]) * first["agents"]
+    reached["time to join"] = last["joined"][0] <= MAX_JOIN_SECONDS
+    reached["growth of the bytes per agent"] = growth <= MAX_BYTES_GROWTH
+    reached["memory"] = last["peak_mib"][0] <= MAX_COORDINATOR_MIB
+    reached["processor time of heartbeats"] = last["cpu"][0] <= MAX_HEARTBEAT_CPU
+    reached["time to resume"] = last["resumed"][0] <= MAX_RESUME_SECONDS
+    reached["time to re-form"] = last["re_formed"][0] <= MAX_RESUME_SECONDS
+    rounds = f"the median of {data['rounds']} rounds" if data["rounds"] > 1 else "one round"
+    text = f"""{data["machine"]}, {rounds}. One `rallypoint serve` coordinates a job with the native rendezvous. It has one
+    processor. A load generator (`crates/drivers/src/bin/many_agents.rs`) on another processor has the connections of all agents and
+    runs the same client as `rallypoint run`, without workers. *Joined* is the time from the first connection until the last agent knows its
+    rank, and the bytes are those that agents send and receive in that time. *Heartbeats* is the share of a processor that the server uses
+    while the agents only renew their leases, once per second. *Resumed* is the time from the reset of {LOST_AGENTS:,} connections until the
+    coordinator serves these agents again. *Re-formed* is the time from the end of {LOST_AGENTS:,} agents until the last of the others knows its rank in
+    the next round. Targets for {AGENTS[-1]:,} agents: {format_seconds(MAX_JOIN_SECONDS)}, {MAX_COORDINATOR_MIB} MiB,
+    {MAX_HEARTBEAT_CPU:.0%} of a processor, {format_seconds(MAX_RESUME_SECONDS)} to resume and to re-form, and as many bytes per agent as with
+    {AGENTS[0]:,} agents."""
+    head = ["agents", "joined", "bytes per agent", "memory", "heartbeats", "resumed", "re-formed"]
+    return "\n\n".join(["## Coordinator of the native rendezvous", fill(text), table(head, rows), *missed(reached)])
+
+
+def detection(data: dict) -> str:
+    rows, reached = [], {}
+    for row in data["cases"]:
+        target, (middle, high) = DETECTION[row["case"]], row["ours"]
+        torch = "–"
+        if row["torch"] or row["torch_never"]:
+            found = [", ".join(map(format_seconds, row["torch"]))] if row["torch"] else []
+            torch = ", ".join(found + [f"{row['torch_never']} of {data['torch_runs']} never"] * bool(row["torch_never"]))
+        rows.append([row["case"], torch, f"{format_seconds(middle)}, {format_seconds(high)}", format_seconds(target)])
+        reached[row["case"]] = high <= target
+    text = f"""{data["machine"]}, torch {data["torch_version"]}. The time from a fault until workers run again on all surviving nodes, as
+    p50 and p95 of {data["runs"]} runs with the native rendezvous (lease {LEASE} s) and of {data["torch_runs"]} runs with torchrun. The nodes are three hosts in network
+    namespaces, and two of them suffice. The workers start within a millisecond. The leader's node leads the coordinator of the native rendezvous; in a job of
+    torchrun, it hosts the store. A run of torchrun whose nodes exit, or that has no running workers after {data["bound"]:g} s, counts as one that never
+    recovers. *Target* is for p95."""
+    head = ["fault", "torchrun: p50, p95", "ours: p50, p95", "target"]
+    return "\n\n".join(["## Loss of a node", fill(text), table(head, rows), *missed(reached)])
+
+
 def launcher(data: dict) -> str:
     starts, restarts, reached = [], [], {}
     for row in data["starts"]:
@@ -217,7 +278,14 @@ def python(data: dict) -> str:
     return "\n\n".join(["## Python client", fill(text), *parts, *missed(reached)])
 
 
-SECTIONS = {"store": store, "rendezvous": rendezvous, "launcher": launcher, "python": python}
+SECTIONS = {
+    "store": store,
+    "rendezvous": rendezvous,
+    "coordinator": coordinator,
+    "detection": detection,
+    "launcher": launcher,
+    "python": python,
+}
 
 HEAD = """\
 # Benchmarks
@@ -225,8 +293,9 @@ HEAD = """\
 <!-- Written by benches/plot from benches/results.json. Do not edit. -->
 
 Measurements of Rallypoint and torch alternate on the same machine. Repeat them with `benches/compare` (store server, half an hour),
-`benches/rendezvous`, `benches/launcher` and `benches/python` (Python client); each needs Linux, a Rust toolchain, Python 3.10 or
-newer with `venv` and `taskset`, and replaces its section of this page. Redis is measured if it is installed."""
+`benches/rendezvous`, `benches/coordinator`, `benches/detection` (loss of a node, half an hour), `benches/launcher` and `benches/python`
+(Python client); each needs Linux, a Rust toolchain, Python 3.10 or newer with `venv` and `taskset`, and replaces its section of this page.
+`benches/detection` also needs network namespaces. Redis is measured if it is installed."""
 
 
 # The plots. Each function returns an SVG, given its section of the results.
@@ -269,7 +338,8 @@ def files() -> dict:
     """Returns the text of the page and of each plot, by path."""
     data = results.load()
     found = {IMAGES / f"benchmark-{name}.svg": draw(data[name]) for name, draw in PLOTS.items()}
-    found[PAGE] = "\n\n".join([HEAD, *(write(data[name]) for name, write in SECTIONS.items())]) + "\n"
+    # A section without results is left out.
+    found[PAGE] = "\n\n".join([HEAD, *(write(data[name]) for name, write in SECTIONS.items() if name in data)]) + "\n"
     return found
 
 

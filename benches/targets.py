@@ -83,3 +83,31 @@ MAX_SET_BY_ADD = 1.0
 """Maximum duration of our client's `set`, divided by that of its `add`. The server acknowledges both."""
 MAX_IMPORT_SECONDS = 0.05
 """Maximum seconds that `import rallypoint` may take."""
+
+LEASE = 5
+"""Seconds after which a silent node counts as lost."""
+DETECTION = {
+    "one process of a node killed": 1,
+    "all processes of a node killed": 1,
+    "all processes of the leader's node killed": 3,
+    "a spare replaces a killed node": 2,
+    "power of a node lost": LEASE + 1,
+    "link of a node cut": LEASE + 1,
+    "link of the leader's node cut": LEASE + 3,
+}
+"""For a fault: the maximum p95 of the seconds until workers run again on all surviving nodes."""
+
+AGENTS = [2500, 5000, 10_000]
+"""The numbers of agents of one coordinator. The targets are for the largest one."""
+LOST_AGENTS = 1000
+"""The number of connections that are lost, and of agents that end."""
+MAX_JOIN_SECONDS = 2.0
+"""Maximum seconds from the first join until the last agent knows its rank."""
+MAX_COORDINATOR_MIB = 100
+"""Maximum memory of the server with the coordinator."""
+MAX_HEARTBEAT_CPU = 0.2
+"""Maximum share of a processor that the server uses while the agents only renew their leases."""
+MAX_RESUME_SECONDS = 2.0
+"""Maximum seconds until the lost connections are served again, or until the agents that are left know their new ranks."""
+MAX_BYTES_GROWTH = 1.1
+"""Maximum ratio of the bytes per agent with the largest number of agents to those with the smallest one."""

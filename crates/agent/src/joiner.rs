@@ -83,10 +83,15 @@ impl Joiner {
                     leave();
                 }
             })?;
-            if let Some(formation) =
-                self.assign_ranks_in(&**handler, round, restarts, start.elapsed()).inspect_err(|_| leave())?
-            {
-                return Ok(formation);
+            match self.assign_ranks_in(&**handler, round, restarts, start.elapsed()) {
+                Ok(Some(formation)) => return Ok(formation),
+                Ok(None) => {}
+                // The node that served the store of the round may be gone.
+                Err(AgentError::Store { .. }) if handler.membership().is_ok_and(|now| now.end.is_some()) => {}
+                Err(error) => {
+                    leave();
+                    return Err(error);
+                }
             }
             tracing::info!("the round ended before all workers had ranks; joining the next one");
         }
@@ -225,7 +230,10 @@ fn describe_launch(config: &LaunchConfig) -> Launch {
 
 #[cfg(test)]
 mod tests {
-    use rallypoint_rendezvous::{Membership, Observer, Waiting};
+    use std::sync::atomic::AtomicUsize;
+
+    use rallypoint_rendezvous::{EndCause, Membership, Observer, RendezvousStoreInfo, Waiting};
+    use rallypoint_store::{Endpoint, PrefixStore, TcpStore, TcpStoreOptions, TcpStoreServer};
 
     use super::*;
     use crate::environment::tests::config;
@@ -277,6 +285,72 @@ mod tests {
         fn formed(&self, _: &str) {}
 
         fn ended(&self) {}
+    }
+
+    /// The handler of a node whose round has ended. Calls on the store of the round fail. The second join fails.
+    struct EndedRound {
+        store: Arc<PrefixStore>,
+        joins: AtomicUsize,
+    }
+
+    impl RendezvousHandler for EndedRound {
+        fn backend(&self) -> &str {
+            "test"
+        }
+
+        fn run_id(&self) -> &str {
+            "test"
+        }
+
+        fn next_rendezvous(&self) -> rallypoint_rendezvous::Result<RendezvousInfo> {
+            match self.joins.fetch_add(1, Ordering::SeqCst) {
+                0 => Ok(RendezvousInfo {
+                    store: Arc::clone(&self.store),
+                    rank: 1,
+                    world_size: 2,
+                    bootstrap_store_info: RendezvousStoreInfo { master_addr: "node0".into(), master_port: 1 },
+                    use_agent_store: true,
+                    round: 0,
+                    lost: 0,
+                    participants: Vec::new(),
+                }),
+                _ => Err(RendezvousError::Interrupted { run_id: "test".into() }),
+            }
+        }
+
+        fn membership(&self) -> rallypoint_rendezvous::Result<Membership> {
+            Ok(Membership { end: Some(EndCause::NodeLost), is_round_over: true, ..Membership::default() })
+        }
+
+        fn set_closed(&self) -> rallypoint_rendezvous::Result<()> {
+            unreachable!("the node joins again")
+        }
+
+        fn leave(&self) -> rallypoint_rendezvous::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_node_joins_again_if_the_store_of_its_round_fails_after_the_round_has_ended() {
+        let server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+        let is_canceled = Arc::new(AtomicBool::new(false));
+        let options = TcpStoreOptions::new(Endpoint::new("127.0.0.1", server.port()));
+        let store = TcpStore::open(options)
+            .unwrap()
+            .with_cancellation(Some(is_canceled.clone() as Arc<dyn rallypoint_store::Cancellation>));
+        is_canceled.store(true, Ordering::SeqCst);
+        let store = Arc::new(PrefixStore::new("round", Arc::new(store)));
+        let joiner = Joiner::new(Arc::new(config(1)), Arc::new(Silent));
+        let handler = Arc::new(EndedRound { store, joins: AtomicUsize::new(0) });
+        joiner.handler.get_or_init(|| handler.clone());
+        let result = joiner.join(0);
+        assert!(
+            matches!(result, Err(AgentError::Rendezvous(RendezvousError::Interrupted { .. }))),
+            "{:?}",
+            result.err()
+        );
+        assert_eq!(handler.joins.load(Ordering::SeqCst), 2);
     }
 
     #[test]

@@ -97,6 +97,8 @@ struct Attempt {
     since: Duration,
     /// What the client has said that the node does.
     said: Option<Activity>,
+    /// The number of the heartbeat that was sent with the first message, and when.
+    heartbeat: Option<(u64, Duration)>,
 }
 
 /// The agent's side of one node.
@@ -105,6 +107,8 @@ pub struct Client {
     node: Node,
     settings: JobSettings,
     endpoints: Vec<String>,
+    /// The address of the last leader.
+    leader: Option<String>,
     /// The addresses of the voters, as the last leader has named them.
     voters: Vec<String>,
     /// The addresses to try next.
@@ -119,7 +123,7 @@ pub struct Client {
     retry_interval: Duration,
     group: Option<GroupId>,
     activity: Activity,
-    next_heartbeat: Duration,
+    last_heartbeat: Duration,
     /// When each heartbeat without a reply was sent.
     heartbeats: BTreeMap<u64, Duration>,
     next_number: u64,
@@ -140,6 +144,7 @@ impl Client {
             node,
             settings,
             endpoints,
+            leader: None,
             voters: Vec::new(),
             queue: VecDeque::new(),
             redirects: 0,
@@ -151,7 +156,7 @@ impl Client {
             retry_interval: MIN_RETRY_INTERVAL,
             group: None,
             activity: Activity { last_round: None, phase: Phase::Outside(String::new()) },
-            next_heartbeat: Duration::ZERO,
+            last_heartbeat: Duration::ZERO,
             heartbeats: BTreeMap::new(),
             next_number: 0,
             deadline: None,
@@ -278,10 +283,15 @@ impl Client {
 
     // ---- connections ----
 
-    /// Handles a connection that was opened. Returns its first message.
+    /// Handles a connection that was opened. Returns its first message, which a heartbeat follows.
     pub fn handle_open(&mut self, link: Link, now: Duration) -> Option<Hello> {
         let attempt = self.attempts.get_mut(&link)?;
+        let number = self.next_number;
+        self.next_number += 1;
         (attempt.since, attempt.said) = (now, Some(self.activity.clone()));
+        attempt.heartbeat = Some((number, now));
+        // Waiting for the reply to the hello would cost a round trip. Only a leader reads the heartbeat.
+        self.outputs.push_back(Output::Send(link, Request::Heartbeat { number }));
         Some(Hello {
             node: self.node.clone(),
             settings: self.settings.clone(),
@@ -341,6 +351,7 @@ impl Client {
                 }
                 (self.settings, self.voters) = (*settings, voters);
                 let leader = attempt.address.clone();
+                self.leader = Some(leader.clone());
                 let has_changed = attempt.said.as_ref() != Some(&self.activity);
                 self.serve(link, now);
                 if has_changed {
@@ -390,10 +401,12 @@ impl Client {
     /// Uses this connection from now on, and closes all others.
     fn serve(&mut self, link: Link, now: Duration) {
         self.serving = Some(link);
-        (self.last_heard, self.next_heartbeat) = (now, now);
+        self.last_heard = now;
         (self.retry_interval, self.redirects) = (MIN_RETRY_INTERVAL, 0);
         self.queue.clear();
-        self.heartbeats.clear();
+        let heartbeat = self.attempts.get(&link).and_then(|attempt| attempt.heartbeat);
+        self.last_heartbeat = heartbeat.map_or(Duration::ZERO, |(_, sent)| sent);
+        self.heartbeats = heartbeat.into_iter().collect();
         let others: Vec<Link> = self.attempts.keys().copied().filter(|other| *other != link).collect();
         others.into_iter().for_each(|other| self.close_link(other, now));
         self.handle_timeout(now);
@@ -453,13 +466,13 @@ impl Client {
             return;
         }
         self.check_lease(now);
-        if self.serving.is_some() && now >= self.next_heartbeat {
+        if self.serving.is_some() && now >= self.heartbeat_time() {
             let number = self.next_number;
             self.next_number += 1;
             // A reply to an older heartbeat would not extend the lease.
             self.heartbeats.retain(|_, sent| *sent + self.settings.lease > now);
             self.heartbeats.insert(number, now);
-            self.next_heartbeat = now + self.settings.heartbeat_interval();
+            self.last_heartbeat = now;
             self.send(Request::Heartbeat { number });
         }
         if self.serving.is_none() || self.is_silent(now) {
@@ -470,6 +483,16 @@ impl Client {
     /// Returns whether the node has not asked for anything yet.
     fn is_idle(&self) -> bool {
         self.activity.last_round.is_none() && self.activity.phase == Phase::Outside(String::new())
+    }
+
+    /// Returns when the next heartbeat is due. While a heartbeat has had no reply for half an interval, further ones follow
+    /// four times as often: TCP sends a lost packet again soon only if later ones arrive.
+    fn heartbeat_time(&self) -> Duration {
+        let interval = self.settings.heartbeat_interval();
+        let regular = self.last_heartbeat + interval;
+        let oldest = self.heartbeats.values().next();
+        let overdue = oldest.map(|sent| (*sent + interval / 2).max(self.last_heartbeat + interval / 4));
+        overdue.map_or(regular, |overdue| overdue.min(regular))
     }
 
     fn is_silent(&self, now: Duration) -> bool {
@@ -505,7 +528,12 @@ impl Client {
             if now < self.retry_time {
                 return;
             }
-            self.queue = self.voters.iter().chain(&self.endpoints).cloned().collect();
+            self.queue.clear();
+            for address in self.leader.iter().chain(&self.voters).chain(&self.endpoints) {
+                if !self.queue.contains(address) {
+                    self.queue.push_back(address.clone());
+                }
+            }
             self.redirects = 0;
             self.retry_time = now + self.retry_interval;
             self.retry_interval = (self.retry_interval * 2).min(MAX_RETRY_INTERVAL);
@@ -513,7 +541,8 @@ impl Client {
         if let Some(address) = self.queue.pop_front() {
             let link = self.next_link;
             self.next_link += 1;
-            self.attempts.insert(link, Attempt { address: address.clone(), since: now, said: None });
+            self.attempts
+                .insert(link, Attempt { address: address.clone(), since: now, said: None, heartbeat: None });
             self.outputs.push_back(Output::Connect(link, address));
         }
     }
@@ -536,9 +565,14 @@ impl Client {
         let fence = self.self_fence_time().filter(|_| is_unfenced);
         let next = match self.serving {
             // A silent leader is replaced by the first one that replies.
-            Some(_) => self.next_heartbeat.min((self.last_heard + SILENCE_TIMEOUT).max(self.attempt_time())),
+            Some(_) => {
+                self.heartbeat_time().min((self.last_heard + SILENCE_TIMEOUT).max(self.attempt_time()))
+            }
             None => self.attempt_time(),
         };
         Some(fence.map_or(next, |fence| next.min(fence)))
     }
 }
+
+#[cfg(test)]
+mod tests;

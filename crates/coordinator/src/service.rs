@@ -47,8 +47,13 @@ pub struct Service {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Accepted {
     Node,
-    Replica { group: GroupId, from: String },
+    Replica {
+        group: GroupId,
+        from: String,
+    },
     Other,
+    /// The peer was refused. It may have sent further messages before it has read that.
+    Refused,
 }
 
 impl Service {
@@ -138,6 +143,7 @@ impl Service {
             let other = self.options.host.clone();
             let refusal = Refusal::Version { host, version, other, job: PROTOCOL_VERSION };
             self.send(peer, &Reply::Refused(refusal));
+            self.accepted.insert(connection, (String::new(), Accepted::Refused));
             return Ok(());
         }
         let Open { run_id, purpose, .. } = parse(message)?;
@@ -149,6 +155,7 @@ impl Service {
             let is_useful = matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_));
             if !self.options.is_server || !is_useful || self.jobs.len() >= MAX_JOBS {
                 self.send(peer, &Reply::Redirect { addresses: Vec::new(), why: NotServed::Unknown });
+                self.accepted.insert(connection, (run_id, Accepted::Refused));
                 return Ok(());
             }
             // The constant of SplitMix64, which visits all 64-bit numbers.
@@ -209,6 +216,7 @@ impl hub::Service for Service {
             }
             Peer::Client(connection) => match self.accepted.get(&connection).cloned() {
                 None => return self.handle_first(connection, message, now),
+                Some((_, Accepted::Refused)) => return Ok(()),
                 Some((run_id, accepted)) => {
                     let request: Request = parse(message)?;
                     let Some(job) = self.jobs.get_mut(&run_id) else { return Ok(()) };

@@ -90,16 +90,16 @@ impl Coordinator {
         let current = current.map(|(id, address)| (*id, address.clone()));
         let others = suitable.values().filter(|peer| peer.connection.is_some());
         let others = others.map(|peer| (peer.node.id, peer.node.address.clone()));
-        // A process that leaves, or that is not a node, such as a separate server, is chosen last.
-        let (first, last) = match self.is_node && !is_leaving {
-            true => (Some(own), None),
-            false => (None, Some(own)),
-        };
+        // A process that leaves, or that is not a node, such as a separate server, is chosen last. A separate server that is
+        // the single authority stays.
+        let is_first = if self.is_node { !is_leaving } else { job.settings.max_voters <= 1 };
+        let (first, last) = if is_first { (Some(own), None) } else { (None, Some(own)) };
         let mut wanted = BTreeMap::new();
         for (id, address) in first.into_iter().chain(current).chain(others).chain(last) {
-            if wanted.len() < count {
-                wanted.entry(id).or_insert(address);
+            if wanted.len() == count {
+                break;
             }
+            wanted.entry(id).or_insert(address);
         }
         Some(wanted)
     }

@@ -63,6 +63,7 @@ impl Process {
         if purpose.is_none() {
             self.disconnect(link);
         }
+        self.collect(now);
         purpose
     }
 

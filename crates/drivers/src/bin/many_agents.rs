@@ -20,7 +20,9 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use rallypoint_coordinator::JobSettings;
 use rallypoint_coordinator::client::{Client, Event, Link, Output};
-use rallypoint_coordinator::message::{Open, PROTOCOL_VERSION, Purpose, Reply, Request as NodeRequest};
+use rallypoint_coordinator::message::{
+    Hello, Open, PROTOCOL_VERSION, Purpose, Reply, Request as NodeRequest,
+};
 use rallypoint_coordinator::node::{Node, NodeId};
 use rallypoint_core::hub::{SERVICE_CAPABILITY, has_service};
 use rallypoint_core::store::SERVER_KEY;
@@ -297,12 +299,6 @@ impl Load {
                         self.agents[index].client.handle_close(link, now);
                     }
                 }
-                Output::Hello(link, hello) => {
-                    let host = hello.node.host.clone();
-                    let (run_id, purpose) = (RUN_ID.to_owned(), Purpose::Node(hello));
-                    let open = Open { version: PROTOCOL_VERSION, host, run_id, purpose };
-                    self.send(index, link, &serde_json::to_vec(&open).expect("a message can be encoded"));
-                }
                 Output::Send(link, request) => self.send_request(index, link, &request),
                 Output::Close(link) => {
                     if let Some(connection) = self.agents[index].take_connection(link) {
@@ -353,6 +349,13 @@ impl Load {
         self.poll.registry().register(&mut stream, Token(key), Interest::READABLE | Interest::WRITABLE)?;
         entry.insert(Connection { stream, side, output: Vec::new() });
         Ok(key)
+    }
+
+    fn send_open(&mut self, index: usize, link: Link, hello: Hello) {
+        let host = hello.node.host.clone();
+        let (run_id, purpose) = (RUN_ID.to_owned(), Purpose::Node(Box::new(hello)));
+        let open = Open { version: PROTOCOL_VERSION, host, run_id, purpose };
+        self.send(index, link, &serde_json::to_vec(&open).expect("a message can be encoded"));
     }
 
     fn send_request(&mut self, index: usize, link: Link, request: &NodeRequest) {
@@ -493,7 +496,11 @@ impl Load {
                 for reply in replies {
                     let client = &mut self.agents[index].client;
                     match reply {
-                        None => client.handle_open(link, now),
+                        None => {
+                            if let Some(hello) = client.handle_open(link, now) {
+                                self.send_open(index, link, hello);
+                            }
+                        }
                         Some(reply) => client.handle_reply(link, reply, now),
                     }
                     self.run_agent(index, now);
