@@ -21,8 +21,8 @@ use rallypoint_core::rendezvous::MonoTime;
 use rallypoint_core::supervise::{Event, Exit, LocalRank, Order, Policy, Reason, Signal, Supervisor};
 use rallypoint_http::HealthServer;
 use rallypoint_rendezvous::{
-    Membership, NATIVE_BACKEND, NativeFault, Observer, RendezvousError, RendezvousHandler, RendezvousInfo,
-    Report, RoundEnd,
+    EndCause, Membership, NATIVE_BACKEND, NativeFault, Observer, RendezvousError, RendezvousHandler,
+    RendezvousInfo, Report, RoundEnd,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -314,12 +314,25 @@ impl Agent {
 
     fn reap(&mut self) {
         let (ended, no_process_is_left) = self.processes.reap();
+        if !ended.is_empty() {
+            self.check_lease();
+        }
         for worker in ended {
             let event = self.handle_exit(worker);
             self.supervisor.handle_event(event);
         }
         if no_process_is_left {
             self.supervisor.handle_event(Event::AllProcessesExited);
+        }
+    }
+
+    /// Tells the supervisor if the lease of this node is over. Then its guard has killed the workers, and their ends are
+    /// no failures. This agent may have been stopped meanwhile.
+    fn check_lease(&mut self) {
+        let handler = self.handler().filter(|_| self.has_coordinator());
+        let membership = handler.and_then(|handler| handler.membership().ok());
+        if let Some(membership) = membership.filter(|seen| seen.end == Some(EndCause::Fenced)) {
+            self.supervisor.handle_membership(&membership, None, self.now());
         }
     }
 

@@ -286,6 +286,8 @@ impl Leader {
                 self.request(Decision::Drain { host, within });
             }
             Request::Leave => self.depart(id, Departure::Left),
+            // A node that has been stopped for a while may not know that the job goes on without it.
+            Request::Close { .. } if is_left_behind(peer, view.job) => {}
             Request::Close { time, reason } => {
                 let author = peer.node.to_string();
                 self.request(Decision::Close(Closing { author, time, reason, has_finished: false }));
@@ -533,6 +535,12 @@ fn refusal(hello: &Hello, job: &Job) -> Option<Refusal> {
 /// Returns whether a node in this phase has workers or waits for the workers of other nodes.
 fn is_active(phase: &Phase) -> bool {
     matches!(phase, Phase::Working | Phase::Finished)
+}
+
+/// Returns whether the job has gone on without a node that has been in one of its rounds.
+fn is_left_behind(peer: &Peer, job: &Job) -> bool {
+    let is_member = job.round.as_ref().is_some_and(|round| round.present_member(peer.node.id).is_some());
+    peer.activity.last_round.is_some() && !is_member
 }
 
 /// Returns what a member of the current round needs to know.

@@ -724,8 +724,11 @@ impl<L: EffectLog, S: Service> Hub<L, S> {
     /// Closes a connection for a violation of its peer.
     fn close_for(&mut self, index: usize, reason: CloseReason) {
         let peer = self.connections[index].peer;
-        self.violations.count(peer.ip(), self.now, &self.limits);
-        self.report(peer, reason);
+        // A host that does not answer violates nothing, and its address is not known here. The service is told.
+        if !matches!(reason, CloseReason::NoLink { .. }) {
+            self.violations.count(peer.ip(), self.now, &self.limits);
+            self.report(peer, reason);
+        }
         self.close(index);
     }
 

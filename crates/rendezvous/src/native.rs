@@ -19,7 +19,9 @@ use rallypoint_coordinator::message::Assignment;
 use rallypoint_coordinator::node::{Node, NodeId};
 use rallypoint_coordinator::service::{Service, ServiceOptions};
 use rallypoint_core::rendezvous::{Membership, NodeDesc};
-use rallypoint_store::{Endpoint, Listen, ServerOptions, ServiceHandle, StoreError, TcpStoreServer};
+use rallypoint_store::{
+    Endpoint, Listen, ServerOptions, ServiceHandle, StoreError, TcpStoreServer, boot_time,
+};
 
 pub use node_state::NativeFault;
 pub use operator::{OperatorCommand, OperatorError, OperatorReply, Roster, send_command};
@@ -324,7 +326,7 @@ impl RendezvousHandler for NativeRendezvousHandler {
 
     fn membership(&self) -> Result<Membership> {
         let own = NodeDesc::new(self.node.host.as_str(), self.node.pid, 0);
-        Ok(self.shared.lock().membership(own))
+        Ok(self.shared.lock().membership(own, boot_time()))
     }
 
     fn wait_for_change(&self, timeout: Duration) {
@@ -374,7 +376,10 @@ impl RendezvousHandler for NativeRendezvousHandler {
             Report::WorkerFailed { local_rank, exit } => {
                 self.with_client(move |client, _| client.worker_failed(local_rank, &exit));
             }
-            Report::Finished => self.with_client(|client, now| client.finish(now)),
+            Report::Finished => {
+                self.shared.finish();
+                self.with_client(|client, now| client.finish(now));
+            }
             Report::Drain => self.with_client(|client, _| client.drain(None)),
         }
     }

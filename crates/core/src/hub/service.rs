@@ -192,6 +192,8 @@ impl<L: EffectLog, S: Service> Hub<L, S> {
         if let Err(reason) = self.service.handle_message(peer, message, self.now) {
             self.close_for(index, CloseReason::InvalidMessage { reason });
         }
+        // The service may have closed this connection, so that it must not get the messages that follow.
+        self.run_service();
     }
 
     /// Handles bytes that arrived on a link: the identity of the server, and then messages.

@@ -65,6 +65,10 @@ pub(super) struct NodeState {
     end: Option<Cause>,
     /// Whether the lease ended while the node was in that round.
     is_fenced: bool,
+    /// When the workers must be dead, if the node has workers that must be killed then.
+    deadline: Option<Duration>,
+    /// Whether the workers of the round have finished.
+    has_finished: bool,
     pub(super) closed: Option<Closing>,
     pub(super) refused: Option<Refusal>,
     is_drained: bool,
@@ -127,9 +131,11 @@ impl NodeState {
 
     /// Returns the membership of the node `own`. It names only that node: the coordinator tells a node why its round
     /// has ended, and not who its other members are.
-    pub(super) fn membership(&mut self, own: NodeDesc) -> Membership {
+    pub(super) fn membership(&mut self, own: NodeDesc, now: Duration) -> Membership {
         self.seen_changes = self.changes;
-        let end = match self.is_fenced {
+        // The agent may learn that its guard has killed the workers before the event of the client arrives.
+        let is_over = self.round.is_some() && !self.has_finished && self.deadline.is_some_and(|at| at <= now);
+        let end = match self.is_fenced || is_over {
             true => Some(EndCause::Fenced),
             false => self.end.as_ref().map(end_cause),
         };
@@ -201,6 +207,7 @@ impl Shared {
             Event::Waiting(reason) => state.waits_for = Some(reason),
             Event::Started(assignment) => {
                 (state.round, state.end, state.is_fenced) = (Some(assignment), None, false);
+                state.has_finished = false;
             }
             Event::Ended { round, cause } => {
                 if state.round.as_ref().is_some_and(|current| current.round == round) && state.end.is_none() {
@@ -208,8 +215,10 @@ impl Shared {
                     state.end = Some(cause);
                 }
             }
+            Event::Lease { .. } if !self.has_fence => return,
             Event::Lease { deadline } => {
-                if let Some(on_deadline) = self.on_deadline.as_ref().filter(|_| self.has_fence) {
+                state.deadline = Some(deadline);
+                if let Some(on_deadline) = &self.on_deadline {
                     on_deadline(deadline);
                 }
                 return;
@@ -225,7 +234,7 @@ impl Shared {
             }
             Event::Drained => state.is_drained = true,
             Event::Closed(closing) => {
-                state.closed = Some(closing);
+                (state.closed, state.deadline) = (Some(closing), None);
                 // No other node replaces this one, so its workers may take their time to stop.
                 if let Some(on_deadline) = &self.on_deadline {
                     on_deadline(NO_DEADLINE);
@@ -243,6 +252,11 @@ impl Shared {
     pub(super) fn start_joining(&self) {
         let mut state = self.lock();
         (state.round, state.end, state.is_fenced, state.waits_for) = (None, None, false, None);
+    }
+
+    /// Records that the workers of the round have finished, so that none is left to kill.
+    pub(super) fn finish(&self) {
+        self.lock().has_finished = true;
     }
 
     /// Makes a pending call to `next_rendezvous` end.
@@ -297,3 +311,6 @@ impl Cancellation for RoundCancellation {
         !is_current || state.has_ended() || state.is_interrupted
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,9 @@ impl Service for Recorder {
         let text = String::from_utf8(message.to_vec()).map_err(|_| "not UTF-8")?;
         self.calls.push(text);
         self.actions.push_back(ServiceAction::Send(peer, [b"re: ", message].concat()));
+        if message == b"close" {
+            self.actions.push_back(ServiceAction::Close(peer));
+        }
         Ok(())
     }
 
@@ -106,7 +109,7 @@ fn a_client_gets_the_replies_of_the_service_between_those_of_the_store() {
         Request::NumKeys,
     ]);
     let sent = run(&mut hub, id, &requests);
-    assert_eq!(sent, [&1u32.to_le_bytes()[..], &0i64.to_le_bytes(), &value("re: hi")].concat());
+    assert_eq!(sent, [&1u32.to_le_bytes()[..], &value("re: hi"), &0i64.to_le_bytes()].concat());
     hub.handle_end(id);
     run(&mut hub, id, b"");
     assert_eq!(hub.service().calls, ["hi", "client Closed"]);
@@ -181,6 +184,7 @@ fn a_link_that_is_refused_or_late_ends() {
     hub.handle_connected(id, NOW);
     hub.handle_timeout(LINK_TIMEOUT);
     assert_eq!(hub.service().calls, ["link Refused", "link Closed"]);
+    assert_eq!(hub.poll_event(), None, "a host that is down is no reason for a warning");
 }
 
 #[test]
@@ -192,6 +196,15 @@ fn the_service_closes_a_connection_after_its_messages_are_sent() {
     hub.service().actions.extend([ServiceAction::Send(peer, b"bye".into()), ServiceAction::Close(peer)]);
     assert_eq!(run(&mut hub, id, b""), value("bye"));
     assert_eq!(hub.service().calls, ["hi"]);
+}
+
+#[test]
+fn the_service_gets_no_message_of_a_connection_after_it_has_closed_it() {
+    let mut hub = hub();
+    let id = open_client(&mut hub);
+    let requests = [b"close", b"later"].map(|message| Request::Message { message: message[..].into() });
+    assert_eq!(run(&mut hub, id, &encoded(&requests)), value("re: close"));
+    assert_eq!(hub.service().calls, ["close"]);
 }
 
 #[test]
