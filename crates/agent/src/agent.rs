@@ -290,12 +290,9 @@ impl Agent {
             }
             self.supervisor.handle_event(Event::Signaled(Signal(signal)));
         }
-        if let Some(drain_signal) = &self.drain_signal
-            && drain(drain_signal) > 0
-            && let Some(handler) = self.handler()
-        {
+        if self.drain_signal.as_ref().is_some_and(|signal| drain(signal) > 0) {
             tracing::info!("received SIGUSR2: this node leaves the job at the next restart");
-            handler.report(Report::Drain);
+            self.joiner.drain();
         }
         if self.give_up_deadline.is_some_and(|at| at <= Instant::now()) {
             self.give_up_deadline = None;
@@ -350,21 +347,21 @@ impl Agent {
             }
             Message::Joined(Err(error)) => {
                 let error = self.error.insert(error);
-                if matches!(error, AgentError::Rendezvous(RendezvousError::Interrupted { .. })) {
-                    tracing::info!("left the rendezvous on a signal");
-                }
                 self.events.record_duration("RENDEZVOUS", self.join_start.elapsed());
-                let is_spare = matches!(
-                    error,
-                    AgentError::Rendezvous(
-                        RendezvousError::GracefulExit { .. }
-                            | RendezvousError::Native { fault: NativeFault::Drained, .. }
-                    )
-                ) || matches!(
-                    error,
-                    AgentError::Rendezvous(RendezvousError::Native { fault: NativeFault::Closed(closing), .. })
-                        if closing.has_finished
-                );
+                let is_spare = match error {
+                    AgentError::Rendezvous(RendezvousError::Interrupted { .. }) => {
+                        tracing::info!("left the rendezvous on a signal");
+                        false
+                    }
+                    AgentError::Rendezvous(RendezvousError::GracefulExit { .. }) => true,
+                    AgentError::Rendezvous(RendezvousError::Native {
+                        fault: NativeFault::Drained, ..
+                    }) => {
+                        tracing::info!("this node has left the job: {}", NativeFault::Drained);
+                        true
+                    }
+                    _ => false,
+                };
                 Event::JoinFailed { is_spare }
             }
             // The message belongs to an earlier start.
@@ -387,7 +384,9 @@ impl Agent {
                 Observation::StoreLost(error) => {
                     // A node that waits at the exit barrier learns from the barrier that the store was lost, unless the
                     // outage has lasted for `store_outage_timeout`.
-                    if !self.supervisor.is_running() && !matches!(error, RendezvousError::Outage { .. }) {
+                    let is_final =
+                        matches!(error, RendezvousError::Outage { .. } | RendezvousError::Native { .. });
+                    if !self.supervisor.is_running() && !is_final {
                         return;
                     }
                     self.error = Some(error.into());
@@ -462,7 +461,7 @@ impl Agent {
     fn announce(&mut self, worker: LocalRank, is_final: bool) {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
         if let (Some(handler), Some(failure), false) = (self.handler(), &failure, is_final) {
-            let exit = format!("exit code {}", failure.exit.as_python());
+            let exit = failure.exit.describe();
             handler.report(Report::WorkerFailed { local_rank: worker.0, exit });
         }
         if let (Some(round_watch), Some(failure)) = (&self.round_watch, failure) {
@@ -497,7 +496,8 @@ impl Agent {
     }
 
     fn publish_node_failed(&mut self) {
-        if let Some(formation) = &self.formation {
+        // A coordinator learns it when this node leaves.
+        if let Some(formation) = self.formation.as_ref().filter(|_| !self.has_coordinator()) {
             let round = formation.round.clone();
             self.calls.push(std::thread::spawn(move || crate::exit_barrier::fail(&round)));
         }
@@ -506,6 +506,13 @@ impl Agent {
     /// Leaves the round that the other nodes have left.
     fn leave(&mut self) {
         let (Some(handler), Some(formation)) = (self.handler().cloned(), &self.formation) else { return };
+        if self.has_coordinator() {
+            // The next round may start as soon as this node has left, so its command must have ended first.
+            return tracing::warn!(
+                "round {} has ended; this node stops its command and leaves (run it again to join the next round)",
+                formation.round.round
+            );
+        }
         tracing::warn!(
             "other nodes have left round {} and join the next one; this node stops its command and leaves (run it \
              again to join the next round)",
@@ -537,7 +544,8 @@ impl Agent {
     fn finish(&mut self) {
         let (Some(handler), Some(formation)) = (self.handler(), &self.formation) else { return };
         let (sender, start) = (self.sender.clone(), self.starts);
-        if formation.round.world_size == 1 {
+        // A coordinator must know that the job has finished, because a node may wait as a spare.
+        if formation.round.world_size == 1 && !self.has_coordinator() {
             return self.supervisor.handle_event(Event::Finished { all: true });
         }
         tracing::info!(

@@ -50,10 +50,6 @@ pub struct LaunchConfig {
     /// Whether all nodes have the same number of workers with one role, so that each node can compute the ranks itself
     /// (`TORCH_ELASTIC_WORKER_IDENTICAL`).
     pub identical_workers: bool,
-    /// The group rank that the node asks for (`--node-rank`). Only the native rendezvous uses it.
-    pub node_rank: Option<u32>,
-    /// The topology groups of the node, as names and values (`--topology`).
-    pub topology: Vec<(String, String)>,
     /// Variables that are added to the workers' environment, such as `OMP_NUM_THREADS`.
     pub extra_environment: Vec<(OsString, OsString)>,
 }
@@ -229,8 +225,6 @@ impl LaunchConfig {
             numa: None,
             virtual_local_rank: false,
             identical_workers: false,
-            node_rank: None,
-            topology: Vec::new(),
             extra_environment: Vec::new(),
         }
     }

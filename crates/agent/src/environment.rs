@@ -4,6 +4,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use rallypoint_rendezvous::NATIVE_BACKEND;
+
 use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::formation::Formation;
@@ -13,6 +15,10 @@ pub(crate) type Environment = Vec<(OsString, OsString)>;
 
 /// A function that returns a variable of the agent's own environment.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// The number of the round, for workers in a native rendezvous. A checkpoint writer can refuse to write if a later round
+/// has written already.
+const ROUND_VARIABLE: &str = "RALLYPOINT_ROUND";
 
 /// Returns the variables of one worker. The worker writes its failure to `error_file`, and its timers to the pipe
 /// `timer_file`.
@@ -46,6 +52,9 @@ pub(crate) fn environment(
         ("TORCHELASTIC_USE_AGENT_STORE", uses_agent_store),
     ];
     let mut environment = config.extra_environment.clone();
+    if config.rendezvous.backend == NATIVE_BACKEND {
+        environment.push((ROUND_VARIABLE.into(), round.round.to_string().into()));
+    }
     environment.extend(numbers.map(|(name, number)| (name.into(), number.to_string().into())));
     environment.extend(texts.map(|(name, text)| (name.into(), text.into())));
     let handling = agent_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING").unwrap_or_else(|| "1".into());
@@ -151,6 +160,16 @@ pub(crate) mod tests {
             ("WORLD_SIZE", "9"),
         ];
         assert_eq!(made, expected.map(|(name, value)| (name.into(), value.into())).into());
+    }
+
+    #[test]
+    fn workers_in_a_native_rendezvous_get_the_round_in_addition() {
+        let mut config = config(1);
+        let before = variables(&config, 0, &[]).unwrap();
+        config.rendezvous = RendezvousParameters::new(NATIVE_BACKEND, "localhost", "run", 1, 1).unwrap();
+        let mut made = variables(&config, 0, &[]).unwrap();
+        assert_eq!(made.remove("RALLYPOINT_ROUND").as_deref(), Some("0"));
+        assert_eq!(made, before);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
 /// The prefix of `argv[0]` of a process that becomes a worker in its own session. The agent's process id and the name
@@ -21,6 +22,13 @@ const WORKER_IN_SESSION_PREFIX: &str = "rallypoint-command:";
 
 /// The exit code of a process that could not execute the worker's program.
 pub(crate) const EXEC_FAILED_CODE: i32 = 127;
+/// The error of a process that did not execute the worker's program because the lease of its node was over.
+const LEASE_OVER: Errno = Errno::TIME;
+
+/// Returns whether a process did not execute the worker's program because the lease of its node was over.
+pub(crate) fn is_lease_over(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(LEASE_OVER)
+}
 
 /// Determines from `argv[0]` what this process was started for, and returns the command line that the user typed.
 ///
@@ -67,7 +75,7 @@ fn become_worker(agent: Pid, has_own_session: bool, program: &OsStr, args: &[OsS
         return io::Error::other("the agent has exited");
     }
     if crate::guard::has_passed(agent) {
-        return io::Error::other("the lease of this node is over");
+        return LEASE_OVER.into();
     }
     Command::new(program).args(args).exec()
 }
@@ -133,6 +141,15 @@ mod tests {
         let taken = errors.take(std::process::id()).unwrap();
         assert_eq!(taken.kind(), io::ErrorKind::NotFound);
         assert!(errors.take(std::process::id()).is_none());
+    }
+
+    #[test]
+    fn the_end_of_the_lease_is_told_apart_from_other_errors() {
+        let mut errors = ExecErrors::open().unwrap();
+        for (error, is_over) in [(LEASE_OVER.into(), true), (io::ErrorKind::NotFound.into(), false)] {
+            ExecErrors::report(&errors.name, &error).unwrap();
+            assert_eq!(is_lease_over(&errors.take(std::process::id()).unwrap()), is_over, "{error}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rallypoint_rendezvous::{
     AssignedRanks, DeadlineObserver, Departure, DynamicRendezvousHandler, KeyWait, Launch, NATIVE_BACKEND,
     NativeNode, NativeRendezvousHandler, NodeDesc, RendezvousError, RendezvousHandler, RendezvousInfo,
-    RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle, rendezvous_handler_registry,
+    Report, RoleInfo, StaticRendezvousHandler, assign_ranks, count_as_idle, rendezvous_handler_registry,
     report_ended, role_infos,
 };
 use rallypoint_store::Store;
@@ -29,11 +29,19 @@ pub(crate) struct Joiner {
     observer: Arc<dyn LaunchObserver>,
     handler: OnceLock<Arc<dyn RendezvousHandler>>,
     is_giving_up: AtomicBool,
+    /// Whether an operator has drained the node before it had a handler.
+    is_drained: AtomicBool,
 }
 
 impl Joiner {
     pub(crate) fn new(config: Arc<LaunchConfig>, observer: Arc<dyn LaunchObserver>) -> Joiner {
-        Joiner { config, observer, handler: OnceLock::new(), is_giving_up: AtomicBool::new(false) }
+        Joiner {
+            config,
+            observer,
+            handler: OnceLock::new(),
+            is_giving_up: AtomicBool::new(false),
+            is_drained: AtomicBool::new(false),
+        }
     }
 
     /// Returns the handler, if it has been created.
@@ -52,6 +60,20 @@ impl Joiner {
         handler.is_some()
     }
 
+    /// Reports that an operator drains the node, as soon as there is a handler.
+    pub(crate) fn drain(&self) {
+        self.is_drained.store(true, Ordering::SeqCst);
+        if let Some(handler) = self.handler.get() {
+            self.report_drain(&**handler);
+        }
+    }
+
+    fn report_drain(&self, handler: &dyn RendezvousHandler) {
+        if self.is_drained.swap(false, Ordering::SeqCst) {
+            handler.report(Report::Drain);
+        }
+    }
+
     /// Joins a round. `restarts` is the number of restarts that this node has counted.
     ///
     /// # Errors
@@ -66,6 +88,7 @@ impl Joiner {
                 self.handler.get_or_init(|| created)
             }
         };
+        self.report_drain(&**handler);
         let leave = || {
             if let Err(error) = handler.leave() {
                 tracing::warn!("could not leave the rendezvous: {error}");
@@ -118,10 +141,11 @@ impl Joiner {
             }
             NATIVE_BACKEND => {
                 let node = NativeNode {
-                    workers: self.config.nproc_per_node,
-                    command: describe_launch(&self.config).command,
-                    pin: self.config.node_rank,
-                    topology: self.config.topology.clone(),
+                    workers: Some(self.config.nproc_per_node),
+                    // The commands of nodes that run once may differ.
+                    command: (!self.config.runs_once).then(|| describe_launch(&self.config).command),
+                    // The node prints them.
+                    wants_participants: self.config.runs_once,
                 };
                 let fence = guard::FenceFile::create().unwrap_or_else(|error| {
                     tracing::warn!(
@@ -230,6 +254,7 @@ fn describe_launch(config: &LaunchConfig) -> Launch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicUsize;
 
     use rallypoint_rendezvous::{EndCause, Membership, Observer, RendezvousStoreInfo, Waiting};
@@ -238,10 +263,11 @@ mod tests {
     use super::*;
     use crate::environment::tests::config;
 
-    /// The handler of a node in a round. Its `leave` is recorded.
+    /// The handler of a node in a round. Its `leave` and its reports are recorded.
     #[derive(Default)]
     struct Handler {
         has_left: AtomicBool,
+        reports: Mutex<Vec<Report>>,
     }
 
     impl RendezvousHandler for Handler {
@@ -268,6 +294,10 @@ mod tests {
         fn leave(&self) -> rallypoint_rendezvous::Result<()> {
             self.has_left.store(true, Ordering::SeqCst);
             Ok(())
+        }
+
+        fn report(&self, report: Report) {
+            self.reports.lock().unwrap().push(report);
         }
     }
 
@@ -362,5 +392,18 @@ mod tests {
         let result = joiner.join(0);
         assert!(matches!(result, Err(AgentError::Rendezvous(RendezvousError::Interrupted { .. }))));
         assert!(handler.has_left.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_drain_is_reported_once_even_if_it_comes_before_the_handler() {
+        let joiner = Joiner::new(Arc::new(config(1)), Arc::new(Silent));
+        joiner.drain();
+        let handler = Arc::new(Handler::default());
+        joiner.handler.get_or_init(|| handler.clone());
+        joiner.give_up();
+        joiner.join(0).unwrap_err();
+        assert_eq!(*handler.reports.lock().unwrap(), [Report::Drain]);
+        joiner.drain();
+        assert_eq!(handler.reports.lock().unwrap().len(), 2);
     }
 }

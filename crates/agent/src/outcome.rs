@@ -21,6 +21,8 @@ pub struct Outcome {
     pub first_failure: Option<Failure>,
     /// The nodes that may have ended the job, if it failed on another node and no node reported a failure.
     pub suspects: Vec<String>,
+    /// Which node closed the job, when and why, if a coordinator has told it.
+    pub closing: Option<String>,
     /// The exit code or signal of the last worker that exited.
     pub last_exit: Option<Exit>,
     /// The number of restarts after a failure.
@@ -46,6 +48,7 @@ impl Outcome {
             failures: Vec::new(),
             first_failure: None,
             suspects: Vec::new(),
+            closing: None,
             last_exit: None,
             restarts: 0,
             starts: 0,

@@ -40,6 +40,14 @@ impl Exit {
         }
     }
 
+    /// Describes the exit as a clause that follows the name of a worker: `exited with code 1`.
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Exit::Code(code) => format!("exited with code {code}"),
+            Exit::Signal(signal) => format!("was killed by {}", signal_name(signal).unwrap_or("a signal")),
+        }
+    }
+
     /// Returns torch's message for a worker that recorded no error.
     pub fn message(self, pid: u32) -> String {
         match self {
@@ -220,7 +228,7 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
         Verdict::Succeeded => ("succeeded", "all workers of this node exited with code 0".to_owned()),
         Verdict::Failed => ("failed", first_cause(outcome)),
         Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
-            ("failed_elsewhere", ended_elsewhere(&outcome.suspects))
+            ("failed_elsewhere", ended_elsewhere(outcome))
         }
         Verdict::FailedElsewhere => ("failed_elsewhere", first_cause(outcome)),
         Verdict::Unhealthy => ("unhealthy", unhealthy_cause(config)),
@@ -267,9 +275,13 @@ pub fn end_report(config: &LaunchConfig, outcome: &Outcome) -> Value {
     })
 }
 
-/// Returns a message that names the nodes that may have ended the job, for a job that ended without a reported failure.
-pub fn ended_elsewhere(suspects: &[String]) -> String {
-    let named = match suspects {
+/// Returns a message that names the node that has ended the job, or the nodes that may have, for a job that ended without
+/// a reported failure.
+pub fn ended_elsewhere(outcome: &Outcome) -> String {
+    if let Some(closing) = &outcome.closing {
+        return format!("the job has ended: {closing}");
+    }
+    let named = match &outcome.suspects[..] {
         [] => String::new(),
         [node] => format!(", {node},"),
         nodes => format!(", one of {},", nodes.join(", ")),
@@ -280,15 +292,7 @@ pub fn ended_elsewhere(suspects: &[String]) -> String {
 fn first_cause(outcome: &Outcome) -> String {
     match outcome.first_failure.as_ref().or(outcome.failures.first()) {
         None => "a worker failed".into(),
-        Some(failure) => {
-            let how = match failure.exit {
-                Exit::Code(code) => format!("exited with code {code}"),
-                Exit::Signal(signal) => {
-                    format!("was killed by {}", signal_name(signal).unwrap_or("a signal"))
-                }
-            };
-            format!("rank {} on {} {how}", failure.rank, failure.host)
-        }
+        Some(failure) => format!("rank {} on {} {}", failure.rank, failure.host, failure.exit.describe()),
     }
 }
 

@@ -83,6 +83,9 @@ pub enum Event {
     Drained,
     /// The node has left the job.
     Left,
+    /// No node is connected to the coordinator on this process. See
+    /// [`Service::report_idle`](crate::service::Service::report_idle).
+    Idle,
     /// The job is closed.
     Closed(Closing),
     /// The node can't be in the job.
@@ -385,7 +388,7 @@ impl Client {
             Reply::Closed(closing) => self.end(Event::Closed(closing)),
             Reply::Refused(refusal) => self.end(Event::Refused(refusal)),
             Reply::Warning(text) => self.event(Event::Warning(text)),
-            Reply::Identity(_) | Reply::Done(_) | Reply::Roster(_) => {}
+            Reply::Identity(_) | Reply::Done(_) | Reply::Failed(_) | Reply::Roster(_) => {}
         }
     }
 

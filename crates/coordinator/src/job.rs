@@ -74,13 +74,13 @@ pub enum Decision {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Cause {
     /// A worker failed.
-    #[error("worker {local_rank} of {node} failed ({exit})")]
+    #[error("worker {local_rank} of {node} {exit}")]
     WorkerFailed {
         /// The node of the worker.
         node: Node,
         /// The local rank of the worker.
         local_rank: u32,
-        /// How the worker exited.
+        /// How the worker exited, as a clause: `exited with code 1`.
         exit: String,
     },
     /// A member joined again without saying why. Torch's launcher does that after a worker has failed.

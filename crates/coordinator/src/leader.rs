@@ -261,12 +261,11 @@ impl Leader {
     /// Returns a warning if the node runs something else than another node.
     fn difference(&self, node: &Node) -> Option<String> {
         let other = &self.peers.values().find(|peer| peer.node.id != node.id)?.node;
-        if other.command != node.command {
+        if other.command.zip(node.command).is_some_and(|(theirs, own)| theirs != own) {
             Some(format!("{other} runs another command than this node"))
-        } else if other.workers != node.workers {
-            Some(format!("{other} has {} workers, this node has {}", other.workers, node.workers))
         } else {
-            None
+            let counts = other.workers.zip(node.workers).filter(|(theirs, own)| theirs != own);
+            counts.map(|(theirs, own)| format!("{other} has {theirs} workers, this node has {own}"))
         }
     }
 

@@ -221,6 +221,8 @@ pub enum Reply {
     Identity(Option<NodeId>),
     /// The result of a command.
     Done(String),
+    /// Why a command was not carried out.
+    Failed(String),
     /// The roster.
     Roster(Box<Roster>),
     /// A warning for the log of the node.
@@ -292,6 +294,17 @@ pub enum Refusal {
         node: String,
         /// The node that set the settings of the job.
         other: String,
+    },
+    /// The process serves another job.
+    #[error(
+        "another job runs there: its run id is {job:?}, and the one of this node is {node:?}\nhint: use the same --rdzv-id on \
+         all nodes of a job, and another port for another job"
+    )]
+    OtherJob {
+        /// The run id of the job.
+        job: String,
+        /// The run id of the node.
+        node: String,
     },
     /// Another node has pinned the same rank.
     #[error("{node} and {other} both pin rank {rank}\nhint: give each node a different --node-rank")]

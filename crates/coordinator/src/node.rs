@@ -20,12 +20,14 @@ pub struct Node {
     pub pid: i64,
     /// The address of the agent's own server, as `HOST:PORT`.
     pub address: String,
-    /// The number of workers.
-    pub workers: u32,
-    /// A hash of the command that the workers run.
-    pub command: u64,
+    /// The number of workers. `None` if the launcher has not said it.
+    pub workers: Option<u32>,
+    /// A hash of the command that the workers run. `None` if the launcher has not said it.
+    pub command: Option<u64>,
     /// The group rank that the node asks for.
     pub pin: Option<u32>,
+    /// The group rank that the node takes if no other node has it, such as its rank in Slurm.
+    pub preferred_rank: Option<u32>,
     /// The topology group of the node: one value for each key of
     /// [`JobSettings::topology`](crate::JobSettings::topology).
     pub topology: Vec<String>,

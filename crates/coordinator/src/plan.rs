@@ -11,6 +11,8 @@ pub struct Candidate<'a> {
     pub previous_rank: Option<u32>,
     /// The group rank that the node asks for.
     pub pin: Option<u32>,
+    /// The group rank that the node takes if no other node has it.
+    pub preferred_rank: Option<u32>,
     /// The topology group of the node.
     pub topology: &'a [String],
 }
@@ -64,7 +66,8 @@ fn select(candidates: &[Candidate<'_>], settings: &JobSettings) -> Vec<usize> {
 /// Assigns ranks to the selected candidates, and returns them ordered by rank.
 ///
 /// Pinned ranks come first. The ranks of each topology group are contiguous among the others, and within the ranks of
-/// its group, a candidate keeps the rank of the round before. Without a topology, all candidates are one group.
+/// its group, a candidate keeps the rank of the round before, or gets the rank that it prefers. Without a topology, all
+/// candidates are one group.
 fn assign(candidates: &[Candidate<'_>], mut selected: Vec<usize>) -> Vec<usize> {
     let mut free: BTreeSet<u32> = (0..selected.len() as u32).collect();
     let mut ranks: BTreeMap<u32, usize> = BTreeMap::new();
@@ -83,6 +86,10 @@ fn assign(candidates: &[Candidate<'_>], mut selected: Vec<usize>) -> Vec<usize> 
                 None => moved.push(*index),
             }
         }
+        moved.retain(|index| match candidates[*index].preferred_rank.filter(|rank| block.remove(rank)) {
+            Some(rank) => ranks.insert(rank, *index).is_some(),
+            None => true,
+        });
         ranks.extend(block.into_iter().zip(moved));
     }
     ranks.into_values().collect()

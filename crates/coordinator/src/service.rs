@@ -41,6 +41,8 @@ pub struct Service {
     /// The run ids by the number of their first link.
     links: BTreeMap<Link, String>,
     next_first_link: Link,
+    /// Whether [`Event::Idle`] is wanted.
+    reports_idle: bool,
     actions: VecDeque<Action>,
 }
 
@@ -66,6 +68,7 @@ impl Service {
             jobs: BTreeMap::new(),
             accepted: BTreeMap::new(),
             links: BTreeMap::new(),
+            reports_idle: false,
             actions: VecDeque::new(),
         }
     }
@@ -120,9 +123,19 @@ impl Service {
         self.jobs.get(run_id)?.coordinator.as_ref()
     }
 
-    /// Returns the number of connections of nodes, including the node of this process, to coordinators on this process.
-    pub fn node_connections(&self) -> usize {
-        self.accepted.values().filter(|(_, accepted)| *accepted == Accepted::Node).count()
+    /// Emits [`Event::Idle`] as soon as no node, not even the node of this process, is connected to a coordinator on
+    /// this process.
+    pub fn report_idle(&mut self) {
+        self.reports_idle = true;
+        self.check_idle();
+    }
+
+    fn check_idle(&mut self) {
+        let is_idle = || self.accepted.values().all(|(_, accepted)| *accepted != Accepted::Node);
+        if self.reports_idle && is_idle() {
+            self.reports_idle = false;
+            self.actions.push_back(Action::Event(Event::Idle));
+        }
     }
 
     /// Returns the client of the node of this process.
@@ -152,6 +165,12 @@ impl Service {
         }
         if !self.jobs.contains_key(&run_id) {
             self.forget_jobs(now);
+            let is_command = matches!(purpose, Purpose::Node(_) | Purpose::Operator(_));
+            if let Some(job) = self.only_job().filter(|_| is_command) {
+                let refusal = Refusal::OtherJob { job: job.clone(), node: run_id };
+                self.send(peer, &Reply::Refused(refusal));
+                return Ok(());
+            }
             let is_useful = matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_));
             if !self.options.is_server || !is_useful || self.jobs.len() >= MAX_JOBS {
                 self.send(peer, &Reply::Redirect { addresses: Vec::new(), why: NotServed::Unknown });
@@ -175,6 +194,15 @@ impl Service {
         Ok(())
     }
 
+    /// Returns the run id of the job of this process, unless the process serves any job or its job is closed.
+    fn only_job(&self) -> Option<&String> {
+        let is_closed = |job: &Process| {
+            job.coordinator.as_ref().is_some_and(|coordinator| coordinator.job().closed.is_some())
+        };
+        let open = self.jobs.iter().find(|(_, job)| !is_closed(job)).map(|(run_id, _)| run_id);
+        open.filter(|_| !self.options.is_server)
+    }
+
     fn run_id_of(&self, link: Link) -> Option<String> {
         self.links.get(&(link - link % LINKS_PER_PROCESS)).cloned()
     }
@@ -193,6 +221,7 @@ impl Service {
                 Output::Reply(connection, reply) => self.send(Peer::Client(connection), &reply),
                 Output::Close(connection) => {
                     self.accepted.remove(&connection);
+                    self.check_idle();
                     self.actions.push_back(Action::Close(Peer::Client(connection)));
                 }
                 Output::Event(event) => self.actions.push_back(Action::Event(event)),
@@ -250,6 +279,7 @@ impl hub::Service for Service {
         let run_id = match peer {
             Peer::Client(connection) => {
                 let Some((run_id, _)) = self.accepted.remove(&connection) else { return };
+                self.check_idle();
                 if let Some(job) = self.jobs.get_mut(&run_id) {
                     job.handle_close(connection, now);
                 }

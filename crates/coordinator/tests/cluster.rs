@@ -181,9 +181,10 @@ impl World {
             host: format!("h{host}"),
             pid: 1,
             address: address(host),
-            workers: 1,
-            command: 0,
+            workers: Some(1),
+            command: Some(0),
             pin: None,
+            preferred_rank: None,
             topology: Vec::new(),
         };
         let client = Client::new(node, self.settings.clone(), endpoints.clone());
@@ -259,6 +260,7 @@ impl World {
             Event::Refused(refusal) => self.hosts[host].done = Some(refusal.to_string()),
             Event::NotServed { .. }
             | Event::Served { .. }
+            | Event::Idle
             | Event::Waiting(_)
             | Event::Warning(_)
             | Event::Drained

@@ -71,8 +71,13 @@ pub(crate) const TABLE: &[Row] = &[
     row(FAILURE, &["serve"], "the server could not listen, or stopped by itself"),
     row(
         FAILURE,
-        &["store", "join", "exclude", "drain", "force-quorum", "bench", "completions"],
+        &["store", "join", "bench", "completions"],
         "another failure; standard error has the reason",
+    ),
+    row(
+        FAILURE,
+        &["exclude", "drain", "force-quorum"],
+        "the coordinator refused the command; standard error has the reason",
     ),
     row(USAGE, &["run"], "wrong usage, except for errors for which torchrun exits with 1"),
     row(
@@ -137,7 +142,8 @@ mod tests {
     use super::*;
     use crate::HELP_WIDTH;
 
-    const ALL: &[&str] = &["run", "serve", "store", "join", "bench", "completions"];
+    const ALL: &[&str] =
+        &["run", "serve", "store", "join", "exclude", "drain", "force-quorum", "bench", "completions"];
 
     #[test]
     fn no_row_of_the_help_wraps() {

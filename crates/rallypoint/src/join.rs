@@ -13,7 +13,7 @@ use rallypoint_agent::{
     AgentError, CommandMode, Exit, LaunchConfig, LaunchObserver, LogDir, LogsConfig, Outcome, Verdict,
     WorkerCommand,
 };
-use rallypoint_rendezvous::{Observer, RendezvousError, RendezvousInfo, RendezvousParameters};
+use rallypoint_rendezvous::{NativeFault, Observer, RendezvousError, RendezvousInfo, RendezvousParameters};
 use rallypoint_store::StoreError;
 use serde_json::json;
 
@@ -141,10 +141,14 @@ fn report_error(error: &AgentError) -> u8 {
             output::write_stderr("hint: `rallypoint join --help` shows the options with examples");
             return exit_code::USAGE;
         }
-        AgentError::Rendezvous(RendezvousError::Closed { .. }) => return exit_code::CLOSED,
-        AgentError::Rendezvous(RendezvousError::Timeout { .. } | RendezvousError::StaticTimeout { .. }) => {
-            return exit_code::TIMEOUT;
-        }
+        AgentError::Rendezvous(
+            RendezvousError::Closed { .. } | RendezvousError::Native { fault: NativeFault::Closed(_), .. },
+        ) => return exit_code::CLOSED,
+        AgentError::Rendezvous(
+            RendezvousError::Timeout { .. }
+            | RendezvousError::StaticTimeout { .. }
+            | RendezvousError::Native { fault: NativeFault::Timeout { .. }, .. },
+        ) => return exit_code::TIMEOUT,
         AgentError::NoRanks { .. } => return exit_code::UNREACHABLE,
         AgentError::Rendezvous(error) => error.store_error(),
         AgentError::Store { source, .. } => Some(source),

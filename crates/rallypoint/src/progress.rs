@@ -87,9 +87,11 @@ impl Observer for Progress {
     }
 
     fn native_waiting(&self, waiting: &NativeWaiting<'_>) {
-        let wait_end = match waiting.ends_in {
-            Some(left) => format!("; for {} s", left.as_secs_f64().ceil()),
-            None => format!("; gives up in {} s (join_timeout)", waiting.left.as_secs_f64().ceil()),
+        let seconds = |time: Duration| time.as_secs_f64().ceil();
+        let wait_end = match (waiting.ends_in, waiting.left) {
+            (Some(left), _) => format!("; continues in {} s", seconds(left)),
+            (None, Some(left)) => format!("; gives up in {} s (join_timeout)", seconds(left)),
+            (None, None) => String::new(),
         };
         self.report("rendezvous", waiting.state.into(), format!("{}{wait_end}", waiting.state), &wait_end);
     }

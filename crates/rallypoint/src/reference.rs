@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use rallypoint_core::Limits;
-use rallypoint_rendezvous::{C10D_OPTIONS, RendezvousOption, STATIC_OPTIONS};
+use rallypoint_rendezvous::{C10D_OPTIONS, NATIVE_OPTIONS, RendezvousOption, STATIC_OPTIONS};
 
 use crate::{exit_code, output};
 
@@ -60,7 +60,8 @@ fn rendezvous_options() -> String {
         table(["option", "default", "meaning"], rows)
     };
     format!(
-        "Options of `--rdzv-conf NAME=VALUE,…`. Times are in seconds.\n\n## `c10d`\n\n{}\n## `static`\n\n{}",
+        "Options of `--rdzv-conf NAME=VALUE,…`. Times are in seconds.\n\n## `rallypoint`\n\n{}\n## `c10d`\n\n{}\n## `static`\n\n{}",
+        options(&NATIVE_OPTIONS),
         options(&C10D_OPTIONS),
         options(&STATIC_OPTIONS)
     )

@@ -170,7 +170,7 @@ fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter)
             errors.error(&format!("{}; the agent gave up", unhealthy_cause(config)));
         }
         Verdict::FailedElsewhere if outcome.first_failure.is_none() => {
-            errors.error(&ended_elsewhere(&outcome.suspects));
+            errors.error(&ended_elsewhere(outcome));
             errors.write("hint: check the output of that node");
         }
         Verdict::Failed | Verdict::FailedElsewhere | Verdict::Unhealthy => {
@@ -178,6 +178,9 @@ fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter)
             let first = outcome.first_failure.as_ref();
             let report = failure_report(&title, &outcome.failures, first, config.max_restarts);
             errors.write(&report);
+            if let Some(closing) = &outcome.closing {
+                errors.error(&format!("the job has ended: {closing}"));
+            }
         }
         _ => {}
     }
@@ -186,7 +189,7 @@ fn report_outcome(config: &LaunchConfig, outcome: &Outcome, errors: ErrorWriter)
         match (outcome.verdict, &outcome.error, failure) {
             (_, Some(error), _) => write_error_file(&error.to_string(), path),
             (Verdict::FailedElsewhere, ..) if outcome.first_failure.is_none() => {
-                write_error_file(&ended_elsewhere(&outcome.suspects), path);
+                write_error_file(&ended_elsewhere(outcome), path);
             }
             (Verdict::Succeeded | Verdict::Spare, ..) | (.., None) => {}
             (.., Some(failure)) => write_failure_file(failure, path),

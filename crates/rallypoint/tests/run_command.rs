@@ -371,7 +371,11 @@ fn invalid_command_lines_are_refused_and_leave_no_temporary_files() {
         (&["absent.py"], 1, "there is no script \"absent.py\""),
         (&["--log-dir", "file", "--no-python", "true"], 1, "is a file"),
         (&["--log-dir", "/proc/nothing", "--no-python", "true"], 1, "cannot create \"/proc/nothing"),
-        (&["--rdzv-backend", "etcd", "--no-python", "true"], 1, "the backends are c10d and static"),
+        (
+            &["--rdzv-backend", "etcd", "--no-python", "true"],
+            1,
+            "the backends are c10d, rallypoint and static",
+        ),
         (&["--local-addr", "192.0.2.1", "--no-python", "true"], 1, "does not have that address"),
         (&["--end-report", "no/where", "--no-python", "true"], 1, "--end-report"),
         (&["--event-log", "no/where", "--no-python", "true"], 1, "--event-log"),

@@ -50,6 +50,17 @@ pub trait RendezvousHandler: Send + Sync {
     /// Fails if the store can't be used, or if closing takes longer than `close_timeout`.
     fn set_closed(&self) -> Result<()>;
 
+    /// Closes the rendezvous like [`set_closed`](RendezvousHandler::set_closed). A backend with a coordinator tells
+    /// `reason` to the other nodes.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`set_closed`](RendezvousHandler::set_closed).
+    fn close(&self, reason: &str) -> Result<()> {
+        let _ = reason;
+        self.set_closed()
+    }
+
     /// Removes this node from the rendezvous. The other nodes stay in it.
     ///
     /// # Errors
@@ -108,8 +119,9 @@ pub struct RendezvousInfo {
     pub round: u64,
     /// The number of nodes of the previous round that were lost, if a coordinator has counted them.
     pub lost: u64,
-    /// The nodes of the round in the order of their group ranks. Empty in a native rendezvous. Empty in a static rendezvous with nodes of torch's
-    /// launcher, which do not publish their addresses.
+    /// The nodes of the round in the order of their group ranks. Empty in a static rendezvous with nodes of torch's
+    /// launcher, which do not publish their addresses, and in a native rendezvous unless
+    /// [`NativeNode::wants_participants`](crate::NativeNode::wants_participants) is set.
     pub participants: Vec<NodeDesc>,
 }
 

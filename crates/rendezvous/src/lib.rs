@@ -18,11 +18,12 @@
 //! # Handlers
 //!
 //! A [`RendezvousHandler`] represents one node. [`RendezvousHandlerRegistry::create_handler`] creates it from
-//! [`RendezvousParameters`]. There are two backends:
+//! [`RendezvousParameters`]. There are three backends:
 //!
 //! | backend | nodes | ranks |
 //! |---|---|---|
 //! | `c10d` ([`DynamicRendezvousHandler`]) | between a minimum and a maximum; nodes join and leave | assigned in each round |
+//! | `rallypoint` ([`NativeRendezvousHandler`]) | between a minimum and a maximum; nodes join and leave | stable, or chosen by the user |
 //! | `static` ([`StaticRendezvousHandler`]) | a fixed number | chosen by the user |
 //!
 //! Errors ([`RendezvousError`]) have torch's kinds and add details: which nodes joined, how many are required, which

@@ -3,29 +3,30 @@
 //! Each agent runs a store server. The coordinator is a service of these servers, so it has the same port. This module
 //! is the agent's side: it asks to join, waits for what the coordinator pushes, and opens the store of the round.
 
+mod join;
 mod node_state;
 mod operator;
+mod pre_join_check;
 mod round;
 mod settings;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rallypoint_coordinator::client::{Client, Event};
-use rallypoint_coordinator::message::Assignment;
+use rallypoint_coordinator::client::Client;
 use rallypoint_coordinator::node::{Node, NodeId};
 use rallypoint_coordinator::service::{Service, ServiceOptions};
 use rallypoint_core::rendezvous::{Membership, NodeDesc};
 use rallypoint_store::{
-    Endpoint, Listen, ServerOptions, ServiceHandle, StoreError, TcpStoreServer, boot_time,
+    Cancellation, Endpoint, Listen, ServerOptions, ServiceHandle, StoreError, TcpStoreServer, boot_time,
 };
 
 pub use node_state::NativeFault;
 pub use operator::{OperatorCommand, OperatorError, OperatorReply, Roster, send_command};
 pub use settings::NATIVE_OPTIONS;
+pub(crate) use settings::NativeSettings;
 
 use crate::dynamic::system_clock;
 use crate::error::{RendezvousError, Result};
@@ -33,37 +34,31 @@ use crate::handler::{RendezvousHandler, RendezvousInfo, Report};
 use crate::machine::{
     advertised_host, host_name, is_loopback, is_this_machine, listen_host, outbound_address,
 };
-use crate::observer::{NativeWaiting, Observer};
+use crate::observer::Observer;
 use crate::parameters::RendezvousParameters;
-use node_state::{Shared, Step};
-use settings::NativeSettings;
+use node_state::{NodeState, Shared};
 
 /// The name of the backend.
 pub const NATIVE_BACKEND: &str = "rallypoint";
-/// Interval at which a waiting node notifies its observer.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a process whose job is closed keeps running until the other nodes have read that from its coordinator.
-const LINGER_GRACE: Duration = Duration::from_millis(1500);
-/// Interval for checking whether they have.
-const LINGER_INTERVAL: Duration = Duration::from_millis(10);
+const LINGER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long leaving may take.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a launcher tells the coordinator about its node.
 #[derive(Debug, Clone, Default)]
 pub struct NativeNode {
-    /// The number of workers.
-    pub workers: u32,
+    /// The number of workers, if the launcher knows it.
+    pub workers: Option<u32>,
     /// A hash of the command that the workers run, for other nodes to compare with theirs.
-    pub command: u64,
-    /// The group rank that the node asks for.
-    pub pin: Option<u32>,
-    /// The topology groups of the node, as names and values.
-    pub topology: Vec<(String, String)>,
+    pub command: Option<u64>,
+    /// Whether [`RendezvousInfo::participants`] lists the nodes of each round. The node asks the coordinator for them,
+    /// so a large job should not do that on every node.
+    pub wants_participants: bool,
 }
 
-/// Gets the time, since the machine was started, at which the workers of a node must be dead. [`boot_time`](rallypoint_store::boot_time) returns the
-/// current time.
+/// Gets the time, since the machine was started, at which the workers of a node must be dead.
+/// [`boot_time`](rallypoint_store::boot_time) returns the current time.
 pub type DeadlineObserver = Box<dyn Fn(Duration) + Send + Sync>;
 
 /// The handler of one node in a native rendezvous.
@@ -71,11 +66,13 @@ pub struct NativeRendezvousHandler {
     run_id: String,
     node: Node,
     settings: NativeSettings,
+    wants_participants: bool,
     /// The server with the coordinator and with the stores of rounds in which this node has group rank 0.
     _server: TcpStoreServer,
     service: ServiceHandle<Service>,
     shared: Arc<Shared>,
     observer: Option<Arc<dyn Observer>>,
+    cancellation: Option<Arc<dyn Cancellation>>,
     /// The server of the workers' store, if this node has group rank 0.
     workers_server: Mutex<Option<TcpStoreServer>>,
 }
@@ -108,74 +105,87 @@ impl NativeRendezvousHandler {
         observer: Option<Arc<dyn Observer>>,
         on_deadline: Option<DeadlineObserver>,
     ) -> Result<NativeRendezvousHandler> {
-        let settings = NativeSettings::parse(parameters, &node)?;
+        let settings = NativeSettings::parse(parameters)?;
         let run_id = parameters.run_id.clone();
         let shared = Arc::new(Shared::new(&run_id, settings.fence, on_deadline));
         let seed = RandomState::new().build_hasher().finish();
-        let on_event = {
-            let shared = Arc::clone(&shared);
-            move |event| shared.handle_event(event)
-        };
+        let local_addr = parameters.local_addr.as_deref();
         let mut started = None;
         for (index, endpoint) in settings.endpoints.iter().enumerate() {
             if !is_this_machine(&endpoint.host) {
                 continue;
             }
-            let address = advertised_host(endpoint);
-            match start(&address, endpoint.port, index == 0, seed, on_event.clone()) {
+            let host = advertised_host(endpoint);
+            match start(&host, local_addr, endpoint.port, index == 0, seed, &shared) {
                 Ok(server) => {
-                    started = Some((server, address));
+                    started = Some((server, host));
                     break;
                 }
                 // Another node on this machine, or a separate server, listens there.
                 Err(error) => tracing::debug!("this node does not listen at {endpoint}: {error}"),
             }
         }
-        let (server, service, address) = match started {
-            Some(((server, service), address)) => (server, service, address),
+        let ((server, service), host) = match started {
+            Some(started) => started,
             None => {
-                let address =
-                    parameters.local_addr.clone().unwrap_or_else(|| own_address(&settings.endpoints));
+                let host = local_addr.map_or_else(|| own_address(&settings.endpoints), String::from);
                 let failed = |source| RendezvousError::Connection { run_id: run_id.clone(), source };
-                let (server, service) = start(&address, 0, false, seed, on_event).map_err(failed)?;
-                (server, service, address)
+                (start(&host, local_addr, 0, false, seed, &shared).map_err(failed)?, host)
             }
         };
-        let address = parameters.local_addr.clone().unwrap_or(address);
-        let topology = node.topology.into_iter().map(|(_, value)| value).collect();
-        let node = Node {
+        let node_info = Node {
             id: NodeId(seed.max(1)),
             host: host_name(),
             pid: i64::from(std::process::id()),
-            address: Endpoint::new(&address, server.port()).to_string(),
+            address: Endpoint::new(local_addr.unwrap_or(&host), server.port()).to_string(),
             workers: node.workers,
             command: node.command,
-            pin: node.pin,
-            topology,
+            pin: settings.pin,
+            preferred_rank: settings.preferred_rank,
+            topology: settings.topology.clone(),
         };
         let endpoints: Vec<String> = settings.endpoints.iter().map(Endpoint::to_string).collect();
-        let client = Client::new(node.clone(), settings.job.clone(), endpoints.clone());
-        let (job, own_address) = (run_id.clone(), node.address.clone());
+        let client = Client::new(node_info.clone(), settings.job.clone(), endpoints.clone());
+        let (job, own_address) = (run_id.clone(), node_info.address.clone());
         service.call(move |service, now| {
             service.set_address(&own_address);
             service.add_node(&job, client, endpoints, now);
         });
-        let workers_server = Mutex::new(None);
         Ok(NativeRendezvousHandler {
             run_id,
-            node,
+            node: node_info,
             settings,
+            wants_participants: node.wants_participants,
             _server: server,
             service,
             shared,
             observer,
-            workers_server,
+            cancellation: None,
+            workers_server: Mutex::new(None),
         })
+    }
+
+    /// Sets a cancellation that ends calls early.
+    pub fn with_cancellation(
+        mut self,
+        cancellation: Option<Arc<dyn Cancellation>>,
+    ) -> NativeRendezvousHandler {
+        self.cancellation = cancellation;
+        self
     }
 
     /// Returns this node, as other nodes know it.
     pub fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// If the job is closed, waits up to 1.5 s until the other nodes have read that from the coordinator of this node.
+    pub fn linger(&self) {
+        if self.shared.lock().closed.is_some() {
+            // A node that has read that the job is closed closes its connection.
+            self.service.call(|service, _| service.report_idle());
+            self.shared.wait_until(LINGER_TIMEOUT, |state| state.is_idle || !state.is_server_running);
+        }
     }
 
     fn with_client(&self, call: impl FnOnce(&mut Client, Duration) + Send + 'static) {
@@ -185,44 +195,19 @@ impl NativeRendezvousHandler {
         });
     }
 
-    /// Asks to join, and waits until a round starts.
-    fn join(&self, start: Instant) -> Result<Assignment> {
-        self.shared.start_joining();
-        self.with_client(|client, now| client.join(now));
-        let timeout = self.settings.join_timeout;
-        loop {
-            let left = timeout.saturating_sub(start.elapsed());
-            let fault = match self.shared.wait_for_step(left.min(REPORT_INTERVAL)) {
-                Step::Started(assignment) => return Ok(assignment),
-                Step::Failed(NativeFault::Interrupted) => {
-                    self.withdraw();
-                    return Err(RendezvousError::Interrupted { run_id: self.run_id.clone() });
-                }
-                Step::Failed(fault) => fault,
-                Step::Waiting if left.is_zero() => {
-                    self.withdraw();
-                    let waits_for = self.shared.lock().describe_wait();
-                    NativeFault::Timeout { waits_for, timeout }
-                }
-                Step::Waiting => {
-                    if let Some(observer) = &self.observer {
-                        let (state, ends_in) = {
-                            let state = self.shared.lock();
-                            (state.describe_wait(), state.wait_left())
-                        };
-                        let waited = start.elapsed();
-                        observer.native_waiting(&NativeWaiting { state: &state, ends_in, waited, left });
-                    }
-                    continue;
-                }
-            };
-            return Err(RendezvousError::Native { run_id: self.run_id.clone(), fault });
+    /// Waits for the effect of a request. Fails if there is none within `limit`, or if the server has ended.
+    fn await_effect(
+        &self,
+        operation: &'static str,
+        (limit, setting): (Duration, &'static str),
+        condition: impl Fn(&NodeState) -> bool,
+    ) -> Result<()> {
+        let run_id = self.run_id.clone();
+        match self.shared.wait_until(limit, |state| condition(state) || !state.is_server_running) {
+            true if condition(&self.shared.lock()) => Ok(()),
+            true => Err(RendezvousError::Native { run_id, fault: NativeFault::ServerEnded }),
+            false => Err(RendezvousError::OperationTimeout { run_id, operation, limit, setting }),
         }
-    }
-
-    /// Tells the coordinator that this node does not want to join now.
-    fn withdraw(&self) {
-        self.with_client(|client, now| client.stay_outside("the node has stopped waiting", now));
     }
 }
 
@@ -249,23 +234,40 @@ pub fn start_coordinator_server(
     Ok(TcpStoreServer::start_with(options, service, |_| ())?.0)
 }
 
-/// Starts a server with a coordinator that other nodes reach at `host`.
+/// Tells the threads of the agent when the server has ended, even if its thread has panicked. The server owns this value.
+struct ServerGuard(Arc<Shared>);
+
+impl Drop for ServerGuard {
+    fn drop(&mut self) {
+        self.0.set_server_running(false);
+    }
+}
+
+/// Starts a server with a coordinator at this host and port. If other nodes reach this machine at another address, the
+/// server listens on all addresses: a closed port at that address would mean that this process has ended.
 fn start(
     host: &str,
+    local_addr: Option<&str>,
     port: u16,
     is_founder: bool,
     seed: u64,
-    on_event: impl FnMut(Event) + Send + 'static,
+    shared: &Arc<Shared>,
 ) -> Result<(TcpStoreServer, ServiceHandle<Service>), StoreError> {
-    let listen = if is_this_machine(host) { listen_host(host) } else { String::new() };
+    let is_reached_elsewhere = local_addr.is_some_and(|address| address != host);
+    let listen = match !is_reached_elsewhere && is_this_machine(host) {
+        true => listen_host(host),
+        false => String::new(),
+    };
     let options = ServerOptions::new(vec![Listen::at(&listen, port)]);
+    let guard = ServerGuard(Arc::clone(shared));
     let service = |addresses: &[SocketAddr]| {
+        shared.set_server_running(true);
         let port = addresses.first().map_or(port, SocketAddr::port);
-        let address = Endpoint::new(host, port).to_string();
+        let address = Endpoint::new(local_addr.unwrap_or(host), port).to_string();
         let options = ServiceOptions { host: host_name(), address, is_founder, is_server: false, seed };
         Service::new(options)
     };
-    TcpStoreServer::start_with(options, service, on_event)
+    TcpStoreServer::start_with(options, service, move |event| guard.0.handle_event(event))
 }
 
 /// Returns an address at which other nodes reach this machine. If all endpoints are loopback addresses, all nodes are
@@ -279,16 +281,7 @@ fn own_address(endpoints: &[Endpoint]) -> String {
 
 impl Drop for NativeRendezvousHandler {
     fn drop(&mut self) {
-        let start = Instant::now();
-        while self.shared.lock().closed.is_some() && start.elapsed() < LINGER_GRACE {
-            let (sender, receiver) = channel();
-            // A node that has read that the job is closed closes its connection.
-            self.service.call(move |service, _| _ = sender.send(service.node_connections()));
-            if !matches!(receiver.recv_timeout(LINGER_GRACE), Ok(1..)) {
-                return;
-            }
-            std::thread::sleep(LINGER_INTERVAL);
-        }
+        self.linger();
     }
 }
 
@@ -302,31 +295,19 @@ impl RendezvousHandler for NativeRendezvousHandler {
     }
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo> {
-        let start = Instant::now();
         *self.workers_server.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        loop {
-            let assignment = self.join(start)?;
-            tracing::info!(
-                "The node '{}' has joined round {} of the rendezvous '{}' as rank {} in a world of size {}.",
-                self.node,
-                assignment.round,
-                self.run_id,
-                assignment.rank,
-                assignment.world_size
-            );
-            if let Some(info) = self.enter(&assignment)? {
-                return Ok(info);
-            }
-            tracing::info!(
-                "round {} ended before its workers started; joining the next one",
-                assignment.round
-            );
-        }
+        self.join_round()
     }
 
     fn membership(&self) -> Result<Membership> {
-        let own = NodeDesc::new(self.node.host.as_str(), self.node.pid, 0);
-        Ok(self.shared.lock().membership(own, boot_time()))
+        let mut state = self.shared.lock();
+        if !state.is_server_running {
+            return Err(RendezvousError::Native {
+                run_id: self.run_id.clone(),
+                fault: NativeFault::ServerEnded,
+            });
+        }
+        Ok(state.membership(NodeDesc::new(self.node.host.as_str(), self.node.pid, 0), boot_time()))
     }
 
     fn wait_for_change(&self, timeout: Duration) {
@@ -334,33 +315,21 @@ impl RendezvousHandler for NativeRendezvousHandler {
     }
 
     fn set_closed(&self) -> Result<()> {
-        let time = system_clock().to_string();
         let reason = self.shared.lock().close_reason();
+        self.close(&reason)
+    }
+
+    fn close(&self, reason: &str) -> Result<()> {
+        let (time, reason) = (system_clock().to_string(), reason.to_owned());
         self.with_client(move |client, _| client.close(&time, &reason));
-        let timeout = self.settings.close_timeout;
-        match self.shared.wait_until(timeout, |state| state.closed.is_some() || state.refused.is_some()) {
-            true => Ok(()),
-            false => Err(RendezvousError::OperationTimeout {
-                run_id: self.run_id.clone(),
-                operation: "closing",
-                limit: timeout,
-                setting: "close_timeout",
-            }),
-        }
+        let limit = (self.settings.close_timeout, "close_timeout");
+        self.await_effect("closing", limit, |state| state.closed.is_some() || state.refused.is_some())
     }
 
     fn leave(&self) -> Result<()> {
         self.with_client(|client, _| client.leave());
         // The coordinator closes the connection after it has applied the departure.
-        match self.shared.wait_until(LEAVE_TIMEOUT, |state| state.has_left) {
-            true => Ok(()),
-            false => Err(RendezvousError::OperationTimeout {
-                run_id: self.run_id.clone(),
-                operation: "leaving",
-                limit: LEAVE_TIMEOUT,
-                setting: "a fixed limit",
-            }),
-        }
+        self.await_effect("leaving", (LEAVE_TIMEOUT, "a fixed limit"), |state| state.has_left)
     }
 
     fn interrupt(&self) {
@@ -384,3 +353,6 @@ impl RendezvousHandler for NativeRendezvousHandler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

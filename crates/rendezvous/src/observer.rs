@@ -50,8 +50,8 @@ pub struct NativeWaiting<'a> {
     pub ends_in: Option<Duration>,
     /// The time since the node started to join.
     pub waited: Duration,
-    /// The time until the join timeout.
-    pub left: Duration,
+    /// The time until the join timeout, if it limits the wait.
+    pub left: Option<Duration>,
 }
 
 /// The state of a node that has not reached the store of its rendezvous yet.

@@ -6,6 +6,7 @@ use rallypoint_core::Limits;
 
 use crate::endpoint::parse_rendezvous_endpoint;
 use crate::error::{RendezvousError, Result};
+use crate::native::{NATIVE_BACKEND, NativeSettings};
 use crate::store_info::is_address;
 
 /// The value of an option.
@@ -118,12 +119,13 @@ impl RendezvousParameters {
         })
     }
 
-    /// Returns a message for each problem with the parameters, if the backend is `c10d` or `static`. Returns no
-    /// messages for other backends.
+    /// Returns a message for each problem with the parameters, if the backend is `c10d`, `static` or `rallypoint`.
+    /// Returns no messages for other backends.
     pub fn check(&self) -> Vec<String> {
         let checked = match self.backend.as_str() {
             "c10d" => crate::settings::settings(self).err(),
             "static" => crate::fixed::StaticRendezvousHandler::create(self).err(),
+            NATIVE_BACKEND => NativeSettings::parse(self).err(),
             _ => None,
         };
         checked.map(|error| error.to_string().lines().map(String::from).collect()).unwrap_or_default()

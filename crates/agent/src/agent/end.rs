@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use rallypoint_core::supervise::{OnEnd, Signal, Verdict};
-use rallypoint_rendezvous::RendezvousHandler;
+use rallypoint_rendezvous::{RendezvousHandler, Report};
 use serde_json::{Value, json};
 
 use super::Agent;
@@ -38,7 +38,10 @@ impl Agent {
             (Verdict::FailedElsewhere, None) => self.suspects(),
             _ => Vec::new(),
         };
-        self.close_or_leave(verdict, on_end);
+        // A node that stops its command leaves when the command has ended: the coordinator may start the next round then.
+        let leaves_late = verdict == Verdict::RoundOver && self.has_coordinator();
+        self.close_or_leave(verdict, if leaves_late { OnEnd::Leave } else { on_end });
+        let closing = self.closing();
         self.flush_output();
         let first_failure = match verdict {
             Verdict::FailedElsewhere => peer_failure,
@@ -66,6 +69,7 @@ impl Agent {
             error,
             first_failure,
             suspects,
+            closing,
             last_exit: self.last_exit.map(report::Exit::from),
             restarts: self.supervisor.restarts(),
             starts: self.starts,
@@ -116,9 +120,34 @@ impl Agent {
         torch_nodes.map(|(rank, node)| format!("node {rank} ({}, pid {})", node.addr, node.pid)).collect()
     }
 
+    /// Returns which node closed the job, when and why, if a coordinator has told it.
+    fn closing(&self) -> Option<String> {
+        let handler = self.handler().filter(|_| self.has_coordinator())?;
+        handler.membership().ok()?.closed_by
+    }
+
+    /// Returns why this node closes the rendezvous, for the other nodes.
+    fn close_reason(&self, verdict: Verdict) -> String {
+        match (verdict, self.failures.iter().min_by_key(|failure| failure.timestamp), &self.error) {
+            (Verdict::Succeeded, ..) => "its workers have finished".into(),
+            (Verdict::Failed, Some(failure), _) => {
+                format!("worker {} (rank {}) {}", failure.local_rank, failure.rank, failure.exit.describe())
+            }
+            (Verdict::FailedElsewhere, ..) => "a worker of another node failed".into(),
+            (Verdict::Unhealthy, ..) => report::unhealthy_cause(&self.config),
+            (Verdict::Error, _, Some(error)) => {
+                error.to_string().lines().next().unwrap_or_default().to_owned()
+            }
+            _ => "the node has ended".into(),
+        }
+    }
+
     /// Closes or leaves the rendezvous, for at most `CLOSE_TIMEOUT`.
     fn close_or_leave(&mut self, verdict: Verdict, on_end: OnEnd) {
         let Some(handler) = self.handler().cloned() else { return };
+        let reason = self.close_reason(verdict);
+        // The command of a node that runs once ends without effect on the other nodes.
+        let ends_alone = self.config.runs_once && self.has_coordinator();
         let round = self.formation.as_ref().map(|formation| formation.round.clone());
         let announcements_store =
             self.round_watch.as_ref().map(|watch| Arc::clone(&watch.announcements_store));
@@ -132,7 +161,7 @@ impl Agent {
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
             match on_end {
-                OnEnd::Close if !is_private && !is_closed => match handler.set_closed() {
+                OnEnd::Close if !is_private && !is_closed => match handler.close(&reason) {
                     Ok(()) if handler.hosts_store() && has_waiting_nodes(&*handler) => {
                         std::thread::sleep(LINGER_GRACE);
                     }
@@ -140,6 +169,9 @@ impl Agent {
                     Err(error) => tracing::warn!("could not close the rendezvous: {error}"),
                 },
                 OnEnd::Leave if !is_private => {
+                    if ends_alone {
+                        handler.report(Report::Finished);
+                    }
                     if let Err(error) = handler.leave() {
                         tracing::warn!("could not leave the rendezvous: {error}");
                     }

@@ -12,6 +12,7 @@ use crate::config::LaunchConfig;
 use crate::error::{AgentError, Result};
 use crate::error_file::Cause;
 use crate::events::WorkerEvent;
+use crate::exec::is_lease_over;
 use crate::formation::Formation;
 use crate::processes::Ended;
 use crate::report::{self, Failure};
@@ -152,6 +153,7 @@ impl Agent {
         let rank = worker.local_rank;
         let exit = match worker.exit {
             Ok(exit) => exit,
+            Err(source) if is_lease_over(&source) => return Event::Fenced(rank),
             Err(source) => {
                 let program = command_line(&self.config, rank.0).map(|(program, _)| program);
                 let program = program.unwrap_or_else(|_| self.config.command.target.clone());

@@ -152,6 +152,7 @@ fn a_job_that_another_node_ended_without_a_reason_names_the_suspects() {
             failures: vec![failure(0, Exit::Code(1))],
             first_failure: None,
             suspects,
+            closing: None,
             last_exit: None,
             restarts: 0,
             starts: 1,
@@ -163,6 +164,9 @@ fn a_job_that_another_node_ended_without_a_reason_names_the_suspects() {
         let report = end_report(&config(1), &outcome);
         assert_eq!((&report["result"], &report["cause"]), (&"failed_elsewhere".into(), &text.into()));
         assert_eq!(report["first_failure"], Value::Null);
+        let closing = "n0 (pid 7) closed the job at noon: worker 0 (rank 3) exited with code 1";
+        let outcome = Outcome { closing: Some(closing.into()), ..outcome };
+        assert_eq!(ended_elsewhere(&outcome), format!("the job has ended: {closing}"));
     }
 }
 
@@ -197,6 +201,7 @@ fn the_end_report_describes_the_outcome() {
         first_failure: Some(failure(0, Exit::Signal(11))),
         last_exit: None,
         suspects: vec![],
+        closing: None,
         restarts: 2,
         starts: 3,
         group: Some((0, 1)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Leader, Peer, View};
-use crate::job::{Cause, Closing, Decision, Departure, Round};
+use crate::job::{Cause, Closing, Decision, Departure, Round, RoundMember};
 use crate::message::Phase;
 use crate::node::{Node, NodeId};
 use crate::plan::{Candidate, Shortage, plan};
@@ -48,12 +48,19 @@ impl Leader {
         Some(Decision::End { round: round.number, cause })
     }
 
-    /// Returns whether the workers of all nodes of the running round have finished.
+    /// Returns whether the workers of all nodes of the running round have finished. Nodes without workers don't count,
+    /// and a round that has only such nodes never finishes.
     fn has_finished(&self, round: &Round) -> bool {
-        round.members.keys().all(|id| match round.departed.get(id) {
-            Some(departed) => departed.how == Departure::Finished,
-            None => self.peers.get(id).is_some_and(|peer| peer.activity.phase == Phase::Finished),
-        })
+        let has_workers = |member: &&RoundMember| member.node.workers != Some(0);
+        let mut working = round.members.values().filter(has_workers).peekable();
+        working.peek().is_some()
+            && working.all(|member| match round.departed.get(&member.node.id) {
+                Some(departed) => departed.how == Departure::Finished,
+                None => {
+                    let peer = self.peers.get(&member.node.id);
+                    peer.is_some_and(|peer| peer.activity.phase == Phase::Finished)
+                }
+            })
     }
 
     fn cause(&mut self, round: &Round, view: View<'_>) -> Option<Cause> {
@@ -236,5 +243,6 @@ pub(super) fn is_leaving(node: &Node, view: View<'_>) -> bool {
 }
 
 fn candidate(node: &Node, previous_rank: Option<u32>) -> Candidate<'_> {
-    Candidate { previous_rank, pin: node.pin, topology: &node.topology }
+    let Node { pin, preferred_rank, topology, .. } = node;
+    Candidate { previous_rank, pin: *pin, preferred_rank: *preferred_rank, topology }
 }

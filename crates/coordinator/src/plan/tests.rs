@@ -5,7 +5,7 @@ fn node(previous_rank: Option<u32>) -> Candidate<'static> {
 }
 
 fn in_group(group: &[String], previous_rank: Option<u32>) -> Candidate<'_> {
-    Candidate { previous_rank, topology: group, pin: None }
+    Candidate { previous_rank, topology: group, ..Candidate::default() }
 }
 
 fn settings(min: u32, max: u32, unit: u32) -> JobSettings {
@@ -44,6 +44,16 @@ fn a_pinned_rank_comes_before_the_rank_of_the_last_round() {
 fn a_pinned_rank_beyond_the_world_is_only_a_preference() {
     let pinned = Candidate { pin: Some(7), ..node(None) };
     assert_eq!(plan(&[pinned, node(None)], &settings(1, 8, 1)), Ok(vec![0, 1]));
+}
+
+#[test]
+fn a_preferred_rank_is_taken_if_no_survivor_has_it() {
+    let prefers = |rank| Candidate { preferred_rank: Some(rank), ..node(None) };
+    assert_eq!(plan(&[prefers(1), prefers(0)], &settings(2, 2, 1)), Ok(vec![1, 0]));
+    assert_eq!(plan(&[prefers(1), prefers(1)], &settings(2, 2, 1)), Ok(vec![1, 0]), "both prefer rank 1");
+    assert_eq!(plan(&[prefers(0), node(Some(0))], &settings(2, 2, 1)), Ok(vec![1, 0]));
+    let prefers_but_survives = Candidate { previous_rank: Some(1), ..prefers(0) };
+    assert_eq!(plan(&[prefers_but_survives, node(None)], &settings(2, 2, 1)), Ok(vec![1, 0]));
 }
 
 #[test]

@@ -116,15 +116,15 @@ impl Process {
             }
             Some(_) => None,
         };
-        let text = match obstacle {
-            Some(obstacle) => obstacle.to_owned(),
+        let reply = match obstacle {
+            Some(obstacle) => Reply::Failed(obstacle.into()),
             None => {
                 let job = self.leave_group(now);
                 job.into_iter().for_each(|job| self.found(job, now));
-                format!("{} is the only voter now", self.address)
+                Reply::Done(format!("{} is the only voter now", self.address))
             }
         };
-        self.outputs.push_back(Output::Reply(connection, Reply::Done(text)));
+        self.outputs.push_back(Output::Reply(connection, reply));
     }
 
     // ---- groups ----

@@ -53,6 +53,8 @@ pub struct Membership {
     pub end: Option<EndCause>,
     /// Whether a coordinator has closed the rendezvous because all nodes have finished.
     pub has_finished: bool,
+    /// Whether a coordinator has closed the rendezvous before all nodes had finished.
+    pub has_failed: bool,
     /// Whether the rendezvous is closed.
     pub is_closed: bool,
     /// The node that closed the rendezvous and the time, for people to read. Torch nodes don't record it.
@@ -139,6 +141,7 @@ impl Member {
             spares: state.redundancy_list.iter().cloned().collect(),
             end: None,
             has_finished: false,
+            has_failed: false,
             is_closed: state.closed,
             closed_by: state.closed_by(),
         }

@@ -67,6 +67,8 @@ pub enum Event {
     },
     /// A worker was not started, and counts as exited. The agent has the error.
     NotStarted(LocalRank),
+    /// A worker was not started because the lease of this node was over, and counts as exited.
+    Fenced(LocalRank),
     /// A worker exited.
     Exited(LocalRank, Exit),
     /// All workers and all processes that they started have exited.

@@ -178,7 +178,9 @@ impl Supervisor {
     /// Handles an event.
     pub fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Exited(LocalRank(rank), _) | Event::NotStarted(LocalRank(rank)) => {
+            Event::Exited(LocalRank(rank), _)
+            | Event::NotStarted(LocalRank(rank))
+            | Event::Fenced(LocalRank(rank)) => {
                 if let Some(worker) = self.workers.get_mut(rank as usize) {
                     *worker = Process::Exited;
                 }
@@ -209,15 +211,17 @@ impl Supervisor {
             closed_since.get_or_insert(now);
         }
         if seen.end == Some(EndCause::Fenced) {
-            // Other nodes may already replace this one, so its processes must not have a grace.
-            let processes = self.workers.iter_mut().chain(&mut self.orphans);
-            processes.for_each(|process| process.request_stop(Signal::KILL));
+            self.kill_all();
         }
         if self.policy.runs_once {
             return self.handle_membership_once(seen, reports, now);
         }
         if seen.has_finished {
             return self.handle_event(Event::Finished { all: true });
+        }
+        // No reports are needed: a coordinator knows whether all nodes had finished.
+        if seen.has_failed {
+            return self.handle_event(Event::PeerFailed);
         }
         if let Some(cause) = seen.end.filter(|_| !seen.is_closed) {
             return self.reform(match cause {
@@ -237,6 +241,13 @@ impl Supervisor {
             self.report_lost(seen);
         }
         self.reform(reason);
+    }
+
+    /// Kills all processes of a node whose lease is over. Other nodes may already replace this one, so its processes must
+    /// not have a grace.
+    fn kill_all(&mut self) {
+        let orphans = self.orphans.get_or_insert(Process::Running);
+        self.workers.iter_mut().chain([orphans]).for_each(|process| process.request_stop(Signal::KILL));
     }
 
     /// Handles a closed rendezvous. If no other node had finished, the node that closed the rendezvous has failed, and
@@ -328,6 +339,10 @@ impl Supervisor {
             Event::Exited(..) => return self.finish_if_done(),
             Event::PeerRestarts => return self.reform(Reason::PeerRestarts),
             Event::NotStarted(_) => (Verdict::Error, OnEnd::Close),
+            Event::Fenced(_) => {
+                self.kill_all();
+                return self.reform(Reason::RoundEnded(EndCause::Fenced));
+            }
             Event::Stuck => (Verdict::Unhealthy, OnEnd::Close),
             Event::Signaled(signal) => (Verdict::Signaled(signal), OnEnd::Leave),
             Event::PeerFailed => (Verdict::FailedElsewhere, OnEnd::Close),

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 use rallypoint_rendezvous::{
-    RendezvousError, RendezvousParameters, is_remote_address, read_rendezvous_config,
+    NATIVE_BACKEND, RendezvousError, RendezvousParameters, is_remote_address, read_rendezvous_config,
 };
 
 use crate::exit_code;
@@ -38,17 +38,19 @@ pub(crate) struct JoinArgs {
     /// Number of nodes, or the minimum and the maximum [default: 1:1]
     #[arg(long, value_name = "N|MIN:MAX", help_heading = "Nodes")]
     nnodes: Option<String>,
-    /// Rank of this node; for the static rendezvous only
+    /// Rank of this node, for the static rendezvous; rank that this node asks for, for the backend rallypoint
     #[arg(long, alias = "node_rank", value_name = "N", help_heading = "Nodes")]
     node_rank: Option<u64>,
     /// Address under which other nodes reach this node [default: detected]
     #[arg(long, alias = "local_addr", value_name = "ADDRESS", help_heading = "Nodes")]
     local_addr: Option<String>,
-    /// Backend: c10d (elastic) or static (fixed ranks) [default: c10d]
+    /// Backend: rallypoint (elastic, survives the loss of any node), c10d (elastic, with torchrun's nodes) or static (fixed
+    /// ranks) [default: c10d]
     #[arg(long, alias = "rdzv_backend", value_name = "NAME", help_heading = "Rendezvous")]
     rdzv_backend: Option<String>,
-    /// Endpoint of the store; the node with this address hosts it [default port of c10d: 29400]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", help_heading = "Rendezvous")]
+    /// Endpoint of the store; the node with this address hosts it. For the backend rallypoint, a list of nodes
+    /// [default port: 29400]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT,…", help_heading = "Rendezvous")]
     rdzv_endpoint: Option<String>,
     /// Run id of the job; the same on all nodes [default: the text "none"]
     #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = "Rendezvous")]
@@ -86,19 +88,22 @@ impl JoinArgs {
         let (mut config, mut errors) = read_rendezvous_config(&text(&self.rdzv_conf, "--rdzv-conf", ""));
         let rank = environment.number_value(self.node_rank, "--node-rank", parse_rank).and_then(|rank| {
             match (backend.as_str(), rank) {
-                ("static", Some(rank)) => {
-                    let other = config.get("rank").map(ToString::to_string);
+                ("static" | NATIVE_BACKEND, Some(rank)) => {
+                    let option = if backend == NATIVE_BACKEND { "node_rank" } else { "rank" };
+                    let other = config.get(option).map(ToString::to_string);
                     match other.filter(|other| *other != rank.value.to_string()) {
-                        Some(other) => rank.refuse(&format!("--rdzv-conf has rank={other}"), warnings)?,
+                        Some(other) => rank.refuse(&format!("--rdzv-conf has {option}={other}"), warnings)?,
                         None => {
                             let rank = i64::try_from(rank.value).unwrap_or(i64::MAX);
-                            config.insert("rank".into(), rank.into());
+                            config.insert(option.into(), rank.into());
                         }
                     }
                 }
                 (_, Some(rank)) => {
                     rank.refuse(
-                        &format!("it is for --rdzv-backend static; {backend} assigns ranks"),
+                        &format!(
+                            "it is for the backends static and {NATIVE_BACKEND}; {backend} assigns ranks"
+                        ),
                         warnings,
                     )?;
                 }
@@ -107,6 +112,10 @@ impl JoinArgs {
             Ok(())
         });
         errors.extend(rank.err().map(|refusal| refusal.text));
+        if backend == NATIVE_BACKEND && !self.command.is_empty() {
+            // A node that waits to join must not stop the command.
+            config.entry("scale_up".into()).or_insert_with(|| "never".into());
+        }
         if let Some(address) = local_addr.as_deref().filter(|address| is_remote_address(address)) {
             errors.push(format!("--local-addr {address}: this machine does not have that address"));
         }
@@ -228,12 +237,29 @@ mod tests {
     fn a_node_rank_for_c10d_is_refused_as_a_flag_and_causes_a_warning_as_a_variable() {
         let error = parameters("--node-rank 1", &[]).0.unwrap_err();
         assert!(error.starts_with("--node-rank 1 can't be honored"), "{error}");
+        let native = "--rdzv-backend rallypoint --rdzv-endpoint 127.0.0.1 --nnodes 2 --node-rank";
+        let made = parameters(&format!("{native} 1"), &[]).0.unwrap();
+        assert_eq!(made.get_as_int("node_rank").unwrap(), Some(1));
+        let error = parameters(&format!("{native} 2"), &[]).0.unwrap_err();
+        assert_eq!(error, "node_rank is \"2\"; it must be a number from 0 to 1");
         let (made, warnings) = parameters("", &[("PET_NODE_RANK", "1")]);
         assert_eq!(made.unwrap().backend, "c10d");
         assert!(
             warnings.len() == 1 && warnings[0].starts_with("PET_NODE_RANK=1 has no effect"),
             "{warnings:?}"
         );
+    }
+
+    #[test]
+    fn a_node_that_waits_does_not_stop_the_command_of_a_node_in_a_native_rendezvous() {
+        let native = "--rdzv-backend rallypoint --rdzv-endpoint 127.0.0.1";
+        let scale_up = |line: &str| {
+            let made = parameters(line, &[]).0.unwrap();
+            made.get("scale_up").map(ToString::to_string)
+        };
+        assert_eq!(scale_up(native), None);
+        assert_eq!(scale_up(&format!("{native} -- true")).as_deref(), Some("never"));
+        assert_eq!(scale_up(&format!("{native} --rdzv-conf scale_up=now -- true")).as_deref(), Some("now"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::flags::variable_of;
 
 /// Variables that commands read, apart from the `PET_…` variables: name, commands and meaning.
 const READ: &[(&str, &str, &str)] = &[
-    ("RALLYPOINT_ENDPOINT", "store, bench", "Default of `--endpoint`."),
+    ("RALLYPOINT_ENDPOINT", "store, exclude, drain, force-quorum, bench", "Default of `--endpoint`."),
     (
         "RALLYPOINT_LOG",
         "all",
@@ -59,6 +59,11 @@ const READ: &[(&str, &str, &str)] = &[
         "run, join",
         "Default of the option `expected_hosts`. `SLURM_NODELIST` is read, too.",
     ),
+    (
+        "SLURM_NODEID",
+        "run, join",
+        "Group rank that the node prefers in a native rendezvous, if `srun` has set `SLURM_STEP_NODELIST`, too.",
+    ),
     ("TMPDIR", "run, join", "Directory for temporary files and default log directories."),
     ("GLIBC_TUNABLES", "serve", "Settings of glibc's allocator, to which the server adds its own."),
 ];
@@ -76,6 +81,7 @@ const SET: &[(&str, &str)] = &[
     ("ROLE_WORLD_SIZE", "Number of workers of the role."),
     ("MASTER_ADDR", "Address of the workers' store."),
     ("MASTER_PORT", "Port of the workers' store."),
+    ("RALLYPOINT_ROUND", "Number of the round, in a native rendezvous only. It grows with each restart."),
     ("TORCHELASTIC_RUN_ID", "Run id of the job."),
     ("TORCHELASTIC_RESTART_COUNT", "Number of restarts."),
     ("TORCHELASTIC_MAX_RESTARTS", "Value of `--max-restarts`."),

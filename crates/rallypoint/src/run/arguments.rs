@@ -19,6 +19,9 @@ const EXAMPLES: &str = "  \
   # Two to four machines: the same command on each
   rallypoint run --nnodes 2:4 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \\
       --rdzv-endpoint node0:29400 --rdzv-id job1 train.py
+  # The same job, which survives the loss of any machine of three or more
+  rallypoint run --nnodes 3:4 --nproc-per-node 8 --max-restarts 3 --rdzv-backend rallypoint \\
+      --rdzv-endpoint node0:29400,node1:29400 --rdzv-id job1 train.py
   # The second of two machines with fixed ranks
   rallypoint run --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 train.py
   # Output to the console and to files, and a report at the end
@@ -49,7 +52,7 @@ pub(crate) struct RunArgs {
     /// Number of nodes, or the minimum and the maximum [default: 1:1]
     #[arg(long, value_name = "N|MIN:MAX", help_heading = "Nodes")]
     pub(super) nnodes: Option<String>,
-    /// Rank of this node; for the static rendezvous only [default: 0]
+    /// Rank of this node, for the static rendezvous [default: 0]; rank that this node asks for, for the backend rallypoint
     #[arg(long, alias = "node_rank", value_name = "N", value_parser = python::int, help_heading = "Nodes")]
     pub(super) node_rank: Option<i64>,
     /// Address under which other nodes reach this node [default: detected]
@@ -111,17 +114,13 @@ pub(crate) struct RunArgs {
     #[arg(long, alias = "virtual_local_rank", help_heading = "Workers")]
     pub(super) virtual_local_rank: bool,
 
-    /// Backend: c10d (elastic) or static (fixed ranks) [default: static; for one node, c10d on a free port]
+    /// Backend: rallypoint (elastic, survives the loss of any node), c10d (elastic, with torchrun's nodes) or static (fixed
+    /// ranks) [default: static; for one node, c10d on a free port]
     #[arg(long, alias = "rdzv_backend", value_name = "NAME", help_heading = "Rendezvous")]
     pub(super) rdzv_backend: Option<String>,
-    /// Groups of this node, from the widest to the narrowest; ranks are contiguous within a group (backend rallypoint)
-    #[arg(long, value_name = "KEY=VALUE,…", help_heading = "Rendezvous")]
-    pub(super) topology: Option<String>,
-    /// Restarts of the whole job after failed workers and lost nodes, on all nodes together (backend rallypoint)
-    #[arg(long, alias = "job_max_restarts", value_name = "N", value_parser = python::int, help_heading = "Rendezvous")]
-    pub(super) job_max_restarts: Option<i64>,
-    /// Endpoint of the store; the node with this address hosts it [default port of c10d: 29400]
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", help_heading = "Rendezvous")]
+    /// Endpoint of the store; the node with this address hosts it. For the backend rallypoint, a list of nodes
+    /// [default port: 29400]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT,…", help_heading = "Rendezvous")]
     pub(super) rdzv_endpoint: Option<String>,
     /// Run id of the job; the same on all nodes [default: the text "none"; for one node, a random id]
     #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = "Rendezvous")]
@@ -135,6 +134,31 @@ pub(crate) struct RunArgs {
     /// Port of the store on that node; for the static rendezvous only [default: 29500]
     #[arg(long, alias = "master_port", value_name = "PORT", value_parser = python::int, help_heading = "Rendezvous")]
     pub(super) master_port: Option<i64>,
+
+    /// Restarts of the whole job after failed workers and lost nodes, counted once for all nodes [default: no limit]
+    #[arg(
+        long,
+        alias = "job_max_restarts",
+        value_name = "N",
+        value_parser = python::int,
+        help_heading = "Backend rallypoint"
+    )]
+    pub(super) job_max_restarts: Option<i64>,
+    /// Groups of this node, from the widest to the narrowest, such as rack=r7,switch=s2; the ranks of a group are contiguous
+    #[arg(long, value_name = "KEY=VALUE,…", help_heading = "Backend rallypoint")]
+    pub(super) topology: Option<String>,
+    /// Command that must succeed before this node joins a round; it is tried again until it does
+    #[arg(long, alias = "pre_join_check", value_name = "COMMAND", help_heading = "Backend rallypoint")]
+    pub(super) pre_join_check: Option<String>,
+    /// Time in seconds that this command may take [default: 60]
+    #[arg(
+        long,
+        alias = "pre_join_timeout",
+        value_name = "SECONDS",
+        value_parser = python::float,
+        help_heading = "Backend rallypoint"
+    )]
+    pub(super) pre_join_timeout: Option<f64>,
 
     /// Directory in which this run creates its log directory; /dev/null for no log files [default: a temporary directory]
     #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = "Logs")]

@@ -52,7 +52,6 @@ pub(super) fn plan(
     let max_restarts = environment.number(args.max_restarts, "--max-restarts", python::int)?.unwrap_or(0);
     let max_restarts = u32::try_from(max_restarts)
         .map_err(|_| Refusal::value(format!("max_restarts must be >= 0 (--max-restarts {max_restarts})")))?;
-    let node_rank = rendezvous.pin()?;
     let rendezvous = rendezvous.parameters(&mut warnings)?;
     let nproc_per_node = workers(args, environment)?;
     let mut extra_environment = Vec::new();
@@ -86,8 +85,6 @@ pub(super) fn plan(
         numa: args.numa_binding.as_deref().and_then(numa),
         virtual_local_rank: environment.switch(args.virtual_local_rank, "--virtual-local-rank")?,
         identical_workers: environment.variable("TORCH_ELASTIC_WORKER_IDENTICAL").as_deref() == Some("1"),
-        node_rank,
-        topology: topology(args.topology.as_deref().unwrap_or_default())?,
         extra_environment,
         ..LaunchConfig::new(command, nproc_per_node, rendezvous)
     };
@@ -103,19 +100,6 @@ fn workers(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<u32, Ref
         }
         Err(_) => count_devices(&text).map_err(|error| Refusal::value(error.to_string())),
     }
-}
-
-/// Parses `KEY=VALUE,…`.
-fn topology(text: &str) -> Result<Vec<(String, String)>, Refusal> {
-    let parse = |pair: &str| match pair.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => {
-            Ok((key.trim().to_owned(), value.trim().to_owned()))
-        }
-        _ => Err(Refusal::value(format!(
-            "--topology {text:?} is not in the form KEY=VALUE,… (rack=r7,switch=s2)"
-        ))),
-    };
-    text.split(',').filter(|pair| !text.is_empty() || !pair.is_empty()).map(parse).collect()
 }
 
 fn monitor_interval(args: &RunArgs, environment: &FlagEnvironment<'_>) -> Result<Duration, Refusal> {

@@ -30,7 +30,8 @@ pub(super) struct RendezvousFlags {
     master_addr: Option<FlagValue<String>>,
     master_port: Option<FlagValue<i64>>,
     local_addr: Option<String>,
-    job_max_restarts: Option<i64>,
+    /// The flags of the native rendezvous, with the option of `--rdzv-conf` that each flag sets.
+    native: Vec<(&'static str, FlagValue<String>)>,
 }
 
 /// The kind of rendezvous that the flags select.
@@ -41,7 +42,9 @@ enum Kind {
     /// port.
     OneMachine,
     Static,
-    /// A rendezvous whose backend assigns the group ranks.
+    /// The native rendezvous.
+    Native,
+    /// Another rendezvous whose backend assigns the group ranks.
     Dynamic,
 }
 
@@ -69,7 +72,7 @@ impl RendezvousFlags {
             master_addr: environment.flag(&args.master_addr, "--master-addr"),
             master_port: environment.number_value(args.master_port, "--master-port", python::int)?,
             local_addr: environment.text(&args.local_addr, "--local-addr"),
-            job_max_restarts: environment.number(args.job_max_restarts, "--job-max-restarts", python::int)?,
+            native: native_flags(args, environment)?,
         })
     }
 
@@ -80,22 +83,13 @@ impl RendezvousFlags {
         match (self.standalone || is_one_machine, is_static) {
             (true, _) => Kind::OneMachine,
             (false, true) => Kind::Static,
+            (false, false) if self.backend_name() == NATIVE_BACKEND => Kind::Native,
             (false, false) => Kind::Dynamic,
         }
     }
 
     fn backend_name(&self) -> &str {
         self.backend.as_ref().map_or("static", |backend| &backend.value)
-    }
-
-    /// Returns the group rank that this node asks for, if its backend lets nodes ask for one.
-    pub(super) fn pin(&self) -> Result<Option<u32>, Refusal> {
-        let rank = self.node_rank.as_ref().filter(|_| self.backend_name() == NATIVE_BACKEND);
-        let parse = |rank: &FlagValue<i64>| {
-            u32::try_from(rank.value)
-                .map_err(|_| Refusal::value(format!("{rank} must be from 0 to 4294967295")))
-        };
-        rank.map(parse).transpose()
     }
 
     fn rank(&self) -> i64 {
@@ -109,7 +103,10 @@ impl RendezvousFlags {
         let backend = if kind == Kind::OneMachine { "c10d" } else { self.backend_name() };
         let known = rendezvous_handler_registry().backends();
         if !known.iter().any(|name| name == backend) {
-            let known = known.join(" and ");
+            let known = match known.split_last() {
+                Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+                _ => known.concat(),
+            };
             return Err(Refusal::value(format!(
                 "--rdzv-backend {backend:?} is unknown; the backends are {known}"
             )));
@@ -132,11 +129,16 @@ impl RendezvousFlags {
                     check_local_address("--master-addr", host_of(&endpoint))?;
                 }
             }
-            Kind::Dynamic => {
-                if let Some(restarts) = self.job_max_restarts {
-                    config.insert("job_max_restarts".into(), restarts.into());
+            Kind::Native => {
+                for (option, flag) in &self.native {
+                    if let Some(other) = config.insert((*option).into(), flag.value.as_str().into()) {
+                        return Err(Refusal::usage(format!(
+                            "{flag} conflicts with {option}={other} in --rdzv-conf; use one of them"
+                        )));
+                    }
                 }
             }
+            Kind::Dynamic => {}
         }
         if let Some(address) = &self.local_addr {
             check_local_address("--local-addr", address)?;
@@ -151,6 +153,29 @@ impl RendezvousFlags {
             wrong => Err(Refusal::value(wrong.join("\n"))),
         }
     }
+}
+
+/// Returns the flags of the native rendezvous that are set, with the option of `--rdzv-conf` that each flag sets.
+fn native_flags(
+    args: &RunArgs,
+    environment: &FlagEnvironment<'_>,
+) -> Result<Vec<(&'static str, FlagValue<String>)>, Refusal> {
+    let text = |value: &dyn std::fmt::Display, flag, is_typed| FlagValue {
+        value: value.to_string(),
+        flag,
+        is_typed,
+    };
+    let rank = environment.number_value(args.node_rank, "--node-rank", python::int)?;
+    let restarts = environment.number_value(args.job_max_restarts, "--job-max-restarts", python::int)?;
+    let timeout = environment.number_value(args.pre_join_timeout, "--pre-join-timeout", python::float)?;
+    let flags = [
+        ("node_rank", rank.map(|rank| text(&rank.value, rank.flag, rank.is_typed))),
+        ("job_max_restarts", restarts.map(|count| text(&count.value, count.flag, count.is_typed))),
+        ("topology", environment.flag(&args.topology, "--topology")),
+        ("pre_join_check", environment.flag(&args.pre_join_check, "--pre-join-check")),
+        ("pre_join_timeout", timeout.map(|time| text(&time.value, time.flag, time.is_typed))),
+    ];
+    Ok(flags.into_iter().filter_map(|(option, flag)| Some((option, flag?))).collect())
 }
 
 /// Returns the run id of the job. For a job on one machine, torchrun replaces the user's id by a random one. We keep

@@ -1,7 +1,7 @@
 //! What a node knows about its job: the events of its client, in one value that the threads of the agent share.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::DeadlineObserver;
 use rallypoint_coordinator::client::Event;
@@ -24,9 +24,12 @@ pub enum NativeFault {
     /// The node is drained.
     #[error("an operator has drained this node\nhint: rallypoint exclude --remove NODE lets it join again")]
     Drained,
-    /// The node was interrupted while it waited.
-    #[error("this node was interrupted while it waited")]
-    Interrupted,
+    /// The thread of this node's server has ended.
+    #[error(
+        "the server of this node has ended, so no coordinator can be reached\nhint: please report this with the lines of \
+         the log before this one"
+    )]
+    ServerEnded,
     /// No round has started in time.
     #[error(
         "no round has started within {} s (join_timeout): {waits_for}\nhint: start the missing nodes with the same \
@@ -43,13 +46,6 @@ pub enum NativeFault {
 
 /// A deadline that never passes.
 const NO_DEADLINE: Duration = Duration::from_secs(1 << 40);
-
-/// The next step of a node that joins.
-pub(super) enum Step {
-    Started(Assignment),
-    Failed(NativeFault),
-    Waiting,
-}
 
 /// What a node knows about its job.
 #[derive(Debug, Default)]
@@ -72,27 +68,30 @@ pub(super) struct NodeState {
     pub(super) closed: Option<Closing>,
     pub(super) refused: Option<Refusal>,
     is_drained: bool,
-    is_interrupted: bool,
+    pub(super) is_interrupted: bool,
     pub(super) has_left: bool,
+    /// Whether a leader has served the node.
+    pub(super) was_served: bool,
+    /// Whether the server of this node runs.
+    pub(super) is_server_running: bool,
+    /// Whether the last node has closed its connection to the coordinator on this node's server.
+    pub(super) is_idle: bool,
     /// The number of changes, and how many of them the last membership contains.
     changes: u64,
     seen_changes: u64,
 }
 
 impl NodeState {
-    fn step(&mut self) -> Step {
+    /// Returns why the node can't join.
+    pub(super) fn fault(&self) -> Option<NativeFault> {
         if let Some(closing) = &self.closed {
-            Step::Failed(NativeFault::Closed(closing.clone()))
+            Some(NativeFault::Closed(closing.clone()))
         } else if let Some(refusal) = &self.refused {
-            Step::Failed(NativeFault::Refused(refusal.clone()))
-        } else if self.is_interrupted {
-            Step::Failed(NativeFault::Interrupted)
+            Some(NativeFault::Refused(refusal.clone()))
         } else if self.is_drained {
-            Step::Failed(NativeFault::Drained)
-        } else if let Some(assignment) = &self.round {
-            Step::Started(assignment.clone())
+            Some(NativeFault::Drained)
         } else {
-            Step::Waiting
+            (!self.is_server_running).then_some(NativeFault::ServerEnded)
         }
     }
 
@@ -109,6 +108,22 @@ impl NodeState {
     /// Returns the time after which the wait ends by itself, if it does.
     pub(super) fn wait_left(&self) -> Option<Duration> {
         self.waits_for.as_ref().filter(|_| self.leader.is_some())?.left()
+    }
+
+    /// Returns whether the node waits for something that may take any time: for its turn, or for an operator.
+    pub(super) fn waits_without_limit(&self) -> bool {
+        let reason = self.waits_for.as_ref().filter(|_| self.leader.is_some());
+        reason.is_some_and(|reason| {
+            matches!(
+                reason,
+                WaitReason::Spare { .. } | WaitReason::NextRound(_) | WaitReason::Excluded { .. }
+            )
+        })
+    }
+
+    /// Returns the address of the leader that serves the node.
+    pub(super) fn leader(&self) -> Option<&str> {
+        self.leader.as_deref()
     }
 
     /// Returns whether the round of this node has ended.
@@ -145,6 +160,7 @@ impl NodeState {
             is_round_over: end.is_some(),
             end,
             has_finished: self.closed.as_ref().is_some_and(|closing| closing.has_finished),
+            has_failed: self.closed.as_ref().is_some_and(|closing| !closing.has_finished),
             is_closed: self.closed.is_some(),
             closed_by: self.closed.as_ref().map(Closing::to_string),
             ..Membership::default()
@@ -198,7 +214,7 @@ impl Shared {
                 if state.leader.as_ref() != Some(&leader) {
                     tracing::info!("the coordinator of the rendezvous '{run_id}' is at {leader}");
                 }
-                (state.leader, state.not_served) = (Some(leader), None);
+                (state.leader, state.not_served, state.was_served) = (Some(leader), None, true);
             }
             Event::NotServed { address, why } => {
                 state.leader = None;
@@ -242,8 +258,17 @@ impl Shared {
             }
             Event::Refused(refusal) => state.refused = Some(refusal),
             Event::Left => state.has_left = true,
+            Event::Idle => state.is_idle = true,
             Event::Warning(text) => return tracing::warn!("{text}"),
         }
+        state.changes += 1;
+        self.changed.notify_all();
+    }
+
+    /// Records whether the server of this node runs.
+    pub(super) fn set_server_running(&self, is_running: bool) {
+        let mut state = self.lock();
+        state.is_server_running = is_running;
         state.changes += 1;
         self.changed.notify_all();
     }
@@ -265,21 +290,6 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits for the next step of a node that joins, at most for `timeout`.
-    pub(super) fn wait_for_step(&self, timeout: Duration) -> Step {
-        let start = Instant::now();
-        let mut state = self.lock();
-        loop {
-            let left = timeout.saturating_sub(start.elapsed());
-            match state.step() {
-                Step::Waiting if !left.is_zero() => {
-                    state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-                }
-                step => return step,
-            }
-        }
-    }
-
     /// Waits until `condition` holds. Returns whether it held within `timeout`.
     pub(super) fn wait_until(&self, timeout: Duration, condition: impl Fn(&NodeState) -> bool) -> bool {
         let wait = self.changed.wait_timeout_while(self.lock(), timeout, |state| !condition(state));
@@ -294,8 +304,10 @@ impl Shared {
 
 /// Cancels calls to the store of a round when the round has ended or the node was interrupted.
 pub(super) struct RoundCancellation {
-    pub(super) shared: std::sync::Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     pub(super) round: u64,
+    /// The cancellation of the caller.
+    pub(super) caller: Option<Arc<dyn Cancellation>>,
 }
 
 impl std::fmt::Debug for RoundCancellation {
@@ -308,7 +320,14 @@ impl Cancellation for RoundCancellation {
     fn is_canceled(&self) -> bool {
         let state = self.shared.lock();
         let is_current = state.round.as_ref().is_some_and(|round| round.round == self.round);
-        !is_current || state.has_ended() || state.is_interrupted
+        let is_canceled = self.caller.as_ref().is_some_and(|caller| caller.is_canceled());
+        !is_current || state.has_ended() || state.is_interrupted || is_canceled
+    }
+
+    fn on_wait(&self) {
+        if let Some(caller) = &self.caller {
+            caller.on_wait();
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::machine::host_name;
 /// The maximum length of a reply. A roster has about 500 bytes per node.
 const MAX_REPLY_BYTES: u64 = 64 << 20;
 /// The maximum number of redirects that a command follows.
-const MAX_REDIRECTS: u32 = 8;
+const MAX_REDIRECTS: usize = 8;
 
 /// The reply to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,23 +53,26 @@ pub enum OperatorError {
     Refused(String),
 }
 
-/// Sends a command to the coordinator of a job, and returns its reply. Follows redirects to the leader.
+/// Sends a command to the coordinator of a job, and returns its reply. Asks one endpoint after the other, and follows
+/// redirects to the leader.
 ///
 /// # Errors
 ///
 /// Fails with [`OperatorError`] if no leader of the job replies within `timeout`.
 pub fn send_command(
-    endpoint: &Endpoint,
+    endpoints: &[Endpoint],
     run_id: &str,
     command: &OperatorCommand,
     timeout: Duration,
 ) -> Result<OperatorReply, OperatorError> {
     let start = Instant::now();
-    let mut addresses = vec![endpoint.to_string()];
+    let mut addresses: Vec<String> = endpoints.iter().rev().map(Endpoint::to_string).collect();
     let mut last = OperatorError::Refused("no coordinator of the job replied".into());
-    for _ in 0..MAX_REDIRECTS {
+    for _ in 0..endpoints.len() + MAX_REDIRECTS {
         let Some(address) = addresses.pop() else { break };
-        let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
+        // Each address that is left gets the same share of the time.
+        let left = timeout.saturating_sub(start.elapsed()) / (addresses.len() as u32 + 1);
+        let left = left.max(Duration::from_millis(1));
         match ask(&address, run_id, command, left) {
             Ok(Reply::Done(text)) => return Ok(OperatorReply::Done(text)),
             Ok(Reply::Roster(roster)) => return Ok(OperatorReply::Roster(roster)),
@@ -78,6 +81,7 @@ pub fn send_command(
                 last = OperatorError::Refused(format!("{address} does not serve the job {run_id:?}: {why}"));
             }
             Ok(Reply::Refused(refusal)) => return Err(OperatorError::Refused(refusal.to_string())),
+            Ok(Reply::Failed(text)) => return Err(OperatorError::Refused(text)),
             Ok(other) => {
                 last = OperatorError::Refused(format!("{address} sent an unexpected reply: {other:?}"))
             }

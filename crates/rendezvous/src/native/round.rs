@@ -40,8 +40,11 @@ impl NativeRendezvousHandler {
 
     fn open(&self, assignment: &Assignment) -> Result<RendezvousInfo, StoreError> {
         let endpoint: Endpoint = assignment.master.parse()?;
-        let cancellation: Arc<dyn Cancellation> =
-            Arc::new(RoundCancellation { shared: Arc::clone(&self.shared), round: assignment.round });
+        let cancellation: Arc<dyn Cancellation> = Arc::new(RoundCancellation {
+            shared: Arc::clone(&self.shared),
+            round: assignment.round,
+            caller: self.cancellation.clone(),
+        });
         let options = TcpStoreOptions::new(endpoint.clone())
             .timeout(self.settings.read_timeout)
             .on_reset(OnReset::Fail)
@@ -68,7 +71,10 @@ impl NativeRendezvousHandler {
             use_agent_store,
             round: assignment.round,
             lost: u64::from(assignment.lost),
-            participants: Vec::new(),
+            participants: match self.wants_participants {
+                true => self.participants(assignment.round),
+                false => Vec::new(),
+            },
         })
     }
 

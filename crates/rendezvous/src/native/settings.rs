@@ -7,7 +7,7 @@ use rallypoint_coordinator::settings::ScaleUp;
 use rallypoint_core::rendezvous::Settings;
 use rallypoint_store::Endpoint;
 
-use super::NativeNode;
+use super::pre_join_check::PreJoinCheck;
 use crate::c10d::DEFAULT_PORT;
 use crate::endpoint::{check_specified, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
@@ -15,8 +15,13 @@ use crate::options::{RendezvousOption, option};
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
 
 /// The options of the native rendezvous. Times are in seconds and may have fractions.
-pub const NATIVE_OPTIONS: [RendezvousOption; 18] = [
-    option("join_timeout", "600", "Time that a node waits for a round."),
+pub const NATIVE_OPTIONS: [RendezvousOption; 22] = [
+    option(
+        "join_timeout",
+        "600",
+        "Time that a node waits for other nodes. A spare, a node that waits for the next round and an excluded node wait \
+         without a limit.",
+    ),
     option("last_call_timeout", "30", "Time that the first round waits for more nodes once it has enough."),
     option(
         "lease",
@@ -53,8 +58,26 @@ pub const NATIVE_OPTIONS: [RendezvousOption; 18] = [
     option(
         "job_max_restarts",
         "",
-        "Restarts of the whole job after failed workers and lost nodes. By default there is no limit.",
+        "Restarts of the whole job after failed workers and lost nodes, which `--job-max-restarts` sets. By default there \
+         is no limit.",
     ),
+    option(
+        "node_rank",
+        "",
+        "Group rank that this node asks for, which `--node-rank` sets. By default the node prefers its rank in Slurm \
+         (`SLURM_NODEID`), if `srun` has started it.",
+    ),
+    option(
+        "topology",
+        "",
+        "Groups of this node, from the widest to the narrowest, which `--topology` sets: `rack=r7;switch=s2`.",
+    ),
+    option(
+        "pre_join_check",
+        "",
+        "Command that has to succeed before the node joins a round, which `--pre-join-check` sets.",
+    ),
+    option("pre_join_timeout", "60", "Time that this command may take, which `--pre-join-timeout` sets."),
     option(
         "exclude_after",
         "3",
@@ -72,10 +95,20 @@ pub const NATIVE_OPTIONS: [RendezvousOption; 18] = [
     option("rank", "", "Accepted and unused."),
 ];
 
+/// The environment variables that `srun` sets for the tasks of a step. A batch script has only the first one.
+const SLURM_VARIABLES: [&str; 2] = ["SLURM_NODEID", "SLURM_STEP_NODELIST"];
+
 /// The settings of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NativeSettings {
+pub(crate) struct NativeSettings {
     pub(super) job: JobSettings,
+    /// The group rank that the node asks for.
+    pub(super) pin: Option<u32>,
+    /// The group rank that the node takes if it is free.
+    pub(super) preferred_rank: Option<u32>,
+    /// The topology group of the node: one value for each key of the job.
+    pub(super) topology: Vec<String>,
+    pub(super) pre_join_check: Option<PreJoinCheck>,
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) join_timeout: Duration,
     pub(super) close_timeout: Duration,
@@ -86,7 +119,7 @@ pub(super) struct NativeSettings {
 
 impl NativeSettings {
     /// Converts parameters. Fails with one error that lists every problem.
-    pub(super) fn parse(parameters: &RendezvousParameters, node: &NativeNode) -> Result<NativeSettings> {
+    pub(crate) fn parse(parameters: &RendezvousParameters) -> Result<NativeSettings> {
         let mut reader = Reader { parameters, errors: Vec::new() };
         reader
             .errors
@@ -138,12 +171,15 @@ impl NativeSettings {
                 job.node_unit
             ));
         }
-        if let Some(pin) = node.pin.filter(|pin| *pin >= max) {
-            reader.error(format!(
-                "the rank of this node ({pin}) must be below the maximum of --nnodes ({max})"
-            ));
-        }
-        job.topology = node.topology.iter().map(|(name, _)| name.clone()).collect();
+        let pin = parameters.get("node_rank").is_some().then(|| {
+            let mut pin = 0;
+            reader.number("node_rank", 0..=max - 1, &mut pin);
+            pin
+        });
+        let groups = reader.topology();
+        let topology = groups.iter().map(|(_, value)| value.clone()).collect();
+        job.topology = groups.into_iter().map(|(key, _)| key).collect();
+        let pre_join_check = reader.pre_join_check();
         let fence = match reader.text("fence").as_deref() {
             None | Some("on") => true,
             Some("off") => false,
@@ -157,10 +193,22 @@ impl NativeSettings {
         reader.time("close_timeout", &mut close_timeout);
         reader.time("read_timeout", &mut read_timeout);
         let endpoints = reader.endpoints();
-        match reader.errors.is_empty() {
-            true => Ok(NativeSettings { job, endpoints, join_timeout, close_timeout, read_timeout, fence }),
-            false => Err(RendezvousError::Parameters(reader.errors)),
+        if !reader.errors.is_empty() {
+            return Err(RendezvousError::Parameters(reader.errors));
         }
+        let preferred_rank = slurm_rank(|name| std::env::var(name).ok());
+        Ok(NativeSettings {
+            job,
+            pin,
+            preferred_rank,
+            topology,
+            pre_join_check,
+            endpoints,
+            join_timeout,
+            close_timeout,
+            read_timeout,
+            fence,
+        })
     }
 }
 
@@ -202,18 +250,154 @@ impl Reader<'_> {
         }
     }
 
+    /// Returns the topology groups of the node, as keys and values.
+    fn topology(&mut self) -> Vec<(String, String)> {
+        let mut groups: Vec<(String, String)> = Vec::new();
+        let Some(text) = self.parameters.get("topology").map(ToString::to_string) else { return groups };
+        for pair in text.split([',', ';']) {
+            let words = pair.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+            let Some((key, value)) = words.filter(|(key, value)| !key.is_empty() && !value.is_empty()) else {
+                self.error(format!(
+                    "the topology {text:?} is not in the form KEY=VALUE,… (example: rack=r7,switch=s2)"
+                ));
+                return Vec::new();
+            };
+            if groups.iter().any(|(other, _)| other == key) {
+                self.error(format!("the topology {text:?} has the key {key:?} twice"));
+            }
+            groups.push((key.to_owned(), value.to_owned()));
+        }
+        groups
+    }
+
+    fn pre_join_check(&mut self) -> Option<PreJoinCheck> {
+        let mut timeout = Duration::from_secs(60);
+        self.time("pre_join_timeout", &mut timeout);
+        let command = self.parameters.get("pre_join_check").map(ToString::to_string);
+        match &command {
+            Some(command) if command.trim().is_empty() => {
+                self.error("the command of the pre-join check is empty")
+            }
+            None if self.parameters.get("pre_join_timeout").is_some() => {
+                self.error("pre_join_timeout is set, but there is no pre_join_check");
+            }
+            _ => {}
+        }
+        Some(PreJoinCheck { command: command?, timeout })
+    }
+
     /// Returns the endpoints, which commas separate.
     fn endpoints(&mut self) -> Vec<Endpoint> {
+        let text = self.parameters.endpoint.trim();
+        if text.is_empty() {
+            self.error(
+                "the backend rallypoint needs an endpoint: the HOST:PORT of one or more nodes, separated by commas \
+                 (--rdzv-endpoint)",
+            );
+            return Vec::new();
+        }
         let mut endpoints = Vec::new();
-        for text in self.parameters.endpoint.split(',') {
-            match parse_rendezvous_endpoint(text, DEFAULT_PORT) {
+        for part in text.split(',') {
+            if part.trim().is_empty() {
+                self.error(format!("the list of endpoints {text:?} has an empty entry"));
+                continue;
+            }
+            match parse_rendezvous_endpoint(part, DEFAULT_PORT) {
                 Ok(endpoint) => {
                     self.errors.extend(check_specified(&endpoint));
+                    if endpoint.port == 0 {
+                        self.error(format!("the endpoint {endpoint} needs a port that all nodes know"));
+                    }
                     endpoints.push(endpoint);
                 }
                 Err(error) => self.error(error.to_string()),
             }
         }
         endpoints
+    }
+}
+
+/// Returns the rank of this node in Slurm, if `srun` has started this process.
+fn slurm_rank(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
+    let [rank, nodes] = SLURM_VARIABLES.map(variable);
+    nodes.and(rank)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters::parse_rendezvous_config;
+
+    fn parse(endpoint: &str, config: &str) -> Result<NativeSettings> {
+        let parameters = RendezvousParameters::new("rallypoint", endpoint, "job", 2, 4).unwrap();
+        NativeSettings::parse(&parameters.with_config(parse_rendezvous_config(config).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn documented_defaults_are_the_defaults() {
+        let defaults = NATIVE_OPTIONS.iter().filter(|option| !option.default.is_empty());
+        let config: Vec<_> = defaults.map(|option| format!("{}={}", option.name, option.default)).collect();
+        let config = format!("{},pre_join_check=true", config.join(","));
+        assert_eq!(parse("h", &config).unwrap(), parse("h", "pre_join_check=true").unwrap());
+    }
+
+    #[test]
+    fn every_problem_is_reported() {
+        for (config, problem) in [
+            ("node_unit=5", "node_unit is \"5\"; it must be a number from 1 to 4"),
+            ("node_unit=4", "the minimum of --nnodes (2) is not a multiple of node_unit (4)"),
+            ("node_rank=4", "node_rank is \"4\"; it must be a number from 0 to 3"),
+            ("node_rank=-1", "node_rank is \"-1\"; it must be a number from 0 to 3"),
+            ("topology=rack", "the topology \"rack\" is not in the form KEY=VALUE,…"),
+            ("topology=rack=a;=b", "is not in the form KEY=VALUE,…"),
+            ("topology=rack=a;", "is not in the form KEY=VALUE,…"),
+            ("topology=rack=a;rack=b", "the topology \"rack=a;rack=b\" has the key \"rack\" twice"),
+            ("pre_join_timeout=5", "pre_join_timeout is set, but there is no pre_join_check"),
+            ("lease=0.5", "lease must be at least 1 s"),
+            ("voters=2", "voters is 2; it must be 1, 3 or 5"),
+            ("scale_up=soon", "scale_up is \"soon\"; it must be `never` or `now`"),
+            ("fence=maybe", "fence is \"maybe\"; it must be `on` or `off`"),
+            ("leese=5", "unknown rendezvous configuration option 'leese'; did you mean 'lease'?"),
+        ] {
+            let error = parse("h", config).unwrap_err().to_string();
+            assert!(error.contains(problem), "{config}: {error}");
+        }
+        let error = parse("", "lease=0,voters=9").unwrap_err().to_string();
+        assert_eq!(error.lines().count(), 3, "{error}");
+    }
+
+    #[test]
+    fn the_endpoint_is_a_list() {
+        let endpoints = parse("node0, node1:5,[::1]:6", "").unwrap().endpoints;
+        let endpoints: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
+        assert_eq!(endpoints, ["node0:29400", "node1:5", "[::1]:6"]);
+        for (endpoint, problem) in [
+            ("", "the backend rallypoint needs an endpoint"),
+            (" ", "the backend rallypoint needs an endpoint"),
+            (",", "has an empty entry"),
+            ("node0,,node1", "the list of endpoints \"node0,,node1\" has an empty entry"),
+            ("node0:0", "the endpoint node0:0 needs a port that all nodes know"),
+            ("node0,0.0.0.0", "stands for all addresses of a machine"),
+            ("node0,a b", "The hostname of the rendezvous endpoint 'a b'"),
+        ] {
+            let error = parse(endpoint, "").unwrap_err().to_string();
+            assert!(error.contains(problem), "{endpoint:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_topology_has_keys_for_the_job_and_values_for_the_node() {
+        let settings = parse("h", "topology=rack=r7; switch = s2").unwrap();
+        assert_eq!(settings.job.topology, ["rack", "switch"]);
+        assert_eq!(settings.topology, ["r7", "s2"]);
+    }
+
+    #[test]
+    fn slurms_rank_is_used_only_for_processes_that_srun_has_started() {
+        let batch = |name: &str| (name == "SLURM_NODEID").then(|| "0".into());
+        assert_eq!(slurm_rank(batch), None);
+        let step = |name: &str| Some(if name == "SLURM_NODEID" { "3" } else { "node[1-4]" }.into());
+        assert_eq!(slurm_rank(step), Some(3));
+        assert_eq!(slurm_rank(|_| None), None);
     }
 }

@@ -1,19 +1,23 @@
 //! The native rendezvous with real servers and real time: rounds form, re-form and close.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rallypoint_rendezvous::{
-    EndCause, NativeNode, NativeRendezvousHandler, RendezvousHandler, RendezvousInfo, RendezvousParameters,
-    Report, free_port, parse_rendezvous_config,
+    EndCause, NativeNode, NativeRendezvousHandler, OperatorCommand, OperatorReply, RendezvousError,
+    RendezvousHandler, RendezvousInfo, RendezvousParameters, Report, Roster, parse_rendezvous_config,
+    send_command,
 };
 use rallypoint_store::Store;
+use rallypoint_testkit::{Port, eventually};
 
 type Handler = Arc<NativeRendezvousHandler>;
 
 /// A job whose nodes are handlers in this process.
 struct Job {
-    endpoint: String,
+    port: Port,
+    run_id: &'static str,
     min: u64,
     max: u64,
     config: String,
@@ -21,29 +25,44 @@ struct Job {
 
 impl Job {
     fn new(min: u64, max: u64, config: &str) -> Job {
-        Job { endpoint: format!("127.0.0.1:{}", free_port().unwrap()), min, max, config: config.into() }
+        Job { port: Port::reserve(), run_id: "job", min, max, config: config.into() }
     }
 
     fn node(&self) -> Handler {
-        self.try_node(NativeNode::default())
+        self.node_with("", NativeNode::default())
     }
 
-    fn try_node(&self, node: NativeNode) -> Handler {
+    /// Creates a node with further options.
+    fn node_with(&self, config: &str, node: NativeNode) -> Handler {
+        let endpoint = self.port.endpoint();
         let parameters =
-            RendezvousParameters::new("rallypoint", &self.endpoint, "job", self.min, self.max).unwrap();
-        let parameters = parameters.with_config(parse_rendezvous_config(&self.config).unwrap()).unwrap();
+            RendezvousParameters::new("rallypoint", &endpoint, self.run_id, self.min, self.max).unwrap();
+        let config: Vec<&str> = [&self.config, config].into_iter().filter(|part| !part.is_empty()).collect();
+        let config = parse_rendezvous_config(&config.join(",")).unwrap();
+        let parameters = parameters.with_config(config).unwrap();
         Arc::new(NativeRendezvousHandler::create(&parameters, node, None, None).unwrap())
     }
+
+    fn roster(&self) -> Option<Roster> {
+        let endpoint = self.port.endpoint().parse().unwrap();
+        let timeout = Duration::from_secs(10);
+        match send_command(&[endpoint], self.run_id, &OperatorCommand::Roster, timeout) {
+            Ok(OperatorReply::Roster(roster)) => Some(*roster),
+            _ => None,
+        }
+    }
+}
+
+/// Joins a round in the background.
+fn start_joining(node: &Handler) -> JoinHandle<Result<RendezvousInfo, RendezvousError>> {
+    let node = node.clone();
+    std::thread::spawn(move || node.next_rendezvous())
 }
 
 /// Joins a round with all of these nodes at the same time. Returns what each of them got, in the order of the nodes.
 fn join(nodes: &[Handler]) -> Vec<RendezvousInfo> {
-    let joins: Vec<_> = nodes
-        .iter()
-        .cloned()
-        .map(|node| std::thread::spawn(move || node.next_rendezvous().unwrap()))
-        .collect();
-    joins.into_iter().map(|join| join.join().unwrap()).collect()
+    let joins: Vec<_> = nodes.iter().map(start_joining).collect();
+    joins.into_iter().map(|join| join.join().unwrap().unwrap()).collect()
 }
 
 fn ranks(rounds: &[RendezvousInfo]) -> Vec<u64> {
@@ -104,8 +123,7 @@ fn the_loss_of_the_first_endpoint_does_not_end_the_job() {
     let job = Job::new(2, 3, "");
     let mut nodes = vec![job.node(), job.node(), job.node()];
     join(&nodes);
-    // Give the replicas time to get the log: with three nodes, there are three voters.
-    std::thread::sleep(Duration::from_secs(2));
+    eventually("all nodes vote", || job.roster().is_some_and(|roster| roster.voters.len() == 3));
     drop(nodes.remove(0));
     let (end, took) = wait_for_end(&nodes[0]);
     assert_eq!(end, EndCause::NodeLost);
@@ -131,14 +149,11 @@ fn a_newcomer_is_included_after_the_delay() {
     let first = job.node();
     join(std::slice::from_ref(&first));
     let second = job.node();
-    let joining = std::thread::spawn({
-        let second = second.clone();
-        move || second.next_rendezvous().unwrap()
-    });
+    let joining = start_joining(&second);
     assert_eq!(wait_for_end(&first).0, EndCause::Growth);
     let round = first.next_rendezvous().unwrap();
     assert_eq!((round.rank, round.world_size), (0, 2), "the survivor keeps its rank");
-    assert_eq!(joining.join().unwrap().rank, 1);
+    assert_eq!(joining.join().unwrap().unwrap().rank, 1);
 }
 
 #[test]
@@ -147,8 +162,7 @@ fn a_closed_job_names_the_node_that_closed_it() {
     let nodes = [job.node(), job.node()];
     join(&nodes);
     nodes[0].set_closed().unwrap();
-    nodes[1].wait_for_change(Duration::from_secs(5));
-    assert!(nodes[1].membership().unwrap().is_closed);
+    eventually("the other node knows", || nodes[1].membership().unwrap().is_closed);
     let error = nodes[1].next_rendezvous().unwrap_err().to_string();
     assert!(error.contains("closed the job at 20") && error.contains("hint: use a new --rdzv-id"), "{error}");
 }
@@ -158,7 +172,7 @@ fn nodes_with_other_settings_are_refused_by_name_within_a_second() {
     let job = Job::new(2, 2, "");
     let nodes = [job.node(), job.node()];
     join(&nodes);
-    let other = Job { min: 1, max: 4, endpoint: job.endpoint.clone(), config: String::new() };
+    let other = Job { min: 1, max: 4, ..job };
     let start = Instant::now();
     let error = other.node().next_rendezvous().unwrap_err().to_string();
     assert!(
@@ -170,7 +184,7 @@ fn nodes_with_other_settings_are_refused_by_name_within_a_second() {
 
 #[test]
 fn a_node_that_waits_alone_says_what_it_waits_for() {
-    let job = Job::new(2, 2, "join_timeout=3");
+    let job = Job::new(2, 2, "join_timeout=5");
     let error = job.node().next_rendezvous().unwrap_err().to_string();
     assert!(error.contains("1 of 2 nodes have joined") && error.contains("join_timeout"), "{error}");
 }
@@ -184,4 +198,106 @@ fn a_node_that_leaves_does_not_close_the_job() {
     assert_eq!(wait_for_end(&nodes[0]).0, EndCause::NodeLost);
     let round = nodes[0].next_rendezvous().unwrap();
     assert_eq!((round.rank, round.world_size), (0, 1));
+}
+
+#[test]
+fn a_node_of_another_job_is_refused_with_both_run_ids() {
+    let job = Job::new(2, 2, "");
+    let waiting = job.node();
+    let join = start_joining(&waiting);
+    eventually("the job is founded", || job.roster().is_some());
+    let other = Job { run_id: "other", ..job };
+    let error = other.node().next_rendezvous().unwrap_err().to_string();
+    assert!(error.contains("\"job\"") && error.contains("\"other\""), "{error}");
+    assert!(error.contains("\nhint: use the same --rdzv-id on all nodes of a job"), "{error}");
+    waiting.interrupt();
+    assert!(matches!(join.join().unwrap(), Err(RendezvousError::Interrupted { .. })));
+}
+
+#[test]
+fn a_spare_waits_longer_than_the_join_timeout_and_then_takes_the_place_of_a_lost_node() {
+    let job = Job::new(1, 1, "join_timeout=5");
+    let mut first = Some(job.node());
+    join(std::slice::from_ref(first.as_ref().unwrap()));
+    let spare = job.node();
+    let start = Instant::now();
+    let joining = start_joining(&spare);
+    eventually("the spare has waited for longer than the timeout", || {
+        start.elapsed() > Duration::from_secs(7) || joining.is_finished()
+    });
+    assert!(!joining.is_finished(), "{:?}", joining.join().map(|round| round.map(|round| round.rank)));
+    first.take().unwrap().leave().unwrap();
+    let round = joining.join().unwrap().unwrap();
+    assert_eq!((round.round, round.rank), (1, 0));
+}
+
+#[test]
+fn a_spare_of_a_job_that_finishes_was_not_needed_and_a_late_node_is_refused() {
+    let job = Job::new(1, 1, "");
+    let workers = NativeNode { workers: Some(1), ..NativeNode::default() };
+    let first = job.node_with("", workers);
+    join(std::slice::from_ref(&first));
+    let spare = job.node();
+    let joining = start_joining(&spare);
+    eventually("the spare waits", || job.roster().is_some_and(|roster| roster.nodes.len() == 2));
+    first.report(Report::Finished);
+    assert!(matches!(joining.join().unwrap(), Err(RendezvousError::GracefulExit { .. })));
+    let error = job.node().next_rendezvous().unwrap_err().to_string();
+    assert!(error.contains("have finished round 0\nhint: use a new --rdzv-id"), "{error}");
+}
+
+#[test]
+fn a_round_with_only_idle_nodes_does_not_finish_and_one_with_an_idle_node_does() {
+    let job = Job::new(2, 2, "");
+    let idle = || NativeNode { workers: Some(0), ..NativeNode::default() };
+    let nodes = [job.node_with("", idle()), job.node_with("", NativeNode { workers: Some(1), ..idle() })];
+    join(&nodes);
+    nodes[1].report(Report::Finished);
+    eventually("the job has finished", || nodes[0].membership().unwrap().has_finished);
+
+    let job = Job::new(1, 1, "");
+    let node = job.node_with("", idle());
+    join(std::slice::from_ref(&node));
+    let heartbeats = || job.roster().and_then(|roster| roster.nodes[0].heartbeat_age);
+    eventually("the node is served", || heartbeats().is_some());
+    assert!(!node.membership().unwrap().is_closed);
+}
+
+#[test]
+fn a_node_whose_pre_join_check_fails_waits_outside_with_the_reason_and_tries_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("healthy");
+    let job = Job::new(2, 2, "");
+    let healthy = job.node();
+    let check = format!("pre_join_check=test -e {} || {{ echo broken GPU; exit 7; }}", file.display());
+    let sick = job.node_with(&check, NativeNode::default());
+    let joins = [start_joining(&healthy), start_joining(&sick)];
+    let is_outside = |roster: Roster| {
+        let reasons = roster.nodes.iter().filter_map(|node| node.waits_for.as_ref().map(ToString::to_string));
+        reasons.into_iter().any(|reason| reason == "its pre-join check failed: exit code 7: broken GPU")
+    };
+    eventually("the node is outside", || job.roster().is_some_and(is_outside));
+    std::fs::write(file, "").unwrap();
+    let rounds = joins.map(|join| join.join().unwrap().unwrap());
+    assert_eq!(ranks(&rounds), [0, 1]);
+}
+
+#[test]
+fn a_node_whose_pre_join_check_keeps_failing_gives_up_with_the_reason() {
+    let job = Job::new(1, 1, "join_timeout=1,pre_join_check=false");
+    let error = job.node().next_rendezvous().unwrap_err().to_string();
+    let reason = "this node is outside: its pre-join check failed: exit code 1";
+    assert!(error.contains(reason) && error.contains("join_timeout"), "{error}");
+}
+
+#[test]
+fn a_node_gets_the_participants_if_it_wants_them() {
+    let job = Job::new(2, 2, "");
+    let wants = NativeNode { wants_participants: true, ..NativeNode::default() };
+    let nodes = [job.node_with("", wants), job.node()];
+    let rounds = join(&nodes);
+    let own = i64::from(std::process::id());
+    let names: Vec<_> = rounds[0].participants.iter().map(|node| (&*node.addr, node.pid)).collect();
+    assert_eq!(names, [("127.0.0.1", own), ("127.0.0.1", own)]);
+    assert!(rounds[1].participants.is_empty());
 }

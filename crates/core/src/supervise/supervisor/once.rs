@@ -13,6 +13,7 @@ impl Supervisor {
             Event::Exited(_, exit) if !exit.is_success() => self.end_failed_once(Verdict::Failed),
             Event::Exited(..) => self.finish_if_done(),
             Event::NotStarted(_) => self.end_failed_once(Verdict::Error),
+            Event::Fenced(_) => self.end_failed_once(Verdict::RoundOver),
             Event::Signaled(signal) if is_idle => self.end(Verdict::Signaled(signal), OnEnd::Leave),
             Event::Signaled(signal) => {
                 let workers = (0..self.policy.workers).map(|rank| Target::Worker(LocalRank(rank)));
@@ -52,6 +53,10 @@ impl Supervisor {
                 self.stop(AfterStop::End(Verdict::RoundOver, OnEnd::Nothing));
             }
             Phase::Running => self.report_waiting(seen),
+            // The coordinator knows that no other node needs this one.
+            Phase::Finishing { .. } if seen.has_finished || seen.has_failed => {
+                self.stop(AfterStop::End(Verdict::Succeeded, OnEnd::Nothing));
+            }
             Phase::Finishing { .. } => {
                 // This node may host the store that other nodes need, so it waits until every other node has finished
                 // or is lost.

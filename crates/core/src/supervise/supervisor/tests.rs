@@ -297,6 +297,43 @@ fn a_worker_that_cannot_be_started_ends_the_run_without_a_restart() {
 }
 
 #[test]
+fn the_workers_of_a_fenced_node_are_killed_without_a_grace_and_the_node_rejoins() {
+    let mut fixture = Fixture::running(2, 0);
+    let fenced = Membership { is_round_over: true, end: Some(EndCause::Fenced), ..Membership::default() };
+    fixture.0.handle_membership(&fenced, None, at(0));
+    assert_eq!(fixture.orders(0), [send(0, Signal::KILL), send(1, Signal::KILL)]);
+    let killed = |worker| Event::Exited(rank(worker), Exit::Signal(Signal::KILL));
+    let orders = fixture.handle([killed(0), killed(1)]);
+    assert_eq!(orders, [Order::Send(Target::Orphans, Signal::KILL)]);
+    let orders = fixture.handle([Event::AllProcessesExited]);
+    assert_eq!(orders, [Order::Join(Reason::RoundEnded(EndCause::Fenced))]);
+}
+
+#[test]
+fn a_worker_that_the_end_of_the_lease_keeps_from_starting_does_not_end_the_job() {
+    let mut fixture = Fixture::running(2, 0);
+    assert_eq!(fixture.handle([Event::Fenced(rank(1))]), [send(0, Signal::KILL)]);
+    let killed = Event::Exited(rank(0), Exit::Signal(Signal::KILL));
+    let orders = fixture.handle([killed, Event::AllProcessesExited]);
+    assert_eq!(orders, [Order::Join(Reason::RoundEnded(EndCause::Fenced))]);
+}
+
+#[test]
+fn a_job_that_a_coordinator_has_closed_ends_even_if_the_store_of_the_round_is_lost() {
+    let closed = Membership { is_closed: true, has_failed: true, ..Membership::default() };
+    let mut running = Fixture::running(1, 0);
+    running.0.handle_membership(&closed, None, at(0));
+    assert_eq!(running.orders(0), [send(0, Signal::TERM)]);
+    let orders = running.handle([Event::Exited(rank(0), BAD), Event::AllProcessesExited]);
+    assert_eq!(orders, [end(Verdict::FailedElsewhere, OnEnd::Close)]);
+
+    let mut finishing = Fixture::running(1, 0);
+    assert_eq!(finishing.handle([Event::Exited(rank(0), OK), Event::AllProcessesExited]), [Order::Finish]);
+    finishing.0.handle_membership(&closed, None, at(0));
+    assert_eq!(finishing.orders(0), [end(Verdict::FailedElsewhere, OnEnd::Close)]);
+}
+
+#[test]
 fn a_spare_that_was_not_needed_has_not_failed() {
     let mut fixture = Fixture::new(1, 0);
     fixture.orders(0);

@@ -9,9 +9,7 @@
 //! - `timeout` or `rank` in the `--rdzv-conf` of such a backend,
 //! - `--master-addr` of a job with one node.
 
-use rallypoint_rendezvous::{
-    ConfigValue, NATIVE_BACKEND, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint,
-};
+use rallypoint_rendezvous::{ConfigValue, is_loopback, parse_rendezvous_config, parse_rendezvous_endpoint};
 
 use super::{Kind, RendezvousFlags};
 use crate::flags::FlagValue;
@@ -22,10 +20,17 @@ const C10D_PORT: u16 = 29400;
 
 impl RendezvousFlags {
     pub(super) fn check_contradictions(&self, kind: Kind, warnings: &mut Vec<String>) -> Result<(), Refusal> {
+        if kind != Kind::Native {
+            // `--node-rank` has a meaning of its own for each kind.
+            for (_, flag) in self.native.iter().filter(|(option, _)| *option != "node_rank") {
+                flag.refuse("it is for --rdzv-backend rallypoint only", warnings)?;
+            }
+        }
         match kind {
             Kind::OneMachine if self.standalone => self.check_standalone(warnings),
             Kind::OneMachine => self.check_one_node(warnings),
             Kind::Static => self.check_static(warnings),
+            Kind::Native => self.check_native(warnings),
             Kind::Dynamic => self.check_dynamic(warnings),
         }
     }
@@ -118,7 +123,7 @@ impl RendezvousFlags {
 
     fn check_dynamic(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
         let backend = self.backend_name();
-        if let Some(rank) = self.nonzero_rank().filter(|_| backend != NATIVE_BACKEND) {
+        if let Some(rank) = self.nonzero_rank() {
             let why = format!("{backend} assigns ranks; --rdzv-backend static uses --node-rank");
             rank.warn(&why, warnings);
         }
@@ -145,6 +150,19 @@ impl RendezvousFlags {
             if let (Some(_), "c10d", Some(conf)) = (self.conf_value(key), backend, &self.conf) {
                 warnings.push(format!("{key} in {conf} has no effect: {instead}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Checks `--master-addr` and `--master-port`, which the native rendezvous never uses.
+    fn check_native(&self, warnings: &mut Vec<String>) -> Result<(), Refusal> {
+        let port = self.master_port.as_ref().map(|port| FlagValue {
+            value: port.value.to_string(),
+            flag: port.flag,
+            is_typed: port.is_typed,
+        });
+        for master in self.master_addr.iter().chain(&port) {
+            master.warn("rallypoint sets MASTER_ADDR and MASTER_PORT itself", warnings);
         }
         Ok(())
     }

@@ -122,6 +122,26 @@ fn a_finished_node_waits_for_all_nodes_that_are_not_lost() {
 }
 
 #[test]
+fn a_finished_node_ends_when_the_coordinator_has_closed_the_job() {
+    for has_finished in [false, true] {
+        let mut supervisor = running(1);
+        let done = [Event::Exited(LocalRank(0), Exit::Code(0)), Event::AllProcessesExited];
+        assert_eq!(handle(&mut supervisor, &done), [Order::Finish]);
+        let closed =
+            Membership { is_closed: true, has_finished, has_failed: !has_finished, ..Membership::default() };
+        supervisor.handle_membership(&closed, None, at(1));
+        assert_eq!(orders(&mut supervisor, 1), [end(Verdict::Succeeded, OnEnd::Nothing)]);
+    }
+}
+
+#[test]
+fn a_node_whose_lease_ends_before_its_command_starts_leaves_the_round() {
+    let mut supervisor = running(1);
+    let orders = handle(&mut supervisor, &[Event::Fenced(LocalRank(0)), Event::AllProcessesExited]);
+    assert_eq!(orders, [Order::PublishNodeFailed, end(Verdict::RoundOver, OnEnd::Leave)]);
+}
+
+#[test]
 fn a_node_without_workers_rejoins_unless_another_node_would_lose_its_workers() {
     let mut idle = running(0);
     assert_eq!(

@@ -123,3 +123,89 @@ fn typed_flags_win_over_contradicting_variables_with_a_warning() {
     let refusal = refusal_with("--standalone DIR/s.py", ("PET_NNODES", "2"));
     assert!(refusal.code == 2 && refusal.text.contains("PET_NNODES=2"), "{}", refusal.text);
 }
+
+const NATIVE: &str = "--rdzv-backend rallypoint --rdzv-endpoint 127.0.0.1:1,node1 --nnodes 2:4";
+
+#[test]
+fn the_flags_of_the_native_rendezvous_set_its_options() {
+    let line = format!(
+        "{NATIVE} --node-rank 3 --job-max-restarts 5 --topology rack=r7,switch=s2 --pre-join-check DIR/tool \
+         --pre-join-timeout 2.5 DIR/s.py"
+    );
+    let config = config(&line).rendezvous.config;
+    let options: Vec<_> = config.iter().map(|(name, value)| (name.as_str(), value.to_string())).collect();
+    let check = config["pre_join_check"].to_string();
+    assert!(check.ends_with("/tool"), "{check}");
+    let expected = [
+        ("job_max_restarts", "5".to_owned()),
+        ("node_rank", "3".into()),
+        ("pre_join_check", check),
+        ("pre_join_timeout", "2.5".into()),
+        ("topology", "rack=r7,switch=s2".into()),
+    ];
+    assert_eq!(options, expected);
+    let variables = [("PET_TOPOLOGY", "rack=r7"), ("PET_JOB_MAX_RESTARTS", "2"), ("PET_NODE_RANK", "1")];
+    let config = plan_for(&format!("{NATIVE} --node-rank 2 DIR/s.py"), &variables).unwrap().config;
+    let value = |name| config.rendezvous.get(name).map(ToString::to_string);
+    assert_eq!(value("topology").as_deref(), Some("rack=r7"));
+    assert_eq!(value("job_max_restarts").as_deref(), Some("2"));
+    assert_eq!(value("node_rank").as_deref(), Some("2"), "the command line wins");
+}
+
+#[test]
+fn bad_input_for_the_native_rendezvous_is_refused_before_anything_starts() {
+    for (more, code, text) in [
+        ("--rdzv-endpoint ,", 1, "the list of endpoints \",\" has an empty entry"),
+        ("--rdzv-endpoint h:1,h:0", 1, "the endpoint h:0 needs a port that all nodes know"),
+        ("--rdzv-conf node_unit=5", 1, "node_unit is \"5\"; it must be a number from 1 to 4"),
+        ("--rdzv-conf node_unit=4", 1, "the minimum of --nnodes (2) is not a multiple of node_unit (4)"),
+        ("--topology rack", 1, "the topology \"rack\" is not in the form KEY=VALUE,…"),
+        ("--topology=", 1, "the topology \"\" is not in the form KEY=VALUE,…"),
+        ("--topology rack=a,rack=b", 1, "has the key \"rack\" twice"),
+        ("--node-rank 4", 1, "node_rank is \"4\"; it must be a number from 0 to 3"),
+        ("--node-rank -1", 1, "node_rank is \"-1\""),
+        ("--job-max-restarts -1", 1, "job_max_restarts is \"-1\""),
+        ("--pre-join-timeout 5", 1, "pre_join_timeout is set, but there is no pre_join_check"),
+        ("--pre-join-check=", 1, "the command of the pre-join check is empty"),
+        ("--pre-join-check true --pre-join-timeout 0", 1, "pre_join_timeout is \"0\""),
+        (
+            "--topology rack=a --rdzv-conf topology=rack=b",
+            2,
+            "--topology rack=a conflicts with topology=rack=b",
+        ),
+        ("--rdzv-conf lease=0.1", 1, "lease must be at least 1 s"),
+        ("--rdzv-conf leese=5", 1, "did you mean 'lease'?"),
+        ("--standalone", 2, "--nnodes 2:4"),
+    ] {
+        let (found, error) = refusal_of(&format!("{NATIVE} {more} DIR/s.py"));
+        assert!(found == code && error.contains(text), "{more}: {found} {error}");
+    }
+    let (code, error) = refusal_of("--rdzv-backend rallypoint --nnodes 2 DIR/s.py");
+    assert!(code == 1 && error.contains("the backend rallypoint needs an endpoint"), "{error}");
+    let warnings = warnings_for(&format!("{NATIVE} --master-port 29500 DIR/s.py"), &[]);
+    assert_eq!(
+        warnings,
+        ["--master-port 29500 has no effect: rallypoint sets MASTER_ADDR and MASTER_PORT itself"]
+    );
+}
+
+#[test]
+fn flags_of_the_native_rendezvous_are_refused_with_another_backend() {
+    for backend in [
+        "",
+        "--standalone",
+        "--rdzv-backend c10d --rdzv-endpoint h:1",
+        "--nnodes 2 --node-rank 1 --master-addr h",
+    ] {
+        for flag in
+            ["--job-max-restarts 3", "--topology rack=a", "--pre-join-check true", "--pre-join-timeout 5"]
+        {
+            let (code, error) = refusal_of(&format!("{backend} {flag} DIR/s.py"));
+            let expected = format!("{flag} can't be honored: it is for --rdzv-backend rallypoint only");
+            assert_eq!((code, error), (2, expected), "{backend}");
+        }
+        let warnings = warnings_for(&format!("{backend} DIR/s.py"), &[("PET_TOPOLOGY", "rack=a")]);
+        let expected = "PET_TOPOLOGY=rack=a has no effect: it is for --rdzv-backend rallypoint only";
+        assert_eq!(warnings, [expected], "{backend}");
+    }
+}
