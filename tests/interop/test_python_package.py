@@ -207,7 +207,8 @@ from rallypoint import FileStore, HashStore, PrefixStore, Store, TCPStore
 from rallypoint.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend, create_backend
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import RendezvousTimeout
-from rallypoint.elastic.torchrun import create_handler
+from rallypoint.elastic.rendezvous.native_rendezvous import NativeRendezvousHandler
+from rallypoint.elastic.torchrun import create_c10d_handler, create_handler
 from rallypoint.elastic.utils.distributed import create_c10d_store, get_socket_with_port
 from rallypoint.elastic.utils.store import barrier, get_all, store_timeout, synchronize
 from rallypoint.torch import TorchStore, as_torch_store

@@ -460,6 +460,7 @@ def test_importing_has_no_side_effects_and_loads_no_torch():
         before = threading.active_count(), atexit._ncallbacks()
         import rallypoint.elastic.rendezvous, rallypoint.elastic.utils.store, rallypoint.elastic.utils.distributed
         import rallypoint.elastic.rendezvous.static_tcp_rendezvous, rallypoint.elastic.torchrun
+        import rallypoint.elastic.rendezvous.native_rendezvous
         print((threading.active_count(), atexit._ncallbacks()) == before, "torch" in sys.modules)
         """
     ) == ["True", "False"]

@@ -485,7 +485,8 @@ impl Client {
 
     /// Returns whether the node has not asked for anything yet.
     fn is_idle(&self) -> bool {
-        self.activity.last_round.is_none() && self.activity.phase == Phase::Outside(String::new())
+        let is_outside = self.activity.phase == Phase::Outside(String::new());
+        self.activity.last_round.is_none() && is_outside && self.requests.is_empty()
     }
 
     /// Returns when the next heartbeat is due. While a heartbeat has had no reply for half an interval, further ones follow

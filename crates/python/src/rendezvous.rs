@@ -8,6 +8,7 @@ mod call_lock;
 mod cell;
 mod exceptions;
 mod exchange;
+mod native_node;
 mod node;
 mod static_node;
 mod stores;
@@ -44,6 +45,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<node::RendezvousNode>()?;
     module.add_class::<cell::RendezvousCell>()?;
     module.add_class::<static_node::StaticNode>()?;
+    module.add_class::<native_node::NativeNode>()?;
     module.add_function(wrap_pyfunction!(node::await_leaving, module)?)?;
     module.add_function(wrap_pyfunction!(stores::parse_rendezvous_endpoint, module)?)?;
     module.add_function(wrap_pyfunction!(stores::check_rendezvous_options, module)?)?;

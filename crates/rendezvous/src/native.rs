@@ -20,7 +20,8 @@ use rallypoint_coordinator::node::{Node, NodeId};
 use rallypoint_coordinator::service::{Service, ServiceOptions};
 use rallypoint_core::rendezvous::{Membership, NodeDesc};
 use rallypoint_store::{
-    Cancellation, Endpoint, Listen, ServerOptions, ServiceHandle, StoreError, TcpStoreServer, boot_time,
+    Cancellation, Endpoint, Listen, ServerOptions, ServiceHandle, StoreError, TcpStore, TcpStoreServer,
+    boot_time,
 };
 
 pub use node_state::NativeFault;
@@ -73,6 +74,8 @@ pub struct NativeRendezvousHandler {
     shared: Arc<Shared>,
     observer: Option<Arc<dyn Observer>>,
     cancellation: Option<Arc<dyn Cancellation>>,
+    /// The store of the last round, without a prefix.
+    round_store: Mutex<Option<TcpStore>>,
     /// The server of the workers' store, if this node has group rank 0.
     workers_server: Mutex<Option<TcpStoreServer>>,
 }
@@ -161,6 +164,7 @@ impl NativeRendezvousHandler {
             shared,
             observer,
             cancellation: None,
+            round_store: Mutex::new(None),
             workers_server: Mutex::new(None),
         })
     }
@@ -172,6 +176,11 @@ impl NativeRendezvousHandler {
     ) -> NativeRendezvousHandler {
         self.cancellation = cancellation;
         self
+    }
+
+    /// Returns another handle to the store of the last round that this node has joined, without the prefix of the round.
+    pub fn round_store(&self) -> Option<TcpStore> {
+        self.round_store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns this node, as other nodes know it.

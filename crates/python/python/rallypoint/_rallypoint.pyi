@@ -273,6 +273,38 @@ class StaticNode:
     def next_rendezvous(self) -> tuple[Store, int, int, tuple[str, int]]:
         """Waits until all nodes have joined."""
 
+@final
+class NativeNode:
+    """One node of a native rendezvous."""
+
+    def __new__(
+        cls,
+        endpoint: str,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None,
+        config: dict[str, str | None],
+    ) -> NativeNode: ...
+    @property
+    def name(self) -> str:
+        """The node's name: host name and process id."""
+
+    def next_rendezvous(self) -> tuple[tuple[Store, int, int, tuple[str, int]], int]:
+        """Waits until this node is in a round. Also returns the number of the round."""
+
+    def is_closed(self) -> bool:
+        """Returns whether the rendezvous is closed."""
+
+    def set_closed(self) -> None:
+        """Closes the rendezvous for all nodes."""
+
+    def num_nodes_waiting(self) -> int:
+        """Returns the number of nodes that wait for the next round."""
+
+    def linger(self) -> None:
+        """Waits up to 1.5 s until the other nodes of a closed rendezvous know that it is closed."""
+
 def await_leaving(seconds: float) -> None:
     """Waits up to `seconds` until the nodes whose calls were interrupted have left their rendezvous."""
 

@@ -6,7 +6,7 @@
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use rallypoint_rendezvous::RendezvousError;
+use rallypoint_rendezvous::{NativeFault, RendezvousError};
 use rallypoint_store::StoreError;
 
 use crate::error;
@@ -38,8 +38,12 @@ pub(super) fn static_exception(py: Python<'_>, error: RendezvousError) -> PyErr 
 fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -> PyErr {
     let text = error.to_string();
     match error {
-        RendezvousError::Closed { .. } => new_exception(py, "RendezvousClosedError", &text, None),
-        RendezvousError::Timeout { .. } | RendezvousError::OperationTimeout { .. } => {
+        RendezvousError::Closed { .. } | RendezvousError::Native { fault: NativeFault::Closed(_), .. } => {
+            new_exception(py, "RendezvousClosedError", &text, None)
+        }
+        RendezvousError::Timeout { .. }
+        | RendezvousError::OperationTimeout { .. }
+        | RendezvousError::Native { fault: NativeFault::Timeout { .. }, .. } => {
             new_exception(py, "RendezvousTimeoutError", &text, None)
         }
         RendezvousError::Connection { source, .. } => connection_exception(py, source),
@@ -47,7 +51,10 @@ fn exception_with(py: Python<'_>, error: RendezvousError, corrupt_state: &str) -
         RendezvousError::State { .. } => {
             new_exception(py, "RendezvousStateError", corrupt_state, Some(PyValueError::new_err(text)))
         }
-        RendezvousError::GracefulExit { .. } => new_exception(py, "RendezvousGracefulExitError", &text, None),
+        RendezvousError::GracefulExit { .. }
+        | RendezvousError::Native { fault: NativeFault::Drained, .. } => {
+            new_exception(py, "RendezvousGracefulExitError", &text, None)
+        }
         // In torch, the store raises the exceptions for these errors.
         RendezvousError::NoMaster { .. } | RendezvousError::StaticTimeout { .. } => {
             error::exception(py, "DistStoreError", text)

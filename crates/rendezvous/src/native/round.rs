@@ -54,6 +54,7 @@ impl NativeRendezvousHandler {
         if assignment.rank == 0 {
             self.delete_earlier_rounds(&store, assignment.round)?;
         }
+        *self.round_store.lock().unwrap_or_else(PoisonError::into_inner) = Some(store.clone());
         let store = Arc::new(PrefixStore::new(prefix, Arc::new(store)));
         let use_agent_store = DynamicRendezvousHandler::use_agent_store();
         let bootstrap_store_info = match assignment.rank {

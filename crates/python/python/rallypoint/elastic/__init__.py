@@ -4,5 +4,5 @@
 |---|---|
 | `rallypoint.elastic.rendezvous` | `torch.distributed.elastic.rendezvous` |
 | `rallypoint.elastic.utils` | `torch.distributed.elastic.utils.store` and `.distributed` |
-| `rallypoint.elastic.torchrun` | none; it is the plug-in for `torchrun --rdzv-backend rallypoint` |
+| `rallypoint.elastic.torchrun` | none; it is the plug-in for the backends `rallypoint` and `rallypoint-c10d` of torchrun |
 """

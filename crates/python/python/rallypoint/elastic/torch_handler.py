@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from torch.distributed.elastic.rendezvous import api
 
 from ..torch import as_torch_store
 from .rendezvous.api import RendezvousParameters
-from .rendezvous.dynamic_rendezvous import create_c10d_handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+    from .rendezvous.native_rendezvous import NativeRendezvousHandler
 
 __all__ = ["TorchRendezvousHandler"]
 
 
 class TorchRendezvousHandler(api.RendezvousHandler):
-    """One node of a dynamic rendezvous, with our handler and store behind torch's interface.
-
-    Nodes that use torchrun's own `c10d` backend or `rallypoint join` can be in the same rounds.
+    """One node of a rendezvous, with our handler and store behind torch's interface.
 
     Args:
-        params: torch's parameters. The endpoint and the options are those of the `c10d` backend.
+        params: torch's parameters.
+        create: creates our handler from the parameters.
     """
 
-    def __init__(self, params: api.RendezvousParameters) -> None:
+    def __init__(
+        self,
+        params: api.RendezvousParameters,
+        create: Callable[[RendezvousParameters], DynamicRendezvousHandler | NativeRendezvousHandler],
+    ) -> None:
         self._backend = params.backend
         # Torch's parameters have the same attributes as ours.
-        self._handler = create_c10d_handler(cast(RendezvousParameters, params))
+        self._handler = create(cast(RendezvousParameters, params))
 
     def get_backend(self) -> str:
         """Returns the backend name from the parameters."""
@@ -40,7 +48,7 @@ class TorchRendezvousHandler(api.RendezvousHandler):
         """Waits until this node is in a round. The round's store is a `torch.distributed.Store`."""
         info = self._handler.next_rendezvous()
         store_info = info.bootstrap_store_info
-        assert store_info is not None, "a dynamic rendezvous always has bootstrap_store_info"
+        assert store_info is not None, "our handlers always have bootstrap_store_info"
         torch_store_info = api.RendezvousStoreInfo(store_info.master_addr, store_info.master_port)
         return api.RendezvousInfo(as_torch_store(info.store), info.rank, info.world_size, torch_store_info)
 
@@ -61,5 +69,5 @@ class TorchRendezvousHandler(api.RendezvousHandler):
         return self._handler.get_run_id()
 
     def shutdown(self) -> bool:
-        """Stops the heartbeats and closes the rendezvous for all nodes. Returns whether that succeeded."""
+        """Closes the rendezvous for all nodes. Returns whether that succeeded."""
         return self._handler.shutdown()

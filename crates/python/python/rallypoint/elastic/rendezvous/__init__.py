@@ -14,6 +14,7 @@ rendezvous can be in the same job. Torch itself is not required.
 | backend | nodes | ranks |
 |---|---|---|
 | `c10d` (`dynamic_rendezvous.DynamicRendezvousHandler`) | between a minimum and a maximum | assigned in each round |
+| `rallypoint` (`native_rendezvous.NativeRendezvousHandler`) | between a minimum and a maximum | stable, or set by the user |
 | `static` (`static_tcp_rendezvous.StaticTCPRendezvous`) | a fixed number | set by the user |
 
 To store the state elsewhere, subclass `dynamic_rendezvous.RendezvousBackend`. To replace the whole handler, subclass

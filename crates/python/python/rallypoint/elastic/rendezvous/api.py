@@ -297,7 +297,7 @@ class RendezvousHandlerRegistry:
 
 
 rendezvous_handler_registry = RendezvousHandlerRegistry()
-"""The backends of this process: `c10d`, `static`, and those that the program registers."""
+"""The backends of this process: `c10d`, `rallypoint`, `static`, and those that the program registers."""
 
 _EMPTY_BACKEND_NAME = "The rendezvous backend name must be a non-empty string."
 

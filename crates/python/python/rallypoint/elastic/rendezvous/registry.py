@@ -14,6 +14,12 @@ def _create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
     return create_c10d_handler(params)
 
 
+def _create_native_handler(params: RendezvousParameters) -> RendezvousHandler:
+    from .native_rendezvous import create_handler
+
+    return create_handler(params)
+
+
 def _create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
     from .static_tcp_rendezvous import create_rdzv_handler
 
@@ -22,6 +28,7 @@ def _create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 def _register_default_handlers() -> None:
     handler_registry.register("c10d", _create_c10d_handler)
+    handler_registry.register("rallypoint", _create_native_handler)
     handler_registry.register("static", _create_static_handler)
 
 
