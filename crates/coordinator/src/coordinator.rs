@@ -194,7 +194,7 @@ impl Coordinator {
         self.with_leader(now, |leader, view| {
             reply = Some(match command {
                 Command::Roster => Reply::Roster(Box::new(leader.roster(term, &address, &voters, view))),
-                command => Reply::Done(leader.handle_command(command)),
+                command => leader.handle_command(command),
             });
         });
         self.outputs.extend(reply.map(|reply| Output::Send(connection, reply)));

@@ -437,11 +437,16 @@ impl Leader {
 
     // ---- operators ----
 
-    /// Handles a command that changes the job, and returns the text of the reply.
-    pub(crate) fn handle_command(&mut self, command: Command) -> String {
+    /// Handles a command that changes the job, and returns the reply.
+    pub(crate) fn handle_command(&mut self, command: Command) -> Reply {
+        // A node may join later, so an unknown name is no error.
+        let note = |host: &str| match self.peers.values().any(|peer| peer.node.host == host) {
+            true => "",
+            false => " (no node of the job has this name now)",
+        };
         let (decision, text) = match command {
             Command::Exclude { host, time, reason } => {
-                let text = format!("{host} is excluded for {} s", time.as_secs());
+                let text = format!("{host} is excluded for {} s{}", time.as_secs(), note(&host));
                 (Decision::Exclude { host, time, reason }, text)
             }
             Command::Include { host } => {
@@ -449,16 +454,21 @@ impl Leader {
                 (Decision::Include { host }, text)
             }
             Command::Drain { host, within } => {
-                let when = within.map(|within| format!(" within {} s", within.as_secs())).unwrap_or_default();
-                let text = format!("{host} leaves at the next restart{when}");
+                let limit = within.map(|within| format!(", at the latest in {} s", within.as_secs()));
+                let limit = limit.unwrap_or_default();
+                let text = format!("{host} leaves at the next restart{limit}{}", note(&host));
                 (Decision::Drain { host, within }, text)
             }
-            Command::ForceQuorum => return "the job has a leader with a quorum already".into(),
-            Command::Roster => return "the roster is a reply of its own".into(),
+            Command::ForceQuorum => {
+                return Reply::Failed("the job has a leader with a quorum already".into());
+            }
+            Command::Roster => return Reply::Failed("the roster is a reply of its own".into()),
         };
         match self.request(decision) {
-            true => text,
-            false => "the coordinator has too many pending requests; try again later".into(),
+            true => Reply::Done(text),
+            false => {
+                Reply::Failed("the coordinator has too many pending requests; try again later".into())
+            }
         }
     }
 

@@ -138,7 +138,7 @@ impl NativeRendezvousHandler {
         };
         let node_info = Node {
             id: NodeId(seed.max(1)),
-            host: host_name(),
+            host: settings.node_name.clone().unwrap_or_else(host_name),
             pid: i64::from(std::process::id()),
             address: Endpoint::new(local_addr.unwrap_or(&host), server.port()).to_string(),
             workers: node.workers,

@@ -1,5 +1,6 @@
 //! The TCP store server: one thread that moves bytes between sockets and the [hub](rallypoint_core::hub).
 
+mod accept;
 mod event_loop;
 mod links;
 mod listen;

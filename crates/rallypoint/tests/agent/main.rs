@@ -4,6 +4,7 @@ mod agent_process;
 mod cleanup;
 mod full_disk;
 mod leaks;
+mod native;
 mod nodes;
 mod observability;
 mod peers;

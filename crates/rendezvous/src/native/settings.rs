@@ -13,9 +13,10 @@ use crate::endpoint::{check_specified, parse_rendezvous_endpoint};
 use crate::error::{RendezvousError, Result};
 use crate::options::{RendezvousOption, option};
 use crate::parameters::{ConfigValue, RendezvousParameters, unknown_options};
+use crate::store_info::is_address;
 
 /// The options of the native rendezvous. Times are in seconds and may have fractions.
-pub const NATIVE_OPTIONS: [RendezvousOption; 22] = [
+pub const NATIVE_OPTIONS: [RendezvousOption; 23] = [
     option(
         "join_timeout",
         "600",
@@ -62,6 +63,12 @@ pub const NATIVE_OPTIONS: [RendezvousOption; 22] = [
          is no limit.",
     ),
     option(
+        "node_name",
+        "",
+        "Name of this node in messages and commands of operators. By default its host name. If several nodes are on one \
+         host, give each its own name.",
+    ),
+    option(
         "node_rank",
         "",
         "Group rank that this node asks for, which `--node-rank` sets. By default the node prefers its rank in Slurm \
@@ -102,6 +109,8 @@ const SLURM_VARIABLES: [&str; 2] = ["SLURM_NODEID", "SLURM_STEP_NODELIST"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NativeSettings {
     pub(super) job: JobSettings,
+    /// The name of the node, if it is not its host name.
+    pub(super) node_name: Option<String>,
     /// The group rank that the node asks for.
     pub(super) pin: Option<u32>,
     /// The group rank that the node takes if it is free.
@@ -171,6 +180,10 @@ impl NativeSettings {
                 job.node_unit
             ));
         }
+        let node_name = parameters.get("node_name").map(ToString::to_string);
+        if let Some(name) = node_name.as_ref().filter(|name| !is_address(name)) {
+            reader.error(format!("node_name is {name:?}; it must be a name without spaces"));
+        }
         let pin = parameters.get("node_rank").is_some().then(|| {
             let mut pin = 0;
             reader.number("node_rank", 0..=max - 1, &mut pin);
@@ -199,6 +212,7 @@ impl NativeSettings {
         let preferred_rank = slurm_rank(|name| std::env::var(name).ok());
         Ok(NativeSettings {
             job,
+            node_name,
             pin,
             preferred_rank,
             topology,
@@ -348,6 +362,7 @@ mod tests {
             ("node_unit=4", "the minimum of --nnodes (2) is not a multiple of node_unit (4)"),
             ("node_rank=4", "node_rank is \"4\"; it must be a number from 0 to 3"),
             ("node_rank=-1", "node_rank is \"-1\"; it must be a number from 0 to 3"),
+            ("node_name=a b", "node_name is \"a b\"; it must be a name without spaces"),
             ("topology=rack", "the topology \"rack\" is not in the form KEY=VALUE,…"),
             ("topology=rack=a;=b", "is not in the form KEY=VALUE,…"),
             ("topology=rack=a;", "is not in the form KEY=VALUE,…"),

@@ -1,9 +1,7 @@
 //! The event loop of the server. It polls, reads and writes the sockets, and reads the clock. The [`Hub`] makes all
 //! decisions.
 
-use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
@@ -14,18 +12,15 @@ use rallypoint_core::hub::{
     Action, ConnectionId, Event, Hub, HubOptions, MAX_SLICES, ServerStats, Service, UPLOAD_READ_BYTES,
 };
 use rallypoint_core::{counted, printable};
-use rustix::io::Errno;
 
+use super::accept::{Accepted, Acceptor};
 use super::boot_time;
 use super::links::{Links, Step};
 
 /// The token of the waker. The tokens of the listeners follow. The token of a connection has the generation of the
 /// connection in its upper half. A generation is never zero, so the tokens of connections are greater than all others.
 const WAKE_TOKEN: Token = Token(0);
-/// The maximum number of connections that a listener accepts before the open connections are served.
-const ACCEPT_BATCH: usize = 128;
-/// How long to wait before accepting again after file descriptors or memory ran out.
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const FIRST_LISTENER_TOKEN: Token = Token(1);
 
 /// A command from another thread. The sender must wake the loop afterwards.
 #[derive(Debug)]
@@ -50,7 +45,7 @@ pub(super) struct ServiceSetup<S: Service> {
 /// The event loop and its resources.
 pub(super) struct EventLoop<S: Service> {
     poll: Poll,
-    listeners: Vec<Listener>,
+    acceptor: Acceptor,
     hub: Hub<(), S>,
     links: Links,
     service_calls: Receiver<ServiceCall<S>>,
@@ -59,20 +54,7 @@ pub(super) struct EventLoop<S: Service> {
     sockets: Vec<Option<TcpStream>>,
     /// The read buffer of all connections.
     buffer: Box<[u8]>,
-    /// An open file that is closed when the process runs out of file descriptors. With the released descriptor, a
-    /// connection can be accepted and refused.
-    spare_file: Option<File>,
-    /// The time at which accepting failed, for example because memory ran out. No connection is accepted for
-    /// [`ACCEPT_RETRY_INTERVAL`] after that time. `None` means that accepting is not blocked.
-    accept_blocked_at: Option<Duration>,
-    out_of_files: bool,
     commands: Receiver<Command>,
-}
-
-struct Listener {
-    socket: TcpListener,
-    /// Whether connections may be pending. The poll is edge-triggered, so it reports no further event for them.
-    is_ready: bool,
 }
 
 impl<S: Service> EventLoop<S> {
@@ -84,24 +66,17 @@ impl<S: Service> EventLoop<S> {
     ) -> io::Result<(EventLoop<S>, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE_TOKEN)?);
-        let mut registered = Vec::new();
-        for (index, mut socket) in listeners.into_iter().enumerate() {
-            poll.registry().register(&mut socket, Token(1 + index), Interest::READABLE)?;
-            registered.push(Listener { socket, is_ready: false });
-        }
+        let acceptor = Acceptor::new(poll.registry(), listeners, FIRST_LISTENER_TOKEN)?;
         options.limits.connections = options.limits.connections_within(super::raise_file_limit());
         let event_loop = EventLoop {
             poll,
-            listeners: registered,
+            acceptor,
             hub: Hub::with_service(options, (), setup.service),
             links: Links::new(Arc::clone(&waker)),
             service_calls: setup.calls,
             on_service_event: setup.on_event,
             sockets: Vec::new(),
             buffer: vec![0; UPLOAD_READ_BYTES].into(),
-            spare_file: File::open("/dev/null").ok(),
-            accept_blocked_at: None,
-            out_of_files: false,
             commands,
         };
         Ok((event_loop, waker))
@@ -124,9 +99,7 @@ impl<S: Service> EventLoop<S> {
             for event in &events {
                 match event.token() {
                     WAKE_TOKEN => has_commands = true,
-                    Token(token) if token <= self.listeners.len() => {
-                        self.listeners[token - 1].is_ready = true
-                    }
+                    Token(token) if self.acceptor.set_ready(token - FIRST_LISTENER_TOKEN.0) => {}
                     Token(token) => {
                         let id = ConnectionId::from_bits(token as u64);
                         if S::IS_PRESENT && self.links.is_connecting(id) {
@@ -173,7 +146,7 @@ impl<S: Service> EventLoop<S> {
     /// Handles the commands of other threads. Returns `false` if the loop must end.
     fn handle_commands(&mut self) -> bool {
         let mut stats = self.hub.stats();
-        stats.out_of_files = u64::from(self.out_of_files);
+        stats.out_of_files = u64::from(self.acceptor.is_out_of_files());
         self.commands.try_iter().all(|command| match command {
             Command::Stop => false,
             Command::Stats(reply) => {
@@ -186,11 +159,7 @@ impl<S: Service> EventLoop<S> {
 
     /// Returns how long the next poll may block.
     fn timeout(&self) -> Option<Duration> {
-        if self.listeners.iter().any(|listener| listener.is_ready) && self.accept_blocked_at.is_none() {
-            return Some(Duration::ZERO);
-        }
-        let retry = self.accept_blocked_at.map(|_| ACCEPT_RETRY_INTERVAL);
-        self.hub.poll_timeout(boot_time()).into_iter().chain(retry).min()
+        self.hub.poll_timeout(boot_time()).into_iter().chain(self.acceptor.timeout()).min()
     }
 
     fn read(&mut self, id: ConnectionId, len: usize, now: Duration) {
@@ -241,63 +210,21 @@ impl<S: Service> EventLoop<S> {
             *socket = None;
         }
         self.links.remove(id);
-        self.out_of_files = false;
-        // Closing has released a file descriptor and memory.
-        self.accept_blocked_at = None;
+        self.acceptor.handle_close();
     }
-
-    // ---- accepting ----
 
     fn accept(&mut self, now: Duration) {
-        if self.accept_blocked_at.is_some_and(|since| now.saturating_sub(since) < ACCEPT_RETRY_INTERVAL) {
-            return;
-        }
-        self.accept_blocked_at = None;
-        if self.spare_file.is_none() {
-            self.spare_file = File::open("/dev/null").ok();
-        }
-        for index in 0..self.listeners.len() {
-            for _ in 0..ACCEPT_BATCH {
-                if !self.listeners[index].is_ready || self.accept_blocked_at.is_some() {
-                    break;
-                }
-                self.accept_connection(index, now);
-            }
-        }
-    }
-
-    fn accept_connection(&mut self, listener: usize, now: Duration) {
-        let listener = &mut self.listeners[listener];
-        match listener.socket.accept() {
-            Ok((socket, peer)) => {
-                self.out_of_files = false;
-                self.open(socket, peer, now);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => listener.is_ready = false,
-            Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::MFILE | Errno::NFILE) => {
-                    self.out_of_files = true;
-                    // With the descriptor of the spare file, one connection can be accepted and refused. `accept`
-                    // returns this error even if no connection is pending.
-                    self.spare_file = None;
-                    match listener.socket.accept() {
-                        Ok((socket, peer)) => {
-                            drop(socket);
-                            self.hub.handle_out_of_files(peer, &error.to_string(), now);
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => listener.is_ready = false,
-                        Err(_) => self.accept_blocked_at = Some(now),
+        self.acceptor.start_pass(now);
+        while let Some(accepted) = self.acceptor.accept(now) {
+            match accepted {
+                Accepted::Open(socket, peer) => {
+                    if let Some(id) = self.hub.handle_open(peer, now) {
+                        self.insert_socket(id, socket, now);
                     }
-                    self.spare_file = File::open("/dev/null").ok();
                 }
-                _ => self.accept_blocked_at = Some(now),
-            },
+                Accepted::Refused(peer, error) => self.hub.handle_out_of_files(peer, &error.to_string(), now),
+            }
         }
-    }
-
-    fn open(&mut self, socket: TcpStream, peer: SocketAddr, now: Duration) {
-        let Some(id) = self.hub.handle_open(peer, now) else { return };
-        self.insert_socket(id, socket, now);
     }
 
     fn insert_socket(&mut self, id: ConnectionId, mut socket: TcpStream, now: Duration) {
