@@ -10,9 +10,10 @@ fn client() -> Client {
         host: "a".into(),
         pid: 1,
         address: "a:1".into(),
-        workers: 1,
-        command: 0,
+        workers: Some(1),
+        command: Some(0),
         pin: None,
+        preferred_rank: None,
         topology: Vec::new(),
     };
     let mut client = Client::new(node, JobSettings::new(1, 2), vec!["leader:1".into(), "c:1".into()]);

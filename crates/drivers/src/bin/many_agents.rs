@@ -195,9 +195,10 @@ impl Load {
                 host: format!("gpu-node-{index:05}"),
                 pid: 1_000_000 + index as i64,
                 address: SocketAddr::from((address_of(index), port)).to_string(),
-                workers: 8,
-                command: 0x5bd1_e995_97f4_a7c1,
+                workers: Some(8),
+                command: Some(0x5bd1_e995_97f4_a7c1),
                 pin: None,
+                preferred_rank: None,
                 topology: Vec::new(),
             };
             let client = Client::new(node, settings.clone(), vec![server.to_string()]);
