@@ -313,6 +313,17 @@ impl Client {
         self.handle_timeout(now);
     }
 
+    /// Handles a connection that could not be opened, or whose other end is no coordinator.
+    pub fn handle_failure(&mut self, link: Link, why: NotServed, now: Duration) {
+        let unopened = self.attempts.get(&link).filter(|attempt| attempt.said.is_none());
+        if let Some(address) =
+            unopened.filter(|_| self.serving.is_none()).map(|attempt| attempt.address.clone())
+        {
+            self.event(Event::NotServed { address, why });
+        }
+        self.handle_close(link, now);
+    }
+
     fn forget(&mut self, link: Link, now: Duration) {
         self.attempts.remove(&link);
         if self.serving == Some(link) {

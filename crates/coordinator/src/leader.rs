@@ -466,9 +466,7 @@ impl Leader {
         };
         match self.request(decision) {
             true => Reply::Done(text),
-            false => {
-                Reply::Failed("the coordinator has too many pending requests; try again later".into())
-            }
+            false => Reply::Failed("the coordinator has too many pending requests; try again later".into()),
         }
     }
 

@@ -263,6 +263,15 @@ pub enum NotServed {
     /// The process knows no coordinator of the job.
     #[error("no coordinator of the job is known there yet")]
     Unknown,
+    /// No process listens at the address.
+    #[error("the connection was refused")]
+    Refused,
+    /// The connection could not be opened in time, or was closed.
+    #[error("no reply")]
+    NoReply,
+    /// The process is a store server without a coordinator.
+    #[error("a store server without a coordinator listens there")]
+    NoCoordinator,
 }
 
 /// Why a node can't be in a job.

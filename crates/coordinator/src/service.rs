@@ -167,8 +167,9 @@ impl Service {
             self.forget_jobs(now);
             let is_command = matches!(purpose, Purpose::Node(_) | Purpose::Operator(_));
             if let Some(job) = self.only_job().filter(|_| is_command) {
-                let refusal = Refusal::OtherJob { job: job.clone(), node: run_id };
+                let refusal = Refusal::OtherJob { job: job.clone(), node: run_id.clone() };
                 self.send(peer, &Reply::Refused(refusal));
+                self.accepted.insert(connection, (run_id, Accepted::Refused));
                 return Ok(());
             }
             let is_useful = matches!(purpose, Purpose::Node(_) | Purpose::Announcement(_));
@@ -288,7 +289,7 @@ impl hub::Service for Service {
             Peer::Link(link) => {
                 let Some(run_id) = self.run_id_of(link) else { return };
                 if let Some(job) = self.jobs.get_mut(&run_id) {
-                    job.handle_disconnect(link, end == LinkEnd::Refused, now);
+                    job.handle_disconnect(link, end, now);
                 }
                 run_id
             }

@@ -8,11 +8,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, set_child_subreaper,
     waitpid,
+};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
 use super::fence::Fence;
@@ -88,15 +91,20 @@ fn watch(mut agent: Command, mut fence: Option<Fence>) -> std::io::Result<WaitSt
     // The agent has its own process group, so the terminal sends signals only to this process, which forwards them.
     let pid = Pid::from_child(&agent.process_group(0).spawn()?);
     let ended = pidfd_open(pid, PidfdFlags::empty())?;
+    // The clock of this timer also counts the time for which the machine is suspended. `poll` waits longer then.
+    let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
     loop {
-        let mut watched: Vec<_> = [ended.as_fd()]
+        if let Some(fence) = &mut fence {
+            let it_value = Timespec::try_from(fence.check(pid)).unwrap_or_default();
+            let time = Itimerspec { it_interval: Timespec::default(), it_value };
+            timerfd_settime(&timer, TimerfdTimerFlags::empty(), &time)?;
+        }
+        let mut watched: Vec<_> = [ended.as_fd(), timer.as_fd()]
             .into_iter()
             .chain(caught.iter().map(|(_, stream)| stream.as_fd()))
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        let timeout = fence.as_mut().map(|fence| fence.check(pid));
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        match poll(&mut watched, timeout.as_ref()) {
+        match poll(&mut watched, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

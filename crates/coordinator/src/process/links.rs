@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use rallypoint_core::hub::LinkEnd;
+
 use super::{Output, Process};
-use crate::message::{Purpose, Reply, Request};
+use crate::message::{NotServed, Purpose, Reply, Request};
 use crate::node::NodeId;
 use crate::raft_message::RaftMessage;
 
@@ -104,20 +106,25 @@ impl Process {
         self.collect(now);
     }
 
-    /// Handles a connection that this process opened and that was closed or could not be opened. `is_refused` says that
-    /// the host has refused it, so no process listens there.
-    pub(crate) fn handle_disconnect(&mut self, link: Link, is_refused: bool, now: Duration) {
+    /// Handles a connection that this process opened and that was closed or could not be opened.
+    pub(crate) fn handle_disconnect(&mut self, link: Link, end: LinkEnd, now: Duration) {
         if let Some(client_link) = self.client_link(link)
             && let Some(client) = &mut self.client
         {
-            client.handle_close(client_link, now);
+            let why = match end {
+                LinkEnd::Refused => NotServed::Refused,
+                LinkEnd::Closed => NotServed::NoReply,
+                LinkEnd::NoService => NotServed::NoCoordinator,
+            };
+            client.handle_failure(client_link, why, now);
         }
         match self.dials.remove(&link) {
             Some(Dial::Replica(address)) => {
                 self.replica_links.remove(&address);
                 self.probe_replica(&address);
             }
-            Some(Dial::Probe(probe)) if is_refused => self.handle_ended(probe.node, now),
+            // The host has refused the connection, so no process listens there.
+            Some(Dial::Probe(probe)) if end == LinkEnd::Refused => self.handle_ended(probe.node, now),
             Some(Dial::Probe(probe)) if probe.failed < MAX_PROBES => {
                 let failed = probe.failed + 1;
                 self.next_probes.push((now + PROBE_INTERVAL, Probe { failed, ..probe }));

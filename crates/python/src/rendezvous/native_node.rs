@@ -42,9 +42,10 @@ impl NativeNode {
         let config = config.into_iter().filter_map(|(name, text)| Some((name, ConfigValue::Text(text?))));
         let config: Config = config.collect();
         let create = || -> Result<NativeRendezvousHandler, RendezvousError> {
-            let parameters = RendezvousParameters::new(NATIVE_BACKEND, endpoint, run_id, min_nodes, max_nodes)?
-                .with_config(config)?
-                .with_local_addr(local_addr);
+            let parameters =
+                RendezvousParameters::new(NATIVE_BACKEND, endpoint, run_id, min_nodes, max_nodes)?
+                    .with_config(config)?
+                    .with_local_addr(local_addr);
             NativeRendezvousHandler::create(&parameters, Launcher::default(), None, None)
         };
         let created = detached(py, create)?;

@@ -99,7 +99,8 @@ fn a_final_failure_tells_every_node_which_node_closed_the_job_when_and_why() {
     for node in nodes.map(Agent::ended) {
         assert_eq!(node.status.code(), Some(1), "{}", node.err);
         let last = node.err.trim_end().lines().next_back().unwrap();
-        let (start, end) = (format!("the job has ended: b (pid {pid}) closed the job at 20"), "was killed by SIGSEGV");
+        let (start, end) =
+            (format!("the job has ended: b (pid {pid}) closed the job at 20"), "was killed by SIGSEGV");
         assert!(last.contains(&start) && last.ends_with(end), "{}", node.err);
     }
 }
@@ -140,7 +141,11 @@ fn a_drained_node_leaves_with_success_and_the_job_goes_on_without_it() {
         }
         let third = third.ended();
         assert_eq!(third.status.code(), Some(0), "{}", third.err);
-        assert!(third.err.contains("this node has left the job: an operator has drained this node"), "{}", third.err);
+        assert!(
+            third.err.contains("this node has left the job: an operator has drained this node"),
+            "{}",
+            third.err
+        );
     }
 }
 
@@ -183,7 +188,10 @@ fn commands_of_operators_fail_with_the_reason_and_documented_exit_codes() {
         .unwrap();
     assert_eq!(other.status.code(), Some(1));
     let error = text(&other.stderr);
-    assert!(error.contains("another job runs there: its run id is \"job\"") && error.contains("\nhint: "), "{error}");
+    assert!(
+        error.contains("another job runs there: its run id is \"job\"") && error.contains("\nhint: "),
+        "{error}"
+    );
     for arguments in [
         &["exclude"][..],
         &["exclude", "--list", "c"],
@@ -217,7 +225,8 @@ fn input_that_does_not_fit_the_job_ends_the_node_with_one_error_before_workers_s
     ] {
         let node = start(&port, "b", nodes, conf, more, &script).ended();
         assert_eq!(node.status.code(), Some(1), "{more:?}: {}", node.err);
-        let errors: Vec<&str> = node.err.lines().filter(|line| line.starts_with("rallypoint run: ")).collect();
+        let errors: Vec<&str> =
+            node.err.lines().filter(|line| line.starts_with("rallypoint run: ")).collect();
         assert_eq!(errors.len(), 1, "{}", node.err);
         assert!(parts.iter().all(|part| errors[0].contains(part)), "{parts:?}: {}", node.err);
         assert!(node.err.trim_end().lines().next_back().unwrap().starts_with("hint: "), "{}", node.err);
@@ -255,7 +264,7 @@ fn a_spare_takes_the_place_of_a_lost_node_and_ends_with_the_job() {
     let first = start("a");
     wait_for_host(&port);
     let second = start("b");
-    [&first, &second].map(|node| node.wait_for_lines("/2 ", 1));
+    [&first, &second].iter().for_each(|node| node.wait_for_lines("/2 ", 1));
     let spare = start("c");
     eventually("the node is a spare", || spare.err().contains("this node is a spare"));
     let last = start("d");
@@ -274,6 +283,10 @@ fn a_job_on_one_machine_has_no_variable_of_the_native_rendezvous() {
     for arguments in [&["--standalone"][..], &[]] {
         let script = ["--no-python", "sh", "-c", "env"];
         let ended = Agent::start(&[arguments, &script].concat()).ended();
-        assert!(ended.out.contains("TORCHELASTIC_RUN_ID=") && !ended.out.contains("RALLYPOINT_ROUND"), "{}", ended.out);
+        assert!(
+            ended.out.contains("TORCHELASTIC_RUN_ID=") && !ended.out.contains("RALLYPOINT_ROUND"),
+            "{}",
+            ended.out
+        );
     }
 }

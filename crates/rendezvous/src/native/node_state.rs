@@ -1,12 +1,13 @@
 //! What a node knows about its job: the events of its client, in one value that the threads of the agent share.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::DeadlineObserver;
 use rallypoint_coordinator::client::Event;
 use rallypoint_coordinator::job::{Cause, Closing};
-use rallypoint_coordinator::message::{Assignment, Refusal};
+use rallypoint_coordinator::message::{Assignment, NotServed, Refusal};
 use rallypoint_coordinator::roster::WaitReason;
 use rallypoint_core::client::Cancellation;
 use rallypoint_core::rendezvous::{EndCause, Membership, NodeDesc};
@@ -44,6 +45,8 @@ pub enum NativeFault {
     },
 }
 
+/// The maximum number of addresses that a message names.
+const MAX_NAMED_ADDRESSES: usize = 4;
 /// A deadline that never passes.
 const NO_DEADLINE: Duration = Duration::from_secs(1 << 40);
 
@@ -52,8 +55,8 @@ const NO_DEADLINE: Duration = Duration::from_secs(1 << 40);
 pub(super) struct NodeState {
     /// The leader that serves the node.
     leader: Option<String>,
-    /// Why no leader serves the node.
-    not_served: Option<String>,
+    /// Why the addresses that the node has tried don't serve it.
+    not_served: BTreeMap<String, NotServed>,
     waits_for: Option<WaitReason>,
     /// The round that the node is in, until it asks to join the next one.
     pub(super) round: Option<Assignment>,
@@ -97,11 +100,15 @@ impl NodeState {
 
     /// Describes what the node waits for, for people to read.
     pub(super) fn describe_wait(&self) -> String {
-        match (&self.leader, &self.waits_for, &self.not_served) {
-            (Some(_), Some(reason), _) => reason.to_string(),
-            (Some(leader), None, _) => format!("waiting for a reply from the coordinator at {leader}"),
-            (None, _, Some(reason)) => reason.clone(),
-            (None, _, None) => "connecting to the coordinator".into(),
+        match (&self.leader, &self.waits_for) {
+            (Some(_), Some(reason)) => reason.to_string(),
+            (Some(leader), None) => format!("waiting for a reply from the coordinator at {leader}"),
+            (None, _) if self.not_served.is_empty() => "connecting to the coordinator".into(),
+            (None, _) => {
+                let tried = self.not_served.iter().take(MAX_NAMED_ADDRESSES);
+                let tried: Vec<String> = tried.map(|(address, why)| format!("{address} ({why})")).collect();
+                format!("no coordinator found at {}", tried.join(", "))
+            }
         }
     }
 
@@ -214,11 +221,12 @@ impl Shared {
                 if state.leader.as_ref() != Some(&leader) {
                     tracing::info!("the coordinator of the rendezvous '{run_id}' is at {leader}");
                 }
-                (state.leader, state.not_served, state.was_served) = (Some(leader), None, true);
+                (state.leader, state.was_served) = (Some(leader), true);
+                state.not_served.clear();
             }
             Event::NotServed { address, why } => {
                 state.leader = None;
-                state.not_served = Some(format!("{address} does not serve this node: {why}"));
+                state.not_served.insert(address, why);
             }
             Event::Waiting(reason) => state.waits_for = Some(reason),
             Event::Started(assignment) => {

@@ -9,7 +9,7 @@ use rallypoint_rendezvous::{
     RendezvousHandler, RendezvousInfo, RendezvousParameters, Report, Roster, parse_rendezvous_config,
     send_command,
 };
-use rallypoint_store::Store;
+use rallypoint_store::{Store, TcpStoreServer};
 use rallypoint_testkit::{Port, eventually};
 
 type Handler = Arc<NativeRendezvousHandler>;
@@ -212,6 +212,23 @@ fn a_node_of_another_job_is_refused_with_both_run_ids() {
     assert!(error.contains("\nhint: use the same --rdzv-id on all nodes of a job"), "{error}");
     waiting.interrupt();
     assert!(matches!(join.join().unwrap(), Err(RendezvousError::Interrupted { .. })));
+}
+
+#[test]
+fn a_node_that_finds_no_coordinator_says_what_it_has_tried() {
+    let store_server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
+    let port = Port::reserve();
+    let endpoint = format!("127.0.0.1:{},192.0.2.1:{}", store_server.port(), port.number);
+    let parameters = RendezvousParameters::new("rallypoint", &endpoint, "job", 2, 2).unwrap();
+    let parameters = parameters.with_config(parse_rendezvous_config("join_timeout=3").unwrap()).unwrap();
+    let parameters = parameters.with_local_addr(Some("127.0.0.1".into()));
+    let node = NativeRendezvousHandler::create(&parameters, NativeNode::default(), None, None).unwrap();
+    let error = node.next_rendezvous().unwrap_err().to_string();
+    let at = format!(
+        "no coordinator found at 127.0.0.1:{} (a store server without a coordinator",
+        store_server.port()
+    );
+    assert!(error.contains(&at) && error.contains("join_timeout"), "{error}");
 }
 
 #[test]

@@ -54,7 +54,13 @@ impl Acceptor {
             registered.push(Listener { socket, is_ready: false });
         }
         let spare_file = File::open("/dev/null").ok();
-        Ok(Acceptor { listeners: registered, next: (0, 0), spare_file, blocked_at: None, out_of_files: false })
+        Ok(Acceptor {
+            listeners: registered,
+            next: (0, 0),
+            spare_file,
+            blocked_at: None,
+            out_of_files: false,
+        })
     }
 
     /// Records that connections may be pending. Returns `false` if there is no listener with this index.
