@@ -77,7 +77,7 @@ pub(crate) const TABLE: &[Row] = &[
     row(
         FAILURE,
         &["exclude", "drain", "force-quorum"],
-        "the coordinator refused the command; standard error has the reason",
+        "the command was refused; standard error has the reason",
     ),
     row(USAGE, &["run"], "wrong usage, except for errors for which torchrun exits with 1"),
     row(
