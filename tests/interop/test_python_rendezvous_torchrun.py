@@ -104,7 +104,9 @@ def test_torchruns_c10d_backend_and_the_plug_in_form_one_job(endpoint, tmp_path)
 def test_survivors_of_a_killed_node_join_the_next_round_without_a_restart(endpoint, tmp_path):
     """The first node hosts the coordinator and has group rank 0. No worker fails, so the job needs no restart."""
     job = new_run_id()
-    start = functools.partial(start_node, "rallypoint", endpoint, job, "2:3", 1, 0, HERE / "native_worker.py", tmp_path)
+    # Nodes need different times to import torch, and the first round must have all three.
+    command = ("--rdzv-conf", "last_call_timeout=600", HERE / "native_worker.py", tmp_path)
+    start = functools.partial(start_node, "rallypoint", endpoint, job, "2:3", 1, 0, *command)
     with start() as first:
         wait_for("the first node listens", lambda: is_listening(endpoint))
         with start() as second, start() as third:

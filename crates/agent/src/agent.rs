@@ -460,9 +460,12 @@ impl Agent {
     /// Announces a failure to the other nodes in the background.
     fn announce(&mut self, worker: LocalRank, is_final: bool) {
         let failure = self.failures.iter().find(|failure| failure.local_rank == worker.0).cloned();
-        if let (Some(handler), Some(failure), false) = (self.handler(), &failure, is_final) {
+        // A coordinator ends the round and tells the other nodes why.
+        if let (Some(handler), Some(failure), false, true) =
+            (self.handler(), &failure, is_final, self.has_coordinator())
+        {
             let exit = failure.exit.describe();
-            handler.report(Report::WorkerFailed { local_rank: worker.0, exit });
+            return handler.report(Report::WorkerFailed { local_rank: worker.0, exit });
         }
         if let (Some(round_watch), Some(failure)) = (&self.round_watch, failure) {
             let announcements_store = Arc::clone(&round_watch.announcements_store);

@@ -1,6 +1,7 @@
 //! Tests of `rallypoint join`: output, commands, signals and exit codes.
 
 mod faults;
+mod native;
 mod node;
 mod recovery;
 mod static_rendezvous;

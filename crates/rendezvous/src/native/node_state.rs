@@ -102,7 +102,7 @@ impl NodeState {
     pub(super) fn describe_wait(&self) -> String {
         match (&self.leader, &self.waits_for) {
             (Some(_), Some(reason)) => reason.to_string(),
-            (Some(leader), None) => format!("waiting for a reply from the coordinator at {leader}"),
+            (Some(leader), None) => format!("no reply yet from the coordinator at {leader}"),
             (None, _) if self.not_served.is_empty() => "connecting to the coordinator".into(),
             (None, _) => {
                 let tried = self.not_served.iter().take(MAX_NAMED_ADDRESSES);
