@@ -81,7 +81,8 @@ impl RoundWatch {
                 let is_unchanged = membership.is_intact() && !membership.is_closed;
                 // The supervisor decides what to do. It must also be notified when the membership is intact again.
                 if !is_unchanged || !was_unchanged {
-                    let has_ended = membership.end.is_some() || membership.has_finished;
+                    let has_ended =
+                        membership.end.is_some() || membership.has_finished || membership.has_failed;
                     let reports =
                         if is_unchanged || has_ended { None } else { read_reports(&round, &membership).ok() };
                     deliver(Observation::Membership(membership.into(), reports));

@@ -308,7 +308,7 @@ fn all_wrong_arguments_are_reported_together() {
         "did you mean 'join_timeout'?",
         "The last_call timeout (0:00:00) must be positive.",
         "The hostname of the rendezvous endpoint 'a b:1'",
-        "it is for --rdzv-backend static; c10d assigns ranks",
+        "it is for the backends static and rallypoint; c10d assigns ranks",
         "--local-addr 192.0.2.1: this machine does not have that address",
         "--help",
     ] {
