@@ -553,6 +553,12 @@ impl Client {
             self.retry_time = now + self.retry_interval;
             self.retry_interval = (self.retry_interval * 2).min(MAX_RETRY_INTERVAL);
         }
+        // A process that has the hello of this node is slow, and further connections would make it slower.
+        let has_hello = |address: &String| {
+            let mut pending = self.attempts.iter().filter(|(link, _)| Some(**link) != self.serving);
+            pending.any(|(_, attempt)| attempt.said.is_some() && attempt.address == *address)
+        };
+        self.queue.retain(|address| !has_hello(address));
         if let Some(address) = self.queue.pop_front() {
             let link = self.next_link;
             self.next_link += 1;

@@ -22,6 +22,9 @@ pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
 const ELECTION_TICKS: usize = 20;
 /// Each replica waits up to this number of ticks longer, so that two replicas rarely start an election together.
 const ELECTION_SPREAD_TICKS: u64 = 8;
+/// A replica that has asked in vain whether the others would vote for it asks again after this number of ticks. Such a
+/// question disturbs no leader, so a group that gets its quorum back soon has a leader, too.
+const PRE_VOTE_TICKS: usize = 5;
 /// The number of applied entries after which a snapshot replaces the log.
 const SNAPSHOT_INTERVAL: u64 = 64;
 /// The maximum number of replicas of a group. A group with five voters has up to ten during a change.
@@ -74,6 +77,8 @@ pub struct Replica {
     applied_at: Duration,
     applied: u64,
     last_tick: Duration,
+    /// The number of ticks.
+    ticks: usize,
     /// The pending checks for contact to a quorum: the number and the time of each.
     checks: VecDeque<(u64, Duration)>,
     next_check: u64,
@@ -134,6 +139,7 @@ impl Replica {
             applied_at: now,
             applied,
             last_tick: now,
+            ticks: 0,
             checks: VecDeque::new(),
             next_check: 0,
             quorum_contact: None,
@@ -289,13 +295,26 @@ impl Replica {
         // After a pause of the process there is only one tick. So the replica reads the messages of its leader before it
         // starts an election.
         self.last_tick = now;
+        self.ticks += 1;
         self.raft.tick();
+        if self.raft.raft.state == StateRole::PreCandidate
+            && self.ticks % PRE_VOTE_TICKS == self.pre_vote_tick()
+        {
+            // An error means that this replica can't be elected.
+            let _ = self.raft.campaign();
+        }
         self.check_quorum(now);
         if self.leads() && !self.raft.raft.promotable() {
             // An entry of an earlier leader has removed this replica. The others follow it, so they elect no successor.
             self.hand_over(|_| true, now);
         }
         true
+    }
+
+    /// Returns the tick, of [`PRE_VOTE_TICKS`], at which this replica repeats a pre-vote. The voters have different ones, so
+    /// that they don't compete.
+    fn pre_vote_tick(&self) -> usize {
+        self.voters().iter().take_while(|voter| **voter != self.id).count() * 2 % PRE_VOTE_TICKS
     }
 
     /// Starts a check for contact to a quorum, if this replica leads.

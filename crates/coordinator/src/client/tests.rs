@@ -98,3 +98,16 @@ fn a_node_that_does_not_hear_its_leader_tries_the_leader_first_and_each_address_
     let addresses = attempts(&mut client, START + SILENCE_TIMEOUT + 2 * ATTEMPT_INTERVAL);
     assert_eq!(addresses, ["leader:1", "b:1", "c:1"]);
 }
+
+#[test]
+fn a_client_waits_for_a_slow_process_that_has_its_hello_and_tries_only_other_addresses() {
+    let mut client = client();
+    let link = match outputs(&mut client)[..] {
+        [Output::Connect(link, _)] => link,
+        ref other => panic!("{other:?}"),
+    };
+    client.handle_open(link, START).expect("the connection was asked for");
+    outputs(&mut client);
+    let addresses = attempts(&mut client, START + Duration::from_millis(1900));
+    assert!(!addresses.is_empty() && addresses.iter().all(|address| address == "c:1"), "{addresses:?}");
+}

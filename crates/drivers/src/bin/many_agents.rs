@@ -30,7 +30,9 @@ use rallypoint_core::wire::{MAGIC, Reply as StoreReply, Request, RequestDecoder}
 use rallypoint_core::{Limits, Value};
 use rallypoint_rendezvous::free_port;
 use rallypoint_store::{Endpoint, boot_time, raise_file_limit};
+use rustix::io::Errno;
 use slab::Slab;
+use socket2::{Domain, Socket, Type};
 
 /// The run id of the job.
 const RUN_ID: &str = "many-agents";
@@ -38,8 +40,8 @@ const RUN_ID: &str = "many-agents";
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between two checks of all agents for work that is due.
 const TIMER_INTERVAL: Duration = Duration::from_millis(20);
-/// The number of connections after which the program reads replies, so that the server's backlog does not overflow.
-const CONNECT_BATCH: usize = 256;
+/// The number of joins after which the program handles the events of its sockets, so that all connections make progress.
+const JOIN_BATCH: usize = 64;
 const LISTENER: Token = Token(usize::MAX);
 
 type Error = Box<dyn std::error::Error>;
@@ -228,7 +230,7 @@ impl Load {
             let now = boot_time();
             self.agents[index].client.join(now);
             self.run_agent(index, now);
-            if index % CONNECT_BATCH == 0 {
+            if index % JOIN_BATCH == 0 {
                 self.poll_once(Duration::ZERO)?;
             }
         }
@@ -337,7 +339,18 @@ impl Load {
     }
 
     fn connect(&mut self, index: usize, link: Link, address: &str) -> Result<(), Error> {
-        let stream = TcpStream::connect(address.parse()?)?;
+        // Each agent connects from its own address, as in a real job.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((address_of(index), 0)).into())?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&address.parse::<SocketAddr>()?.into()) {
+            Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => {
+                return Err(error.into());
+            }
+            _ => {}
+        }
+        let stream = TcpStream::from_std(socket.into());
         let side = Side::Agent { index, link, stage: Stage::Connecting, input: Vec::new() };
         let connection = self.insert(stream, side)?;
         self.agents[index].connections.push((link, connection));
@@ -428,7 +441,6 @@ impl Load {
                 Ok(()) if connection.stream.peer_addr().is_err() => return,
                 Ok(()) => {
                     *stage = Stage::Connected;
-                    let _ = connection.stream.set_nodelay(true);
                     Request::Validate { magic: MAGIC }.encode(&mut connection.output);
                     Request::Get { key: SERVER_KEY }.encode(&mut connection.output);
                     self.sent += connection.output.len() as u64;
