@@ -333,6 +333,7 @@ impl Load {
             | Event::NotServed { .. }
             | Event::Lease { .. }
             | Event::Drained
+            | Event::Idle
             | Event::Left
             | Event::Warning(_) => {}
         }
