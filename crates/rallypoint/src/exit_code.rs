@@ -59,7 +59,11 @@ const fn row(code: u8, commands: &'static [&'static str], meaning: &'static str)
 }
 
 pub(crate) const TABLE: &[Row] = &[
-    row(0, &["run"], "all workers of this node succeeded, or the job ended while this node was a spare"),
+    row(
+        0,
+        &["run"],
+        "all workers of this node succeeded, the job ended while it was a spare, or it was drained",
+    ),
     row(0, &["serve"], "SIGTERM or SIGINT stopped the server"),
     row(0, &["join"], "the command succeeded; without one, the job ended, or a signal came after joining"),
     row(0, &["store", "exclude", "drain", "force-quorum", "bench", "completions"], "success"),

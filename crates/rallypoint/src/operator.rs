@@ -56,7 +56,7 @@ const EXCLUDE_EXAMPLES: &str = "  \
 #[derive(Debug, Args)]
 #[command(after_help = exit_code::help_with_examples("exclude", EXCLUDE_EXAMPLES))]
 pub(crate) struct ExcludeArgs {
-    /// Host name of the node
+    /// Name of the node: its host name, or its node_name
     #[arg(required_unless_present = "list")]
     node: Option<String>,
     /// How long the node is excluded (30min, 2h)
@@ -92,7 +92,7 @@ const DRAIN_EXAMPLES: &str = "  \
 #[derive(Debug, Args)]
 #[command(after_help = exit_code::help_with_examples("drain", DRAIN_EXAMPLES))]
 pub(crate) struct DrainArgs {
-    /// Host name of the node
+    /// Name of the node: its host name, or its node_name
     node: String,
     /// Restart the round without the node after this time (30s, 5min); without it, the node stays until the next restart
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, help_heading = "Drain")]

@@ -188,6 +188,21 @@ impl NativeRendezvousHandler {
         &self.node
     }
 
+    /// Closes the job, for a launcher like torch's, whose nodes use the store of the round until each of them closes the
+    /// job. The node with that store waits up to 5 s until the other nodes have closed the job as well.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`RendezvousHandler::set_closed`].
+    pub fn shut_down(&self) -> Result<()> {
+        self.set_closed()?;
+        if let Err(error) = self.await_shut_downs() {
+            tracing::debug!("the other nodes may have lost the store of the round: {error}");
+        }
+        self.linger();
+        Ok(())
+    }
+
     /// If the job is closed, waits up to 1.5 s until the other nodes have read that from the coordinator of this node.
     pub fn linger(&self) {
         if self.shared.lock().closed.is_some() {

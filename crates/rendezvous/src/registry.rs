@@ -157,7 +157,7 @@ mod tests {
     fn the_error_for_an_unknown_backend_lists_the_registered_ones() {
         let error = RendezvousHandlerRegistry::default().create_handler(&parameters("etcd")).err().unwrap();
         assert!(error.to_string().contains("'etcd' is not registered"), "{error}");
-        assert!(error.to_string().contains("c10d, static"), "{error}");
+        assert!(error.to_string().contains("c10d, rallypoint, static"), "{error}");
     }
 
     #[test]

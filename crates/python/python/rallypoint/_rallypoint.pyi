@@ -302,8 +302,8 @@ class NativeNode:
     def num_nodes_waiting(self) -> int:
         """Returns the number of nodes that wait for the next round."""
 
-    def linger(self) -> None:
-        """Waits up to 1.5 s until the other nodes of a closed rendezvous know that it is closed."""
+    def shut_down(self) -> None:
+        """Closes the rendezvous for all nodes, and waits up to 5 s until they don't need this node any more."""
 
 def await_leaving(seconds: float) -> None:
     """Waits up to `seconds` until the nodes whose calls were interrupted have left their rendezvous."""

@@ -103,16 +103,9 @@ impl NativeNode {
         self.call(py, |handler| Ok(handler.membership()?.num_nodes_waiting()))
     }
 
-    /// Waits up to 1.5 s until the other nodes of a closed rendezvous know that it is closed. Does nothing in a forked
-    /// process, which serves no nodes.
-    fn linger(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.owner.is_current() {
-            return Ok(());
-        }
-        self.call(py, |handler| {
-            handler.linger();
-            Ok(())
-        })
+    /// Closes the rendezvous for all nodes, and waits up to 5 s until they don't need this node any more.
+    fn shut_down(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, NativeRendezvousHandler::shut_down)
     }
 }
 

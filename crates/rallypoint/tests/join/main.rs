@@ -318,7 +318,7 @@ fn all_wrong_arguments_are_reported_together() {
     assert!(text(&output.stderr).contains("neither a number nor MIN:MAX"), "{}", text(&output.stderr));
     let output = run(&["--rdzv-backend", "etcd"]);
     assert!(text(&output.stderr).contains("is not registered"), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("c10d, static"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("c10d, rallypoint, static"), "{}", text(&output.stderr));
 }
 
 #[test]

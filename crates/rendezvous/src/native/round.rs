@@ -96,6 +96,31 @@ impl NativeRendezvousHandler {
     }
 }
 
+/// How long the node with group rank 0 waits until the other nodes have shut down.
+const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The number of nodes that have shut down, apart from the one with group rank 0.
+const SHUT_DOWN_COUNT: &str = "rallypoint/shut_down/count";
+/// Set by the last of them.
+const SHUT_DOWN: &str = "rallypoint/shut_down/all";
+
+impl NativeRendezvousHandler {
+    /// Tells the node with group rank 0 that this node does not need the store of the round any more. If this node has
+    /// that rank, waits until all other nodes have said so, at most for [`SHUT_DOWN_TIMEOUT`].
+    pub(super) fn await_shut_downs(&self) -> Result<(), StoreError> {
+        let round = self.shared.lock().round.clone();
+        let Some((round, store)) = round.zip(self.round_store()) else { return Ok(()) };
+        let others = i64::from(round.world_size) - 1;
+        let prefix = keys::round_prefix(&self.run_id, round.round);
+        let store = PrefixStore::new(prefix, Arc::new(store)).with_timeout(Some(SHUT_DOWN_TIMEOUT));
+        match round.rank {
+            _ if others == 0 => Ok(()),
+            0 => store.wait(&[SHUT_DOWN]),
+            _ if store.add(SHUT_DOWN_COUNT, 1)? == others => store.set(SHUT_DOWN, b"1"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Waits for the node with group rank 0 to publish the address of the workers' store. A canceled call ends the wait.
 fn read_store_info(store: &dyn Store) -> Result<RendezvousStoreInfo, StoreError> {
     let keys = [RendezvousStoreInfo::MASTER_ADDR_KEY, RendezvousStoreInfo::MASTER_PORT_KEY];

@@ -215,6 +215,33 @@ fn a_node_of_another_job_is_refused_with_both_run_ids() {
 }
 
 #[test]
+fn the_store_of_a_round_stays_until_every_node_has_shut_down() {
+    let job = Job::new(3, 3, "");
+    let nodes = [job.node(), job.node(), job.node()];
+    let rounds = join(&nodes);
+    let mut ended: Vec<_> = nodes.into_iter().zip(rounds).collect();
+    ended.sort_by_key(|(_, round)| round.rank);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let mut ended = ended.into_iter();
+        let (master, round) = ended.next().unwrap();
+        drop(round);
+        let master = scope.spawn(move || master.shut_down().unwrap());
+        let others: Vec<_> = ended.collect();
+        eventually("the job is closed", || {
+            others.iter().all(|(node, _)| node.membership().unwrap().is_closed)
+        });
+        for (node, round) in others {
+            assert!(!master.is_finished(), "the store is still needed");
+            round.store.set("key", b"value").unwrap();
+            node.shut_down().unwrap();
+        }
+        master.join().unwrap();
+    });
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
 fn a_node_that_finds_no_coordinator_says_what_it_has_tried() {
     let store_server = TcpStoreServer::bind("127.0.0.1", 0).unwrap();
     let port = Port::reserve();

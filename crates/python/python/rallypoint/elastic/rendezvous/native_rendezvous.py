@@ -95,10 +95,12 @@ class NativeRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Closes the rendezvous for all nodes, and waits up to 1.5 s until they know it. Returns whether that succeeded."""
+        """Closes the rendezvous for all nodes, and waits up to 5 s until they don't need this node any more.
+
+        Returns whether closing succeeded.
+        """
         try:
-            self._node.set_closed()
-            self._node.linger()
+            self._node.shut_down()
         except Exception as error:
             if not is_rendezvous_error(error):
                 raise
