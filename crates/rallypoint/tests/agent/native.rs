@@ -150,6 +150,19 @@ fn a_drained_node_leaves_with_success_and_the_job_goes_on_without_it() {
 }
 
 #[test]
+fn a_drain_during_an_election_is_not_lost() {
+    let port = Port::reserve();
+    let [first, second, third] = three_nodes(&port, "1:3", "", &[]);
+    eventually("all nodes vote", || voters(&port) == 3);
+    // The leader is gone when the signal arrives.
+    kill_node(&first);
+    third.signal(Signal::USR2);
+    let third = third.ended();
+    assert_eq!(third.status.code(), Some(0), "{}", third.err);
+    second.wait_for_lines("ranks 0/1", 1);
+}
+
+#[test]
 fn an_excluded_node_waits_outside_until_the_exclusion_is_removed() {
     let port = Port::reserve();
     let [first, second, third] = three_nodes(&port, "2:3", ",scale_up=now", &[]);
