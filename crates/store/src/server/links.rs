@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use mio::Waker;
 use mio::net::TcpStream;
@@ -12,6 +13,10 @@ use rallypoint_core::hub::ConnectionId;
 use socket2::SockRef;
 
 use crate::endpoint::Endpoint;
+
+/// How long sent data may stay unacknowledged before a link is closed. TCP doubles the interval of its retransmissions, so
+/// after an outage an old link would stay silent for as long as the outage took. A new link works at once.
+const LINK_USER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The addresses of a name, or none if the name does not resolve.
 type Resolved = (ConnectionId, Vec<SocketAddr>);
@@ -130,5 +135,7 @@ impl Links {
 /// Sets the options of a connected socket. Errors are ignored: without an option, messages are only delayed.
 fn configure(socket: &TcpStream) {
     let _ = socket.set_nodelay(true);
-    let _ = SockRef::from(socket).set_tcp_thin_linear_timeouts(true);
+    let socket = SockRef::from(socket);
+    let _ = socket.set_tcp_thin_linear_timeouts(true);
+    let _ = socket.set_tcp_user_timeout(Some(LINK_USER_TIMEOUT));
 }
