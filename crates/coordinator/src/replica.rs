@@ -22,9 +22,11 @@ pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
 const ELECTION_TICKS: usize = 20;
 /// Each replica waits up to this number of ticks longer, so that two replicas rarely start an election together.
 const ELECTION_SPREAD_TICKS: u64 = 8;
-/// A replica that has asked in vain whether the others would vote for it asks again after this number of ticks. Such a
-/// question disturbs no leader, so a group that gets its quorum back soon has a leader, too.
+/// A replica that has had no leader for [`LEADERLESS_TICKS`] asks the others after each of this number of ticks whether they
+/// would vote for it. Such a question disturbs no leader, so a group that gets its quorum back soon has a leader, too.
 const PRE_VOTE_TICKS: usize = 5;
+/// A leader that was just elected announces itself within this number of ticks.
+const LEADERLESS_TICKS: usize = 10;
 /// The number of applied entries after which a snapshot replaces the log.
 const SNAPSHOT_INTERVAL: u64 = 64;
 /// The maximum number of replicas of a group. A group with five voters has up to ten during a change.
@@ -77,8 +79,9 @@ pub struct Replica {
     applied_at: Duration,
     applied: u64,
     last_tick: Duration,
-    /// The number of ticks.
+    /// The number of ticks, and of those since this replica has had no leader.
     ticks: usize,
+    leaderless_ticks: usize,
     /// The pending checks for contact to a quorum: the number and the time of each.
     checks: VecDeque<(u64, Duration)>,
     next_check: u64,
@@ -140,6 +143,7 @@ impl Replica {
             applied,
             last_tick: now,
             ticks: 0,
+            leaderless_ticks: 0,
             checks: VecDeque::new(),
             next_check: 0,
             quorum_contact: None,
@@ -297,9 +301,11 @@ impl Replica {
         self.last_tick = now;
         self.ticks += 1;
         self.raft.tick();
-        if self.raft.raft.state == StateRole::PreCandidate
-            && self.ticks % PRE_VOTE_TICKS == self.pre_vote_tick()
-        {
+        let is_leaderless = self.leader().is_none() && self.raft.raft.promotable();
+        self.leaderless_ticks = if is_leaderless { self.leaderless_ticks + 1 } else { 0 };
+        // A candidate waits for votes.
+        let asks = self.leaderless_ticks >= LEADERLESS_TICKS && self.raft.raft.state != StateRole::Candidate;
+        if asks && self.ticks % PRE_VOTE_TICKS == self.pre_vote_tick() {
             // An error means that this replica can't be elected.
             let _ = self.raft.campaign();
         }
