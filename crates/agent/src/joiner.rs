@@ -110,7 +110,8 @@ impl Joiner {
                 Ok(Some(formation)) => return Ok(formation),
                 Ok(None) => {}
                 // The node that served the store of the round may be gone.
-                Err(AgentError::Store { .. }) if handler.membership().is_ok_and(|now| now.end.is_some()) => {}
+                Err(AgentError::Store { .. })
+                    if handler.membership().is_ok_and(|now| now.end.is_some() || now.has_failed) => {}
                 Err(error) => {
                     leave();
                     return Err(error);
@@ -212,8 +213,10 @@ impl Joiner {
             if self.is_giving_up.load(Ordering::SeqCst) {
                 return Err(self.interrupted());
             }
-            // A restarted store has lost what the nodes published.
-            if !handler.membership()?.is_intact() || store.generation() != generation {
+            // A restarted store has lost what the nodes published. In a closed job, nodes may be gone; the next join fails
+            // with the reason.
+            let seen = handler.membership()?;
+            if !seen.is_intact() || seen.has_failed || store.generation() != generation {
                 return Ok(None);
             }
             if store.timeout().is_some_and(|timeout| start.elapsed() >= timeout) {

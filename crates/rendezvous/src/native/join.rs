@@ -126,7 +126,7 @@ impl NativeRendezvousHandler {
     }
 
     /// Fails if this node can't join any more, or was interrupted.
-    fn check_fault(&self) -> Result<()> {
+    pub(super) fn check_fault(&self) -> Result<()> {
         let run_id = || self.run_id.clone();
         let is_canceled = self.cancellation.as_ref().is_some_and(|cancellation| {
             cancellation.on_wait();

@@ -1,6 +1,7 @@
 //! What a node knows about its job: the events of its client, in one value that the threads of the agent share.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -314,6 +315,9 @@ impl Shared {
 pub(super) struct RoundCancellation {
     pub(super) shared: Arc<Shared>,
     pub(super) round: u64,
+    /// Whether the node has entered the round. Until then, the end of the job cancels the calls as well. Afterwards, the
+    /// nodes still tell each other through this store why the job has failed.
+    pub(super) has_entered: AtomicBool,
     /// The cancellation of the caller.
     pub(super) caller: Option<Arc<dyn Cancellation>>,
 }
@@ -329,7 +333,8 @@ impl Cancellation for RoundCancellation {
         let state = self.shared.lock();
         let is_current = state.round.as_ref().is_some_and(|round| round.round == self.round);
         let is_canceled = self.caller.as_ref().is_some_and(|caller| caller.is_canceled());
-        !is_current || state.has_ended() || state.is_interrupted || is_canceled
+        let is_closed = state.closed.is_some() && !self.has_entered.load(Ordering::Relaxed);
+        !is_current || state.has_ended() || state.is_interrupted || is_closed || is_canceled
     }
 
     fn on_wait(&self) {

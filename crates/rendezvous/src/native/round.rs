@@ -1,5 +1,6 @@
 //! The store of a round, and the address of the workers' store. The node with group rank 0 serves both.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,10 @@ impl NativeRendezvousHandler {
         match self.open(assignment) {
             Ok(info) => Ok(Some(info)),
             Err(_) if self.has_ended() => Ok(None),
-            Err(source) => Err(RendezvousError::Connection { run_id: self.run_id.clone(), source }),
+            Err(source) => {
+                self.check_fault()?;
+                Err(RendezvousError::Connection { run_id: self.run_id.clone(), source })
+            }
         }
     }
 
@@ -40,15 +44,16 @@ impl NativeRendezvousHandler {
 
     fn open(&self, assignment: &Assignment) -> Result<RendezvousInfo, StoreError> {
         let endpoint: Endpoint = assignment.master.parse()?;
-        let cancellation: Arc<dyn Cancellation> = Arc::new(RoundCancellation {
+        let cancellation = Arc::new(RoundCancellation {
             shared: Arc::clone(&self.shared),
             round: assignment.round,
+            has_entered: AtomicBool::new(false),
             caller: self.cancellation.clone(),
         });
         let options = TcpStoreOptions::new(endpoint.clone())
             .timeout(self.settings.read_timeout)
             .on_reset(OnReset::Fail)
-            .cancellation(cancellation);
+            .cancellation(Some(Arc::clone(&cancellation) as Arc<dyn Cancellation>));
         let store = TcpStore::open(options)?;
         let prefix = keys::round_prefix(&self.run_id, assignment.round);
         if assignment.rank == 0 {
@@ -64,6 +69,7 @@ impl NativeRendezvousHandler {
             }
             _ => read_store_info(&*store)?,
         };
+        cancellation.has_entered.store(true, Ordering::Relaxed);
         Ok(RendezvousInfo {
             store,
             rank: u64::from(assignment.rank),

@@ -38,3 +38,26 @@ fn a_node_without_fence_or_with_finished_workers_is_not_fenced_at_its_deadline()
     finished.finish();
     assert_eq!(end(&finished, DEADLINE), None);
 }
+
+#[test]
+fn the_end_of_the_job_cancels_calls_to_the_store_of_a_round_until_the_node_has_entered_it() {
+    let shared = Arc::new(working(true));
+    let cancellation = RoundCancellation {
+        shared: Arc::clone(&shared),
+        round: 3,
+        has_entered: AtomicBool::new(false),
+        caller: None,
+    };
+    assert!(!cancellation.is_canceled());
+    shared.handle_event(Event::Closed(Closing {
+        author: "node1".into(),
+        time: String::new(),
+        reason: "it failed".into(),
+        has_finished: false,
+    }));
+    assert!(cancellation.is_canceled());
+    cancellation.has_entered.store(true, Ordering::Relaxed);
+    assert!(!cancellation.is_canceled());
+    shared.start_joining();
+    assert!(cancellation.is_canceled(), "the node joins the next round");
+}
