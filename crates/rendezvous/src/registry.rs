@@ -138,7 +138,7 @@ mod tests {
     fn a_third_party_backend_can_be_registered_and_used() {
         let registry = RendezvousHandlerRegistry::default();
         registry.register("stub", creator()).unwrap();
-        assert_eq!(registry.backends(), ["c10d", "static", "stub"]);
+        assert_eq!(registry.backends(), ["c10d", "rallypoint", "static", "stub"]);
         assert_eq!(registry.create_handler(&parameters("stub")).unwrap().run_id(), "run");
     }
 
