@@ -563,3 +563,6 @@ fn assignment(id: NodeId, view: View<'_>) -> Assignment {
         restarts: view.job.restarts.clone(),
     }
 }
+
+#[cfg(test)]
+mod closing_tests;
