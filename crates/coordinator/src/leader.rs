@@ -565,4 +565,4 @@ fn assignment(id: NodeId, view: View<'_>) -> Assignment {
 }
 
 #[cfg(test)]
-mod closing_tests;
+mod tests;

@@ -260,6 +260,12 @@ pub enum NotServed {
         /// The addresses of the voters.
         voters: Vec<String>,
     },
+    /// The job has run before, and the process has not heard from its leader for some time.
+    #[error(
+        "the job has run before, and its coordinator is not known there any more\nhint: use a new --rdzv-id, or, if all \
+         nodes of the job are stopped, run `rallypoint force-quorum` for this endpoint"
+    )]
+    Lost,
     /// The process knows no coordinator of the job.
     #[error("no coordinator of the job is known there yet")]
     Unknown,

@@ -41,9 +41,10 @@ pub(crate) enum Output {
 pub(crate) struct Process {
     address: String,
     endpoints: Vec<String>,
-    /// Whether this process may found the job: it is a separate server or the first endpoint, and nothing has shown that
-    /// the job exists.
+    /// Whether this process may found the job: it is a separate server or the first endpoint.
     is_founder: bool,
+    /// Whether another process has shown that the job exists.
+    is_founded: bool,
     id: NodeId,
     seed: u64,
     pub(crate) client: Option<Client>,
@@ -52,9 +53,8 @@ pub(crate) struct Process {
     left: BTreeSet<GroupId>,
     /// The last announcement of a leader, and when it arrived.
     announced: Option<(Announcement, Duration)>,
-    /// Nodes that wait for the founding of the job.
-    waiting: BTreeMap<Connection, Hello>,
-    waiting_nodes: BTreeSet<NodeId>,
+    /// Nodes that wait for the founding of the job: the order in which they came, and their latest connections.
+    waiting: BTreeMap<NodeId, (usize, Connection, Hello)>,
     /// When the first of them said hello.
     waiting_since: Duration,
     last_message: Duration,
@@ -83,6 +83,7 @@ impl Process {
             address: address.to_owned(),
             endpoints,
             is_founder,
+            is_founded: false,
             id: NodeId(seed.max(1)),
             seed,
             client: None,
@@ -90,7 +91,6 @@ impl Process {
             left: BTreeSet::new(),
             announced: None,
             waiting: BTreeMap::new(),
-            waiting_nodes: BTreeSet::new(),
             waiting_since: now,
             last_message: now,
             next_announcement: now,
@@ -117,7 +117,7 @@ impl Process {
     pub(crate) fn is_forgettable(&self, now: Duration) -> bool {
         let is_unused = match &self.coordinator {
             Some(coordinator) => coordinator.is_unused(),
-            None => self.is_founder && self.waiting.is_empty(),
+            None => !self.is_founded && self.waiting.is_empty(),
         };
         self.client.is_none() && (is_unused || now >= self.last_message + FORGET_TIMEOUT)
     }
@@ -207,7 +207,7 @@ impl Process {
 
     /// Handles the end of an accepted connection.
     pub(crate) fn handle_close(&mut self, connection: Connection, now: Duration) {
-        self.waiting.remove(&connection);
+        self.waiting.retain(|_, (_, other, _)| *other != connection);
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.handle_close(connection, now);
         }
@@ -229,7 +229,10 @@ impl Process {
             (None, Some(voters)) => {
                 Reply::Redirect { addresses: voters.clone(), why: NotServed::NoQuorum { voters } }
             }
-            (None, None) => Reply::Redirect { addresses: Vec::new(), why: NotServed::Unknown },
+            (None, None) => {
+                let why = if self.is_founded { NotServed::Lost } else { NotServed::Unknown };
+                Reply::Redirect { addresses: Vec::new(), why }
+            }
         };
         self.outputs.push_back(Output::Reply(connection, reply));
     }
@@ -262,3 +265,6 @@ impl Process {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

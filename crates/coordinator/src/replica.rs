@@ -460,3 +460,6 @@ impl Replica {
 fn encode(job: &Job) -> Vec<u8> {
     serde_json::to_vec(job).expect("a job can be encoded")
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,7 +38,7 @@ pub struct Roster {
     pub closed: Option<Closing>,
     /// The number of restarts of each kind.
     pub restarts: BTreeMap<RestartKind, u32>,
-    /// The ranks that no node has pinned, if all nodes pin their ranks.
+    /// The first ranks that no node has pinned, if all nodes of a job of fixed size pin their ranks.
     pub missing_ranks: Vec<u32>,
     /// The excluded hosts: the reason, and how long the exclusion lasts.
     pub exclusions: BTreeMap<String, (String, Duration)>,

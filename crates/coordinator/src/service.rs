@@ -330,3 +330,6 @@ struct Version {
 fn parse<'a, T: serde::Deserialize<'a>>(message: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(message).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

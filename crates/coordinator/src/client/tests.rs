@@ -1,3 +1,5 @@
+mod requests;
+
 use super::*;
 use crate::node::NodeId;
 

@@ -11,6 +11,8 @@ use crate::roster::{Names, WaitReason};
 
 /// The interval at which waiting nodes are told what they wait for, if it has changed.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum number of open ranks that are listed.
+const MAX_MISSING_RANKS: usize = 100;
 
 impl Leader {
     pub(super) fn is_notice_due(&self, view: View<'_>) -> bool {
@@ -19,7 +21,9 @@ impl Leader {
 
     /// Tells the waiting nodes what they wait for, if that has changed.
     pub(super) fn notify(&mut self, view: View<'_>) {
-        if self.queue.is_empty() || !self.is_notice_due(view) {
+        // A node without a lease does not count yet.
+        let has_lease = |id: &NodeId| self.peers[id].expiry > view.now;
+        if !self.is_notice_due(view) || !self.queue.values().any(has_lease) {
             return;
         }
         self.last_notice = Some(view.now);
@@ -103,12 +107,15 @@ impl Leader {
         departed.chain(connected).chain(ranks).collect()
     }
 
-    /// Returns the ranks that no node has pinned, if all nodes of a job of fixed size pin their ranks.
+    /// Returns the first ranks that no node has pinned, if all nodes of a job of fixed size pin their ranks.
     pub(super) fn missing_ranks(&self, view: View<'_>) -> Vec<u32> {
         let pins: Option<BTreeSet<u32>> = self.peers.values().map(|peer| peer.node.pin).collect();
         let settings = &view.job.settings;
         match pins.filter(|pins| settings.is_fixed_size() && !pins.is_empty()) {
-            Some(pins) => (0..settings.max_nodes).filter(|rank| !pins.contains(rank)).collect(),
+            Some(pins) => {
+                let ranks = (0..settings.max_nodes).filter(|rank| !pins.contains(rank));
+                ranks.take(MAX_MISSING_RANKS).collect()
+            }
             None => Vec::new(),
         }
     }

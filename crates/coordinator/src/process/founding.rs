@@ -47,31 +47,34 @@ impl Process {
         if hello.group.is_some() || self.client_group().is_some() {
             self.stop_founding(now);
         }
-        if self.known_leader(now).is_some() || !self.is_founder {
+        if self.known_leader(now).is_some() || self.is_founded || !self.is_founder {
             return self.redirect(connection, now);
         }
         if self.waiting.is_empty() {
             self.waiting_since = now;
-            self.waiting_nodes.clear();
         }
-        self.waiting_nodes.insert(hello.node.id);
-        self.waiting.insert(connection, hello);
+        let id = hello.node.id;
+        let place = self.waiting.get(&id).map_or(self.waiting.len(), |(place, ..)| *place);
+        if let Some((_, earlier, _)) = self.waiting.insert(id, (place, connection, hello)) {
+            // A node that waits for a reply tries again in parallel.
+            self.outputs.push_back(Output::Close(earlier));
+        }
         self.found_if_due(now);
     }
 
     /// Does not found the job, because another process has shown that the job exists. If its voters are lost, an operator
     /// has to force a quorum.
     fn stop_founding(&mut self, now: Duration) {
-        self.is_founder = false;
-        for connection in std::mem::take(&mut self.waiting).into_keys() {
+        self.is_founded = true;
+        for (_, connection, _) in std::mem::take(&mut self.waiting).into_values() {
             self.redirect(connection, now);
         }
     }
 
     /// Returns when this process founds the job for the nodes that wait for that.
     pub(super) fn founding_time(&self) -> Option<Duration> {
-        let first = self.waiting.values().next()?;
-        let is_full = self.waiting_nodes.len() >= first.settings.max_nodes as usize;
+        let (_, _, first) = self.waiting.values().next()?;
+        let is_full = self.waiting.len() >= first.settings.max_nodes as usize;
         Some(if is_full { self.waiting_since } else { self.waiting_since + FOUND_GRACE })
     }
 
@@ -79,13 +82,14 @@ impl Process {
         if self.founding_time().is_none_or(|time| now < time) {
             return;
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        let Some(first) = waiting.values().next() else { return };
+        let mut waiting: Vec<_> = std::mem::take(&mut self.waiting).into_values().collect();
+        waiting.sort_by_key(|(place, ..)| *place);
+        let Some((_, _, first)) = waiting.first() else { return };
         self.found(Job::new(first.settings.clone(), first.node.to_string()), now);
         if let Some(coordinator) = &mut self.coordinator {
-            waiting.into_iter().for_each(|(connection, hello)| {
+            for (_, connection, hello) in waiting {
                 coordinator.handle_hello(connection, hello, now);
-            });
+            }
         }
     }
 
@@ -101,9 +105,13 @@ impl Process {
     }
 
     /// Founds a new group with the state of this replica, because the operator vouches that the missing voters are
-    /// stopped.
+    /// stopped. A founder without a replica founds the job anew when a node asks for it.
     pub(super) fn force_quorum(&mut self, connection: Connection, now: Duration) {
         let obstacle = match self.coordinator.as_ref().map(Coordinator::replica) {
+            None if self.is_founder && self.known_leader(now).is_none() => {
+                self.is_founded = false;
+                Some("this process has no replica of the job, and founds it anew for the next nodes")
+            }
             None => Some("this process has no replica of the job; send the command to one of its voters"),
             Some(replica) if replica.applied() == 0 => {
                 Some("the replica of this process has no log yet; send the command to another voter")
@@ -167,9 +175,6 @@ impl Process {
 
     /// Handles the announcement of a leader. Leaders announce themselves to endpoints that are not in their groups.
     pub(super) fn handle_announcement(&mut self, announcement: Announcement, now: Duration) {
-        if self.left.contains(&announcement.group) {
-            return;
-        }
         let is_server = self.client.is_none();
         let makes_way = self.coordinator.as_ref().is_some_and(|coordinator| {
             let own = coordinator.announcement(now);
@@ -177,7 +182,7 @@ impl Process {
             match own.group == announcement.group {
                 // The group has removed this replica. It may need that of a node again.
                 true => is_server && !coordinator.is_leader(),
-                false => announcement.has_round && is_older,
+                false => announcement.has_round && is_older && !self.left.contains(&announcement.group),
             }
         });
         let group = announcement.group;
