@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rallypoint_coordinator::JobSettings;
 use rallypoint_coordinator::client::{Client, Event};
-use rallypoint_coordinator::message::Phase;
+use rallypoint_coordinator::message::{GroupId, Phase};
 use rallypoint_coordinator::node::{Node, NodeId};
 use rallypoint_coordinator::service::{Action, Service, ServiceOptions};
 use rallypoint_coordinator::settings::ScaleUp;
@@ -97,8 +97,8 @@ struct World {
     cut: BTreeSet<(usize, usize)>,
     next_inbound: u64,
     settings: JobSettings,
-    worlds: BTreeMap<u64, (String, u32)>,
-    ranks: BTreeMap<(u64, u32), usize>,
+    worlds: BTreeMap<(GroupId, u64), (String, u32)>,
+    ranks: BTreeMap<(GroupId, u64, u32), usize>,
     log: Vec<String>,
     starts: u32,
     errors: Vec<String>,
@@ -227,12 +227,13 @@ impl World {
         match event {
             Event::Started(assignment) => {
                 let world = (assignment.master.clone(), assignment.world_size);
-                let known = self.worlds.entry(assignment.round).or_insert_with(|| world.clone()).clone();
+                let round = (assignment.group, assignment.round);
+                let known = self.worlds.entry(round).or_insert_with(|| world.clone()).clone();
                 if known != world {
                     self.errors
                         .push(format!("round {} has two worlds: {known:?} {world:?}", assignment.round));
                 }
-                let other = self.ranks.insert((assignment.round, assignment.rank), host);
+                let other = self.ranks.insert((round.0, round.1, assignment.rank), host);
                 if other.is_some_and(|other| other != host) || assignment.rank >= assignment.world_size {
                     self.errors.push(format!("round {} rank {} is wrong", assignment.round, assignment.rank));
                 }

@@ -107,11 +107,12 @@ impl Process {
     /// Founds a new group with the state of this replica, because the operator vouches that the missing voters are
     /// stopped. A founder without a replica founds the job anew when a node asks for it.
     pub(super) fn force_quorum(&mut self, connection: Connection, now: Duration) {
+        if self.coordinator.is_none() && self.is_founder && self.known_leader(now).is_none() {
+            self.is_founded = false;
+            let text = format!("{} founds the job anew when nodes join", self.address);
+            return self.outputs.push_back(Output::Reply(connection, Reply::Done(text)));
+        }
         let obstacle = match self.coordinator.as_ref().map(Coordinator::replica) {
-            None if self.is_founder && self.known_leader(now).is_none() => {
-                self.is_founded = false;
-                Some("this process has no replica of the job, and founds it anew for the next nodes")
-            }
             None => Some("this process has no replica of the job; send the command to one of its voters"),
             Some(replica) if replica.applied() == 0 => {
                 Some("the replica of this process has no log yet; send the command to another voter")

@@ -181,7 +181,7 @@ fn a_server_forgets_jobs_that_decided_nothing_and_jobs_that_are_silent() {
 }
 
 #[test]
-fn force_quorum_is_refused_unless_the_replica_votes_and_has_no_leader() {
+fn force_quorum_is_refused_unless_the_process_has_a_replica_with_a_log() {
     let mut process = node_of(GroupId(7));
     process.handle_purpose(connection(1), Purpose::Operator(Command::ForceQuorum), seconds(2));
     process.join_group(GroupId(7), seconds(2));
