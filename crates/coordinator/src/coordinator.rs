@@ -74,6 +74,12 @@ impl Coordinator {
         self.leader.is_some()
     }
 
+    /// Returns when the lease of each node ends, if this coordinator leads the job.
+    pub fn leases(&self) -> impl Iterator<Item = (NodeId, Duration)> {
+        let peers = self.leader.iter().flat_map(|leader| &leader.peers);
+        peers.map(|(id, peer)| (*id, peer.expiry))
+    }
+
     /// Returns whether this group has neither a node nor another voter, and has decided nothing.
     pub(crate) fn is_unused(&self) -> bool {
         let has_peers = self.leader.as_ref().is_none_or(|leader| !leader.peers.is_empty());

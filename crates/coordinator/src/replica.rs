@@ -210,6 +210,11 @@ impl Replica {
         self.raft.raft.prs().conf().to_conf_state().voters.into_iter().map(NodeId).collect()
     }
 
+    /// Returns the voters before the change of the configuration that is under way. Without a change there are none.
+    pub fn outgoing_voters(&self) -> BTreeSet<NodeId> {
+        self.raft.raft.prs().conf().to_conf_state().voters_outgoing.into_iter().map(NodeId).collect()
+    }
+
     /// Returns the replicas that get the log but do not vote.
     pub fn learners(&self) -> BTreeSet<NodeId> {
         self.raft.raft.prs().conf().to_conf_state().learners.into_iter().map(NodeId).collect()

@@ -635,8 +635,10 @@ impl World {
         let latest =
             replicas.map(|coordinator| coordinator.replica()).max_by_key(|replica| replica.applied());
         latest.is_some_and(|replica| {
-            let voters = replica.voters();
-            2 * voters.intersection(&ids).count() > voters.len()
+            let has_majority = |voters: BTreeSet<NodeId>| {
+                2 * voters.intersection(&ids).count() > voters.len() || voters.is_empty()
+            };
+            has_majority(replica.voters()) && has_majority(replica.outgoing_voters())
         })
     }
 

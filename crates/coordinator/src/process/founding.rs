@@ -17,8 +17,9 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an announcement is valid.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long nodes wait before a process founds a job for them, if they are not all that the job can have. If the job
-/// exists already, its leader announces itself in that time, or one of its nodes says so.
-const FOUND_GRACE: Duration = Duration::from_secs(2);
+/// exists already, its leader announces itself in that time, or one of its nodes says so. A client closes a connection
+/// without a reply after 2 s.
+const FOUND_GRACE: Duration = Duration::from_millis(1500);
 
 impl Process {
     /// Returns the address of the leader that serves this node or that has announced itself here.
