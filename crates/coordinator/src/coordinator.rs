@@ -33,6 +33,9 @@ pub struct Coordinator {
     unsuitable: BTreeMap<NodeId, Duration>,
     /// The replicas that others are about to replace.
     unwanted: BTreeSet<NodeId>,
+    last_hand_over: Option<Duration>,
+    /// Whether the last decision was a change of the replicas.
+    has_changed_replicas: bool,
     outputs: VecDeque<Output>,
 }
 
@@ -50,6 +53,8 @@ impl Coordinator {
             catching_up: BTreeMap::new(),
             unsuitable: BTreeMap::new(),
             unwanted: BTreeSet::new(),
+            last_hand_over: None,
+            has_changed_replicas: false,
             outputs: VecDeque::new(),
         }
     }
@@ -98,6 +103,7 @@ impl Coordinator {
             group: self.group,
             leader: self.address.clone(),
             has_round: self.job().round.is_some(),
+            forced: self.job().forced,
             age: self.replica.job_time(now),
         }
     }
@@ -163,8 +169,8 @@ impl Coordinator {
     /// Handles the result of a probe: the process of a node has ended.
     pub fn handle_ended(&mut self, node: NodeId, now: Duration) {
         self.ended.insert(node);
-        let voters = self.replica.voters();
-        if voters.contains(&node) && self.replica.leader().is_none_or(|leader| leader == node) {
+        if self.replica.may_replace(node) {
+            let voters = self.replica.voters();
             let place = voters.iter().filter(|voter| **voter != node && **voter < self.replica.id()).count();
             self.ended_leader = Some((node, now + ELECTION_STAGGER * place as u32));
         }
@@ -231,7 +237,12 @@ impl Coordinator {
             leader.publish(view);
         });
         let is_due = self.leader.as_ref().is_some_and(|leader| leader.is_evaluation_due(now));
-        if is_due && self.replica.is_settled() && !self.change_replicas(now) {
+        if is_due && self.replica.is_settled() {
+            // Changes of replicas that do not succeed must not keep the leader from other decisions.
+            self.has_changed_replicas = !self.has_changed_replicas && self.change_replicas(now);
+            if self.has_changed_replicas {
+                return self.collect();
+            }
             let mut decision = None;
             self.with_leader(now, |leader, view| decision = leader.evaluate(view));
             if let Some(decision) = decision {

@@ -261,6 +261,8 @@ pub struct Job {
     pub settings: JobSettings,
     /// The node whose settings these are.
     pub founder: String,
+    /// How often an operator has forced a quorum. Each time, a new group continues the job.
+    pub forced: u32,
     /// The job's time at the last entry: the time since the founding, as the leaders have measured it.
     pub time: Duration,
     /// The round that started last.
@@ -287,6 +289,7 @@ impl Job {
         Job {
             settings,
             founder,
+            forced: 0,
             time: Duration::ZERO,
             round: None,
             closed: None,

@@ -138,6 +138,8 @@ pub struct Announcement {
     pub leader: String,
     /// Whether the group has started a round.
     pub has_round: bool,
+    /// How often an operator has forced a quorum.
+    pub forced: u32,
     /// The time since the group was founded.
     pub age: Duration,
 }

@@ -87,6 +87,8 @@ pub struct Replica {
     next_check: u64,
     quorum_contact: Option<Duration>,
     outgoing: VecDeque<(String, RaftMessage)>,
+    /// The leader that this replica has followed last, unless this replica has tried to replace it already.
+    followed: Option<NodeId>,
     /// The sender of the last message. This replica may not know its address from the job yet.
     sender: Option<(NodeId, String)>,
 }
@@ -148,6 +150,7 @@ impl Replica {
             next_check: 0,
             quorum_contact: None,
             outgoing: VecDeque::new(),
+            followed: None,
             sender: None,
         }
     }
@@ -266,11 +269,17 @@ impl Replica {
         successor.is_some()
     }
 
+    /// Returns whether this replica may replace a leader whose process has ended: it has followed that leader last, and has
+    /// not tried to replace it yet. Otherwise a replica that the group has removed would disturb each new leader.
+    pub fn may_replace(&self, leader: NodeId) -> bool {
+        self.followed == Some(leader) && leader != self.id
+    }
+
     /// Starts an election because the process of the leader has ended. Other voters would ignore an ordinary election,
     /// because they have heard from the leader recently.
     pub fn replace_ended_leader(&mut self, leader: NodeId, now: Duration) {
-        // Another voter may have failed to be elected, so that this one has no leader any more.
-        if self.leader().is_none_or(|current| current == leader) && leader != self.id {
+        if self.may_replace(leader) {
+            self.followed = None;
             let mut message = Message::default();
             message.set_msg_type(MessageType::MsgTimeoutNow);
             (message.from, message.to, message.term) = (leader.0, self.id.0, self.term());
@@ -376,6 +385,7 @@ impl Replica {
             self.apply(light.take_committed_entries(), now);
             self.raft.advance_apply();
         }
+        self.followed = self.leader().or(self.followed);
     }
 
     fn confirm_quorum(&mut self, context: &[u8]) {

@@ -16,6 +16,9 @@ const REPLICA_GRACE: Duration = Duration::from_secs(1);
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a node that did not get the log in time is no candidate for a replica.
 const UNSUITABLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The interval at which a leader that is not wanted tries to hand over. Each try takes up to 2 s, in which the leader
+/// decides nothing.
+const HAND_OVER_INTERVAL: Duration = Duration::from_secs(4);
 
 impl Coordinator {
     /// Changes the replicas, or the leader, if the current ones do not fit the connected nodes. Returns whether a change
@@ -28,7 +31,12 @@ impl Coordinator {
         let (voters, learners) = (self.replica.voters(), self.replica.learners());
         let id = self.replica.id();
         self.unwanted = voters.union(&learners).copied().filter(|id| !wanted.contains_key(id)).collect();
-        if !wanted.contains_key(&id) && self.replica.hand_over(|voter| wanted.contains_key(&voter), now) {
+        let may_hand_over = self.last_hand_over.is_none_or(|last| now >= last + HAND_OVER_INTERVAL);
+        if !wanted.contains_key(&id)
+            && may_hand_over
+            && self.replica.hand_over(|voter| wanted.contains_key(&voter), now)
+        {
+            self.last_hand_over = Some(now);
             return true;
         }
         let is_ready = |id: &NodeId| voters.contains(id) || self.replica.is_up_to_date(*id);

@@ -32,7 +32,9 @@ impl Leader {
         if matches!(peer.activity.phase, Phase::Working | Phase::Finished) && !is_member {
             return;
         }
-        let expiry = view.quorum_contact.map_or(Duration::ZERO, |contact| contact + view.job.settings.lease);
+        // A new leader has no contact yet. The node sends further heartbeats.
+        let Some(contact) = view.quorum_contact else { return };
+        let expiry = contact + view.job.settings.lease;
         if expiry <= view.now {
             let voters: Vec<String> = view.job.replicas.values().cloned().collect();
             let why = NotServed::NoQuorum { voters: voters.clone() };

@@ -130,7 +130,10 @@ impl Process {
             Some(obstacle) => Reply::Failed(obstacle.into()),
             None => {
                 let job = self.leave_group(now);
-                job.into_iter().for_each(|job| self.found(job, now));
+                for job in job {
+                    let forced = job.forced.saturating_add(1);
+                    self.found(Job { forced, ..job }, now);
+                }
                 Reply::Done(format!("{} is the only voter now", self.address))
             }
         };
@@ -180,11 +183,12 @@ impl Process {
         let is_server = self.client.is_none();
         let makes_way = self.coordinator.as_ref().is_some_and(|coordinator| {
             let own = coordinator.announcement(now);
-            let is_older = !own.has_round || own.age < announcement.age;
+            let is_older = (own.forced, own.age) < (announcement.forced, announcement.age);
             match own.group == announcement.group {
                 // The group has removed this replica. It may need that of a node again.
                 true => is_server && !coordinator.is_leader(),
-                false => announcement.has_round && is_older && !self.left.contains(&announcement.group),
+                false if self.left.contains(&announcement.group) => false,
+                false => announcement.has_round && (!own.has_round || is_older),
             }
         });
         let group = announcement.group;

@@ -52,7 +52,7 @@ fn node_of(group: GroupId) -> Process {
 
 fn announcement(group: u64, age: Duration) -> Purpose {
     let leader = "h9:1".into();
-    Purpose::Announcement(Announcement { group: GroupId(group), leader, has_round: true, age })
+    Purpose::Announcement(Announcement { group: GroupId(group), leader, has_round: true, forced: 0, age })
 }
 
 fn redirect(process: &mut Process) -> Option<(Vec<String>, NotServed)> {
@@ -112,7 +112,13 @@ fn nodes_that_wait_for_the_founding_are_redirected_when_the_process_joins_a_grou
     let mut process = Process::new(OWN, Vec::new(), true, 0, 100, seconds(1));
     process.handle_purpose(connection(1), hello(1, None), seconds(1));
     process.announced = Some((
-        Announcement { group: GroupId(7), leader: "h9:1".into(), has_round: true, age: seconds(1) },
+        Announcement {
+            group: GroupId(7),
+            leader: "h9:1".into(),
+            has_round: true,
+            forced: 0,
+            age: seconds(1),
+        },
         seconds(1),
     ));
     process.join_group(GroupId(7), seconds(1));
@@ -201,4 +207,20 @@ fn an_operator_lets_a_server_found_a_lost_job_anew() {
     server.handle_purpose(connection(3), Purpose::Operator(Command::ForceQuorum), seconds(111));
     (1..=3).for_each(|id| server.handle_purpose(connection(3 + id), hello(id, None), seconds(112)));
     assert!(server.coordinator.is_some());
+}
+
+#[test]
+fn a_group_makes_way_for_one_that_an_operator_has_forced_later() {
+    for (forced, makes_way) in [(0, false), (1, true)] {
+        let mut server = server();
+        (1..=3).for_each(|id| server.handle_purpose(connection(id), hello(id, None), seconds(100)));
+        (1..=3).for_each(|id| {
+            server.handle_request(connection(id), Request::Heartbeat { number: 0 }, seconds(101));
+        });
+        (0..20).for_each(|tick| server.handle_timeout(seconds(101) + Duration::from_millis(100 * tick)));
+        let (leader, age) = ("h9:1".into(), seconds(1));
+        let announcement = Announcement { group: GroupId(8), leader, has_round: true, forced, age };
+        server.handle_purpose(connection(9), Purpose::Announcement(announcement), seconds(104));
+        assert_eq!(server.coordinator.is_none(), makes_way);
+    }
 }

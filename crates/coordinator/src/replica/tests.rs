@@ -115,6 +115,27 @@ fn a_leader_that_an_earlier_leader_has_removed_hands_over() {
 }
 
 #[test]
+fn a_replica_replaces_only_the_leader_that_it_has_followed_last() {
+    let mut group = Group::new(3);
+    let term = group.leader().term();
+    group.cut.insert(NodeId(3));
+    group.pass(ms(5000));
+    group.cut.clear();
+    let now = group.now;
+    let replica = group.replicas.get_mut(&NodeId(3)).unwrap();
+    assert_eq!(replica.leader(), None);
+    // Another voter has ended, which concerns the leader only.
+    replica.replace_ended_leader(NodeId(2), now);
+    assert!(replica.may_replace(NodeId(1)) && !replica.may_replace(NodeId(2)));
+    group.deliver();
+    assert!(group.leads(1) && group.leader().term() == term);
+    group.pass(ms(500));
+    let replica = group.replicas.get_mut(&NodeId(3)).unwrap();
+    replica.replace_ended_leader(NodeId(1), group.now);
+    assert!(!replica.may_replace(NodeId(1)));
+}
+
+#[test]
 fn a_message_to_a_replica_that_has_forgotten_its_log_does_not_end_the_process() {
     let mut group = Group::new(3);
     let job = Job::new(JobSettings::new(1, 5), String::new());

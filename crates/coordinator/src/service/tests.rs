@@ -36,6 +36,8 @@ struct Net {
     peers: BTreeMap<(usize, Peer), (usize, Peer)>,
     /// The ends that their own hosts have closed. They receive nothing any more.
     closed: BTreeSet<(usize, Peer)>,
+    /// Whether the messages that hand leadership over are lost.
+    loses_handovers: bool,
     next_connection: u64,
 }
 
@@ -57,6 +59,12 @@ fn node(host: usize) -> Node {
     }
 }
 
+/// Returns whether a message asks another replica to lead.
+fn is_handover(message: &[u8]) -> bool {
+    let kind = raft::prelude::MessageType::MsgTimeoutNow as i32;
+    String::from_utf8_lossy(message).contains(&format!("\"kind\":{kind},"))
+}
+
 /// Returns settings with short delays.
 fn settings(min: u32, max: u32) -> JobSettings {
     let scale_up = crate::settings::ScaleUp::After(Duration::ZERO);
@@ -72,6 +80,7 @@ impl Net {
             incoming: VecDeque::new(),
             peers: BTreeMap::new(),
             closed: BTreeSet::new(),
+            loses_handovers: false,
             next_connection: 1,
         }
     }
@@ -131,6 +140,7 @@ impl Net {
         while let Some(action) = self.hosts[host].service.poll_action() {
             match action {
                 Action::Connect(link, to) => self.connect(host, link, &to),
+                Action::Send(_, message) if self.loses_handovers && is_handover(&message) => {}
                 Action::Send(peer, message) => {
                     if let Some((other, peer)) = self.peers.get(&(host, peer)).copied() {
                         self.incoming.push_back((other, Incoming::Message(peer, message)));

@@ -118,3 +118,12 @@ fn requests_to_end_another_round_are_ignored() {
     job.pass(SECOND);
     assert_eq!((job.end(), job.leader.cause.is_none()), (None, true));
 }
+
+#[test]
+fn a_leader_without_contact_to_a_quorum_grants_no_lease_and_redirects_nobody() {
+    let mut job = TestJob::running(JobSettings::new(1, 1), 1);
+    let connection = job.nodes[0].connection.unwrap();
+    let view = View { quorum_contact: None, ..view!(job) };
+    job.leader.handle_request(connection, Request::Heartbeat { number: 5 }, view);
+    assert_eq!(job.leader.poll_output(), None);
+}

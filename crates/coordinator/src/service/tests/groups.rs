@@ -111,3 +111,14 @@ fn force_quorum_lets_the_last_voter_continue() {
     net.pass(15 * SECOND);
     assert_eq!((net.leader(), net.activity(2).1), (Some(2), Phase::Working));
 }
+
+#[test]
+fn a_leader_that_can_not_hand_over_still_decides() {
+    let mut net = Net::running(settings(1, 3), 3);
+    net.loses_handovers = true;
+    net.with_client(0, |client, _| client.drain(None));
+    net.pass(SECOND);
+    net.kill(2);
+    net.pass(8 * SECOND);
+    assert_eq!((net.leader(), net.running_nodes(1)), (Some(0), vec![1]));
+}

@@ -143,7 +143,7 @@ fn command() -> impl Strategy<Value = Command> {
 fn purpose() -> impl Strategy<Value = Purpose> {
     let announcement = (0..3u64, any::<bool>(), time()).prop_map(|(group, has_round, age)| {
         let leader = "h9:1".into();
-        Purpose::Announcement(Announcement { group: GroupId(group), leader, has_round, age })
+        Purpose::Announcement(Announcement { group: GroupId(group), leader, has_round, forced: 0, age })
     });
     prop_oneof![
         6 => hello(),
