@@ -130,7 +130,7 @@ impl Process {
             Some(obstacle) => Reply::Failed(obstacle.into()),
             None => {
                 let job = self.leave_group(now);
-                for job in job {
+                if let Some(job) = job {
                     let forced = job.forced.saturating_add(1);
                     self.found(Job { forced, ..job }, now);
                 }

@@ -71,8 +71,7 @@ impl Group {
         while self.now < end {
             self.deliver();
             self.now += TICK_INTERVAL;
-            let running = self.replicas.iter_mut().filter(|(id, _)| !self.cut.contains(id));
-            running.for_each(|(_, replica)| _ = replica.handle_timeout(self.now));
+            self.replicas.values_mut().for_each(|replica| _ = replica.handle_timeout(self.now));
             self.deliver();
         }
     }
