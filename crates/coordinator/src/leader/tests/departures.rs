@@ -127,3 +127,15 @@ fn a_leader_without_contact_to_a_quorum_grants_no_lease_and_redirects_nobody() {
     job.leader.handle_request(connection, Request::Heartbeat { number: 5 }, view);
     assert_eq!(job.leader.poll_output(), None);
 }
+
+#[test]
+fn a_node_that_was_lost_meanwhile_can_not_close_the_job() {
+    let mut job = TestJob::running(JobSettings::new(1, 2), 2);
+    job.nodes[1].is_alive = false;
+    job.wait_for_round(1);
+    (job.nodes[1].is_alive, job.nodes[1].returns) = (true, false);
+    job.connect(1);
+    job.send(1, Request::Close { time: String::new(), reason: "its worker failed".into() });
+    job.pass(SECOND);
+    assert_eq!(job.job.closed, None);
+}
