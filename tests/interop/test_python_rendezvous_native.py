@@ -54,7 +54,9 @@ def test_a_node_joins_shares_a_store_and_closes_the_job(endpoint):
 
 
 def test_nodes_of_one_process_form_a_round(endpoint):
-    infos = join_together([create(endpoint, nodes=2), create(endpoint, nodes=2)])
+    # The server of a node ends with its handler.
+    handlers = [create(endpoint, nodes=2), create(endpoint, nodes=2)]
+    infos = join_together(handlers)
     assert [(info.rank, info.world_size) for info in infos] == [(0, 2), (1, 2)]
     infos[0].store.set("key", "value")
     assert infos[1].store.get("key") == b"value"
