@@ -19,6 +19,8 @@ use crate::signal_name::signal_name;
 /// How long closing or leaving the rendezvous may take, even if `close_timeout` is longer. The workers have ended, and
 /// a lost store must not delay the agent.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long a node waits until the node that has failed has closed the job. Then it closes the job itself.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the host of the store keeps running after the rendezvous was closed, if other nodes wait for the next
 /// round. These nodes poll once per second.
 const LINGER_GRACE: Duration = Duration::from_millis(1500);
@@ -40,7 +42,8 @@ impl Agent {
         };
         // A node that stops its command leaves when the command has ended: the coordinator may start the next round then.
         let leaves_late = verdict == Verdict::RoundOver && self.has_coordinator();
-        self.close_or_leave(verdict, if leaves_late { OnEnd::Leave } else { on_end });
+        let reason = self.close_reason(verdict, peer_failure.as_ref());
+        self.close_or_leave(verdict, if leaves_late { OnEnd::Leave } else { on_end }, reason);
         let closing = self.closing();
         self.flush_output();
         let first_failure = match verdict {
@@ -127,13 +130,18 @@ impl Agent {
     }
 
     /// Returns why this node closes the rendezvous, for the other nodes.
-    fn close_reason(&self, verdict: Verdict) -> String {
+    fn close_reason(&self, verdict: Verdict, peer_failure: Option<&Failure>) -> String {
         match (verdict, self.failures.iter().min_by_key(|failure| failure.timestamp), &self.error) {
             (Verdict::Succeeded, ..) => "its workers have finished".into(),
             (Verdict::Failed, Some(failure), _) => {
                 format!("worker {} (rank {}) {}", failure.local_rank, failure.rank, failure.exit.describe())
             }
-            (Verdict::FailedElsewhere, ..) => "a worker of another node failed".into(),
+            (Verdict::FailedElsewhere, ..) => match peer_failure {
+                Some(failure) => {
+                    format!("rank {} on {} {}", failure.rank, failure.host, failure.exit.describe())
+                }
+                None => "another node failed".into(),
+            },
             (Verdict::Unhealthy, ..) => report::unhealthy_cause(&self.config),
             (Verdict::Error, _, Some(error)) => {
                 error.to_string().lines().next().unwrap_or_default().to_owned()
@@ -143,11 +151,11 @@ impl Agent {
     }
 
     /// Closes or leaves the rendezvous, for at most `CLOSE_TIMEOUT`.
-    fn close_or_leave(&mut self, verdict: Verdict, on_end: OnEnd) {
+    fn close_or_leave(&mut self, verdict: Verdict, on_end: OnEnd, reason: String) {
         let Some(handler) = self.handler().cloned() else { return };
-        let reason = self.close_reason(verdict);
         // The command of a node that runs once ends without effect on the other nodes.
         let ends_alone = self.config.runs_once && self.has_coordinator();
+        let awaits_closing = verdict == Verdict::FailedElsewhere && self.has_coordinator();
         let round = self.formation.as_ref().map(|formation| formation.round.clone());
         let announcements_store =
             self.round_watch.as_ref().map(|watch| Arc::clone(&watch.announcements_store));
@@ -160,6 +168,9 @@ impl Agent {
         let is_closed = verdict == Verdict::Succeeded && nodes > 1 && !handler.hosts_store();
         let (done, is_done) = channel::<()>();
         std::thread::spawn(move || {
+            if awaits_closing {
+                await_closing(&*handler);
+            }
             match on_end {
                 OnEnd::Close if !is_private && !is_closed => match handler.close(&reason) {
                     Ok(()) if handler.hosts_store() && has_waiting_nodes(&*handler) => {
@@ -223,6 +234,16 @@ impl Agent {
             self.events.record_worker(state, worker);
         }
         self.events.record_agent("SUCCEEDED", None);
+    }
+}
+
+/// Waits until the node that has failed has closed the job, so that the job is closed in its name.
+fn await_closing(handler: &dyn RendezvousHandler) {
+    let start = Instant::now();
+    while let Some(left) = CLOSING_TIMEOUT.checked_sub(start.elapsed())
+        && handler.membership().is_ok_and(|membership| !membership.is_closed)
+    {
+        handler.wait_for_change(left);
     }
 }
 
