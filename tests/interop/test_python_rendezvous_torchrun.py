@@ -144,13 +144,16 @@ def test_a_process_group_works_with_the_store_of_the_round(backend, endpoint):
         from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
         parameters = RendezvousParameters(sys.argv[2], sys.argv[1], "job", 2, 2, local_addr="127.0.0.1")
-        info = get_rendezvous_handler(parameters).next_rendezvous()
+        # The node with rank 0 serves the store. In the native rendezvous, a node ends with its handler.
+        handler = get_rendezvous_handler(parameters)
+        info = handler.next_rendezvous()
         dist.init_process_group("gloo", store=info.store, rank=info.rank, world_size=info.world_size)
         tensor = torch.tensor(float(info.rank + 1))
         dist.all_reduce(tensor)
         dist.barrier()
         dist.destroy_process_group()
         print("sum", tensor.item())
+        handler.shutdown()
     """
     command = ("-c", textwrap.dedent(script), endpoint, backend)
     with Process(*command) as first, Process(*command) as second:

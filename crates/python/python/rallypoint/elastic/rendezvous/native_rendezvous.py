@@ -21,6 +21,9 @@ class NativeRendezvousHandler(RendezvousHandler):
     three or more. Workers that this process starts after `next_rendezvous` find the number of the round in the
     environment variable `RALLYPOINT_ROUND`.
 
+    The node ends with this object, and with the node the store of a round in which it has rank 0. So keep the object until
+    all nodes have finished.
+
     This handler does not watch the workers: nothing stops them if this process is stopped or its node is cut off. Use
     `rallypoint run` to have them stopped before the node is replaced.
 
