@@ -220,7 +220,8 @@ def detection(data: dict) -> str:
     p50 and p95 of {data["runs"]} runs with the native rendezvous (lease {LEASE} s) and of {data["torch_runs"]} runs with torchrun. The nodes are three hosts in network
     namespaces, and two of them suffice. The workers start within a millisecond. The leader's node leads the coordinator of the native rendezvous; in a job of
     torchrun, it hosts the store. A run of torchrun whose nodes exit, or that has no running workers after {data["bound"]:g} s, counts as one that never
-    recovers. *Target* is for p95."""
+    recovers: torchrun restarts only if a worker fails or a node joins, and these workers do not notice that another node is lost. In a training, they fail
+    when their connections are closed, or hang until a collective times out. *Target* is for p95."""
     head = ["fault", "torchrun: p50, p95", "ours: p50, p95", "target"]
     return "\n\n".join(["## Loss of a node", fill(text), table(head, rows), *missed(reached)])
 
