@@ -217,7 +217,7 @@ def detection(data: dict) -> str:
         rows.append([row["case"], torch, f"{format_seconds(middle)}, {format_seconds(high)}", format_seconds(target)])
         reached[row["case"]] = high <= target
     text = f"""{data["machine"]}, torch {data["torch_version"]}. The time from a fault until workers run again on all surviving nodes, as
-    p50 and p95 of {data["runs"]} runs with the native rendezvous (lease {LEASE} s) and of {data["torch_runs"]} runs with torchrun. The nodes are three hosts in network
+    p50 and p95 of {data["runs"]} runs with the native rendezvous (lease {LEASE} s) and of {data["torch_runs"]} run{"s" * (data["torch_runs"] != 1)} with torchrun. The nodes are three hosts in network
     namespaces, and two of them suffice. The workers start within a millisecond. The leader's node leads the coordinator of the native rendezvous; in a job of
     torchrun, it hosts the store. A run of torchrun whose nodes exit, or that has no running workers after {data["bound"]:g} s, counts as one that never
     recovers: torchrun restarts only if a worker fails or a node joins, and these workers do not notice that another node is lost. In a training, they fail
