@@ -179,3 +179,16 @@ pub struct Summary {
     /// R17.
     pub timed_checks: [u64; 6],
 }
+
+impl Summary {
+    /// Adds the counts of another run.
+    pub fn add(&mut self, run: &Summary) {
+        self.rounds += run.rounds;
+        self.joins += run.joins;
+        self.timeouts += run.timeouts;
+        self.writes += run.writes;
+        self.failed_writes += run.failed_writes;
+        self.excused += run.excused;
+        self.timed_checks.iter_mut().zip(run.timed_checks).for_each(|(sum, run)| *sum += run);
+    }
+}

@@ -1,8 +1,6 @@
 //! Runs one simulation. The world handles events in the order of virtual time, until `Config::stable_time` after the
 //! nodes have recovered from the last fault.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,6 +11,7 @@ use crate::check::{Checks, Violation, Writer};
 use crate::config::{Config, Summary};
 use crate::network::{Key, Reply, Request, Store};
 use crate::node::{Command, Node, Report, Step};
+use crate::queue::Queue;
 use crate::random::Random;
 
 #[derive(Debug)]
@@ -47,35 +46,6 @@ pub(crate) enum Event {
     CheckRoundFound { job: usize },
 }
 
-/// An event and its time. The order is reversed, because a `BinaryHeap` returns its greatest element first and the
-/// earliest event is needed.
-#[derive(Debug)]
-struct Scheduled {
-    at: Duration,
-    number: u64,
-    event: Event,
-}
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Scheduled {}
-
 /// One rendezvous.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -90,7 +60,7 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) jobs: Vec<Job>,
     pub(crate) nodes: Vec<Node>,
-    events: BinaryHeap<Scheduled>,
+    events: Queue<Event>,
     last_number: u64,
     pub(crate) summary: Summary,
     pub(crate) next_pid: i64,
@@ -137,7 +107,7 @@ impl World {
             store: Store::new(config.uses_codec, config.has_announcements),
             jobs: jobs.collect(),
             nodes: Vec::new(),
-            events: BinaryHeap::new(),
+            events: Queue::new(),
             last_number: 0,
             summary: Summary::default(),
             next_pid: 100,
@@ -160,13 +130,7 @@ impl World {
         if self.config.fault_interval_ms > 0 {
             self.schedule_fault();
         }
-        while let Some(Scheduled { at, event, .. }) = self.events.pop() {
-            let end = self.summary.recovered_at.map_or(self.faults_end + RECOVERY_TIMEOUT, |recovered_at| {
-                recovered_at + self.config.stable_time
-            });
-            if at > end {
-                break;
-            }
+        while let Some((at, event)) = self.events.pop_until(self.end()) {
             self.now = at;
             if self.config.trace {
                 println!("{:>10.6} {event:?}", at.as_secs_f64());
@@ -194,9 +158,15 @@ impl World {
         Ok(self.summary)
     }
 
+    /// Returns the time at which the run ends.
+    fn end(&self) -> Duration {
+        self.summary
+            .recovered_at
+            .map_or(self.faults_end + RECOVERY_TIMEOUT, |recovered_at| recovered_at + self.config.stable_time)
+    }
+
     pub(crate) fn schedule(&mut self, after: Duration, event: Event) {
-        self.last_number += 1;
-        self.events.push(Scheduled { at: self.now + after, number: self.last_number, event });
+        self.events.schedule(self.now + after, event);
     }
 
     /// Returns the shared state of a rendezvous.

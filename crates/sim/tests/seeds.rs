@@ -1,9 +1,8 @@
 //! Simulates 10,000 seeds with faults, and large jobs without faults. A failing seed is printed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 
-use rallypoint_sim::{Config, Summary, run};
+use rallypoint_sim::{Config, Summary, Violation, first_failure, run};
 
 const SEEDS: u64 = 10_000;
 /// The summaries of the seeds below this number are added up in [`Runs::sum`].
@@ -18,39 +17,17 @@ struct Runs {
 }
 
 static RUNS: LazyLock<Runs> = LazyLock::new(|| {
-    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-    let sum = Mutex::new(Summary::default());
-    let work = || {
-        while failed.load(Ordering::Relaxed) == u64::MAX {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= SEEDS {
-                break;
-            }
-            // A panic counts as a failure of its seed.
-            match std::panic::catch_unwind(|| run(&Config::of(seed))) {
-                Ok(Ok(summary)) if seed < SUMMED_SEEDS => {
-                    add(&mut sum.lock().unwrap_or_else(PoisonError::into_inner), &summary);
-                }
-                Ok(Ok(_)) => {}
-                _ => drop(failed.fetch_min(seed, Ordering::Relaxed)),
-            }
+    let (failed_seed, sums) = first_failure(0..SEEDS, |sum: &mut Summary, seed| {
+        let summary = run(&Config::of(seed))?;
+        if seed < SUMMED_SEEDS {
+            sum.add(&summary);
         }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    let failed = failed.into_inner();
-    Runs {
-        failed_seed: (failed < SEEDS).then_some(failed),
-        sum: sum.into_inner().unwrap_or_else(PoisonError::into_inner),
-    }
+        Ok::<(), Violation>(())
+    });
+    let mut sum = Summary::default();
+    sums.iter().for_each(|part| sum.add(part));
+    Runs { failed_seed, sum }
 });
-
-fn add(sum: &mut Summary, run: &Summary) {
-    sum.timed_checks.iter_mut().zip(run.timed_checks).for_each(|(sum, count)| *sum += count);
-    sum.timeouts += run.timeouts;
-    sum.failed_writes += run.failed_writes;
-    sum.excused += run.excused;
-}
 
 #[test]
 fn ten_thousand_seeds_break_no_rule() {
